@@ -1,0 +1,162 @@
+// Layer 4: the entry points, for matrices (one head) and for rank-4 tensors (batch, heads, len, dim).
+#pragma once
+
+#include <vector>
+
+#include "attn/detail/arguments.h"
+#include "attn/flash.h"
+#include "attn/mods.h"
+#include "attn/naive.h"
+
+namespace attn {
+
+namespace detail {
+
+/// The arguments of one call as checked rank-4 views, handed to `run(q, k, v, problem, bound_mods)`.
+template <class Q, class K, class V, class M, class Run>
+auto with_views(const Q& query, const K& key, const V& value, const M& mods, const Options& options, const Run& run) {
+  check_types<Q, K, V>();
+  using T = typename Traits<Q>::Scalar;
+  const auto& q_held = evaluated(query);
+  const auto& k_held = evaluated(key);
+  const auto& v_held = evaluated(value);
+  const TensorView<const T, 4> q = as_rank4<const T>(view(q_held)), k = as_rank4<const T>(view(k_held)),
+                               v = as_rank4<const T>(view(v_held));
+  const Problem problem = make_problem<T>(q, k, v, options);
+  return run(q, k, v, problem, bind(mods, problem));
+}
+
+/// The caller's output as a writable rank-4 view.
+template <class T, class Out>
+TensorView<T, 4> output_view(Out&& out, const Problem& problem) {
+  auto v = view(out);
+  static_assert(!std::is_const_v<std::remove_pointer_t<decltype(v.data())>>,
+                "attn: the output must be writable, this one is const");
+  static_assert(std::is_same_v<std::remove_pointer_t<decltype(v.data())>, T>,
+                "attn: the output must hold the same scalar type as the query");
+  const TensorView<T, 4> v4 = as_rank4<T>(v);
+  check_output(problem, v4.shape());
+  return v4;
+}
+
+template <class T, class Lse>
+TensorView<T, 3> lse_view(Lse&& lse, const Problem& problem) {
+  auto v = lse_rank3(lse);
+  static_assert(std::is_same_v<std::remove_pointer_t<decltype(v.data())>, T>,
+                "attn: lse must be writable and hold the scalar type of the query");
+  check_lse(problem, v.shape());
+  return v;
+}
+
+/// Says that nobody wants the log-sum-exp.
+template <class T>
+TensorView<T, 3> no_lse() {
+  return {};
+}
+
+}  // namespace detail
+
+/// Scaled dot-product attention:
+///
+///     out = softmax(mods(scale * query * keyᵀ)) * value          (softmax over each row; Vaswani et al. 2017, eq. 1)
+///
+/// Shapes (a row is a token):   query (q_len, head_dim)                  key (kv_len, head_dim) value (kv_len, v_dim)
+/// or, for many heads at once:  query (batch, heads, q_len, head_dim)    key (batch, kv_heads, kv_len, head_dim) value
+/// (…, kv_len, v_dim)
+///
+/// Matrices are any Eigen matrix, map, block or expression, in either storage order; rank-4 arguments are attn::Tensor,
+/// attn::TensorView or Eigen's tensors, with any strides. With kv_heads < heads, neighbouring query heads share a key
+/// and value head. Scalars: float, double, long double.
+///
+/// @param mods     what differs from plain attention, e.g. `causal() | softcap(50)`. Scores are transformed left to
+/// right, masks intersect.
+/// @param options  scale, q_offset, executor; see Options.
+/// @returns out, like the query with v_dim columns; lse (q_len) or (batch, heads, q_len), the natural log-sum-exp of
+/// each row's final scores.
+///
+/// A query that keeps no key gives out = 0 and lse = -inf; so does kv_len == 0. NaN or inf in a dropped key or value
+/// reaches no query that drops it. Work 2 * pairs * (head_dim + v_dim) flops for the pairs in visited tiles; extra
+/// memory O(tile * (head_dim + v_dim)) per thread, never (q_len, kv_len). Concurrent calls are safe.
+/// @throws std::invalid_argument if sizes disagree; the message has the numbers.
+/// @see naive_attention, the definition this is tested against; attention_into, for memory of your own.
+template <class Q, class K, class V, class M = Mods<>>
+auto attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
+  return detail::with_views(query, key, value, mods, options,
+                            [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
+                              using Answer = detail::Answer<Q>;
+                              Result<decltype(Answer::out(problem)), decltype(Answer::lse(problem))> result{
+                                  Answer::out(problem), Answer::lse(problem)};
+                              using T = typename detail::Traits<Q>::Scalar;
+                              detail::flash<T>(detail::as_rank4<T>(view(result.out)), detail::lse_rank3(result.lse), q,
+                                               k, v, bound, problem, options.executor);
+                              return result;
+                            });
+}
+
+/// The same into memory of the caller's: `out` is a matrix, block or map (q_len, v_dim), or a rank-4 tensor or view
+/// (batch, heads, q_len, v_dim); `lse` an Eigen vector (q_len), or a rank-3 tensor or view (batch, heads, q_len).
+/// Neither may overlap an input.
+///
+/// Arguments are checked before anything is written; if a mod throws later, out and lse are partly written.
+template <class Out, class Lse, class Q, class K, class V, class M = Mods<>>
+requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
+                                                  const M& mods = {}, const Options& options = {}) {
+  detail::with_views(query, key, value, mods, options,
+                     [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
+                       using T = typename detail::Traits<Q>::Scalar;
+                       detail::flash<T>(detail::output_view<T>(out, problem), detail::lse_view<T>(lse, problem), q, k,
+                                        v, bound, problem, options.executor);
+                     });
+}
+
+/// The same without the log-sum-exp.
+template <class Out, class Q, class K, class V, class M = Mods<>>
+requires(!detail::Viewable<M>) void attention_into(Out&& out, const Q& query, const K& key, const V& value,
+                                                   const M& mods = {}, const Options& options = {}) {
+  detail::with_views(query, key, value, mods, options,
+                     [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
+                       using T = typename detail::Traits<Q>::Scalar;
+                       detail::flash<T>(detail::output_view<T>(out, problem), detail::no_lse<T>(), q, k, v, bound,
+                                        problem, options.executor);
+                     });
+}
+
+/// Attention by its definition: three nested passes over scores that are all in memory. The reference for tests and the
+/// yardstick for speed.
+///
+/// Arguments, results and errors as for attention(), and `weights`: (q_len, kv_len) for each head, rows sum to 1, or
+/// are 0 where no key is kept. Memory O(batch * heads * q_len * kv_len).
+template <class Q, class K, class V, class M = Mods<>>
+auto naive_attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
+  return detail::with_views(
+      query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
+        using Answer = detail::Answer<Q>;
+        using T = typename detail::Traits<Q>::Scalar;
+        NaiveResult<decltype(Answer::out(problem)), decltype(Answer::lse(problem)), decltype(Answer::weights(problem))>
+            result{Answer::out(problem), Answer::lse(problem), Answer::weights(problem)};
+        const auto weights = detail::as_rank4<T>(view(result.weights));
+        detail::naive<T>(detail::as_rank4<T>(view(result.out)), detail::lse_rank3(result.lse), q, k, v, bound, problem,
+                         options.executor, [&](Index b, Index h, int) { return weights.matrix(b, h); });
+        return result;
+      });
+}
+
+/// The same into memory of the caller's and without giving out the weights: each worker keeps those of one head at a
+/// time. Memory O(q_len * kv_len) per worker. This is the fair opponent in benchmarks.
+template <class Out, class Q, class K, class V, class M = Mods<>>
+void naive_attention_into(Out&& out, const Q& query, const K& key, const V& value, const M& mods = {},
+                          const Options& options = {}) {
+  detail::with_views(
+      query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
+        using T = typename detail::Traits<Q>::Scalar;
+        const auto o = detail::output_view<T>(out, problem);
+        std::vector<detail::RowMajor<T>> weights(static_cast<std::size_t>(options.executor.concurrency()));
+        for (auto& w : weights) w.resize(problem.q_len, problem.kv_len);
+        detail::naive<T>(
+            o, detail::no_lse<T>(), q, k, v, bound, problem, options.executor, [&](Index, Index, int worker) -> auto& {
+              return weights[static_cast<std::size_t>(worker)];
+            });
+      });
+}
+
+}  // namespace attn

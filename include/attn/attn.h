@@ -1,0 +1,5 @@
+// Layer 5: everything.
+#pragma once
+
+#include "attn/attention.h"
+#include "attn/version.h"

@@ -1,0 +1,132 @@
+// Layer 3: what a user may pass as a tensor, turned into rank-4 views, and the shape of the answer that fits it.
+#pragma once
+
+#include "attn/detail/problem.h"
+#include "attn/tensor.h"
+
+namespace attn {
+
+/// What an attention call returns: `out` like the query with v_dim columns, `lse` the natural log-sum-exp of each row's
+/// final scores.
+template <class Out, class Lse>
+struct Result {
+  Out out;
+  Lse lse;
+};
+
+/// The same with the weights, (q_len, kv_len) for each head; only the naive path has them.
+template <class Out, class Lse, class Weights>
+struct NaiveResult {
+  Out out;
+  Lse lse;
+  Weights weights;
+};
+
+namespace detail {
+
+/// Scalars the library computes with. Integers would overflow or truncate in silence.
+template <class T>
+constexpr bool is_scalar = std::is_floating_point_v<T>;
+
+/// An Eigen expression evaluated, anything else as it is.
+template <class X>
+decltype(auto) evaluated(const X& x) {
+  if constexpr (EigenDense<X> && !has_memory<X>)
+    return typename X::PlainObject(x);
+  else
+    return (x);
+}
+
+template <class X>
+concept Viewable = EigenDense<X> || EigenTensor<X> || requires {
+  std::remove_cvref_t<X>::kRank;
+};
+
+template <class X>
+struct Traits {
+  static_assert(Viewable<X>,
+                "attn: this argument must be an Eigen matrix or expression, an Eigen tensor, an attn::Tensor or an "
+                "attn::TensorView");
+  using Scalar = std::remove_const_t<typename X::Scalar>;
+  static constexpr int kRank = [] {
+    if constexpr (EigenDense<X>)
+      return 2;
+    else if constexpr (EigenTensor<X>)
+      return X::NumDimensions;
+    else
+      return X::kRank;
+  }();
+};
+
+/// One head of a 2-D argument as a batch of one.
+template <class T>
+TensorView<T, 4> as_rank4(const TensorView<T, 2>& t) {
+  return {t.data(), {1, 1, t.dim(0), t.dim(1)}, {0, 0, t.stride(0), t.stride(1)}};
+}
+template <class T>
+TensorView<T, 4> as_rank4(const TensorView<T, 4>& t) {
+  return t;
+}
+
+/// Says in one sentence what is wrong with the types of a call.
+template <class Q, class K, class V>
+constexpr void check_types() {
+  using T = typename Traits<Q>::Scalar;
+  static_assert(is_scalar<T> && is_scalar<typename Traits<K>::Scalar> && is_scalar<typename Traits<V>::Scalar>,
+                "attn: query, key and value must hold floating-point numbers; convert with .cast<float>()");
+  static_assert(
+      std::is_same_v<T, typename Traits<K>::Scalar> && std::is_same_v<T, typename Traits<V>::Scalar>,
+      "attn: query, key and value must hold the same scalar type; convert with .cast<float>() or .cast<double>()");
+  static_assert(Traits<Q>::kRank == 2 || Traits<Q>::kRank == 4,
+                "attn: query, key and value must be matrices (len, dim) or rank-4 tensors (batch, heads, len, dim)");
+  static_assert(Traits<Q>::kRank == Traits<K>::kRank && Traits<Q>::kRank == Traits<V>::kRank,
+                "attn: query, key and value must have the same rank, all matrices or all rank-4 tensors");
+}
+
+/// Room for the answer: Eigen matrices in the query's storage order for 2-D calls, tensors for 4-D calls.
+template <class Q>
+struct Answer {
+  using T = typename Traits<Q>::Scalar;
+
+  static auto out(const Problem& p) {
+    if constexpr (EigenDense<Q>)
+      return Eigen::Matrix < T, Eigen::Dynamic, Eigen::Dynamic,
+             Q::IsRowMajor ? Eigen::RowMajor : Eigen::ColMajor > (p.q_len, p.v_dim);
+    else if constexpr (Traits<Q>::kRank == 2)
+      return Tensor<T, 2>::uninitialized({p.q_len, p.v_dim});
+    else
+      return Tensor<T, 4>::uninitialized({p.batch, p.heads, p.q_len, p.v_dim});
+  }
+  static auto lse(const Problem& p) {
+    if constexpr (EigenDense<Q>)
+      return Eigen::Matrix<T, Eigen::Dynamic, 1>(p.q_len);
+    else if constexpr (Traits<Q>::kRank == 2)
+      return Tensor<T, 1>::uninitialized({p.q_len});
+    else
+      return Tensor<T, 3>::uninitialized({p.batch, p.heads, p.q_len});
+  }
+  static auto weights(const Problem& p) {
+    if constexpr (EigenDense<Q>)
+      return Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>(p.q_len, p.kv_len);
+    else if constexpr (Traits<Q>::kRank == 2)
+      return Tensor<T, 2>::uninitialized({p.q_len, p.kv_len});
+    else
+      return Tensor<T, 4>::uninitialized({p.batch, p.heads, p.q_len, p.kv_len});
+  }
+};
+
+/// A log-sum-exp argument of rank 1 (an Eigen vector, say) or 3 as (batch, heads, q_len).
+template <class X>
+auto lse_rank3(X&& x) {
+  auto v = view(x);
+  using T = std::remove_pointer_t<decltype(v.data())>;
+  if constexpr (decltype(v)::kRank == 3)
+    return v;
+  else if constexpr (decltype(v)::kRank == 1)
+    return TensorView<T, 3>(v.data(), {1, 1, v.dim(0)}, {0, 0, v.stride(0)});
+  else  // Eigen vectors have two dimensions, one of them 1
+    return TensorView<T, 3>(v.data(), {1, 1, v.size()}, {0, 0, v.dim(0) == 1 ? v.stride(1) : v.stride(0)});
+}
+
+}  // namespace detail
+}  // namespace attn

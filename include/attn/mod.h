@@ -1,0 +1,260 @@
+// Layer 1: mods, what makes an attention differ from the plain one. A mod changes scores or drops (query, key) pairs.
+#pragma once
+
+#include <concepts>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "attn/types.h"
+
+namespace attn {
+
+namespace detail {
+
+/// Stands where a mask gives no hint.
+struct NoHint {};
+
+/// A lambda's result for an arbitrary pair, as a type; void if it cannot be called so.
+template <class F, class... Args>
+struct ResultOf {
+  using type = void;
+};
+template <class F, class... Args>
+requires std::invocable<const F&, Args...>
+struct ResultOf<F, Args...> {
+  using type = std::remove_cvref_t<std::invoke_result_t<const F&, Args...>>;
+};
+
+}  // namespace detail
+
+/// A mask: a predicate that says which pairs are kept, and two optional hints that only save work. Made by mask_mod().
+template <class Keep, class CoverageHint = detail::NoHint, class KvRangeHint = detail::NoHint>
+struct MaskMod {
+  Keep keep;
+  CoverageHint coverage_hint;
+  KvRangeHint kv_range_hint;
+
+  /// none: no pair of the tile is kept; all: every pair is; some: anything, also "unknown".
+  Coverage coverage(const Tile& tile) const {
+    if constexpr (std::is_same_v<CoverageHint, detail::NoHint>)
+      return Coverage::some;
+    else
+      return coverage_hint(tile);
+  }
+
+  /// The keys worth visiting for the tile's queries: every kept key of tile.kv is inside.
+  Range kv_range(const Tile& tile) const {
+    if constexpr (std::is_same_v<KvRangeHint, detail::NoHint>)
+      return tile.kv;
+    else
+      return intersect(tile.kv, kv_range_hint(tile));
+  }
+};
+
+/// A change of scores, applied after the scale and before all masks. Made by score_mod().
+template <class Score>
+struct ScoreMod {
+  Score score;
+};
+
+/// A mod that needs the sizes of the call; becomes a mask or a score mod when they are known. Made by bind_mod().
+template <class Make>
+struct BoundLate {
+  Make make;
+};
+
+/// Keeps the pairs for which `keep(p)` is true. `p` is a Position: p.batch, p.head, p.q, p.kv.
+///
+///     auto parity = attn::mask_mod([](auto p) { return (p.q - p.kv) % 2 == 0; });
+///
+/// The lambda is compiled into the kernel and may be called from several threads at once, for any pair of the call, in
+/// any order.
+///
+/// @param coverage  optional: `Coverage(const Tile&)`, whether a tile is kept wholly, partly or not at all. It must
+/// agree with `keep`.
+/// @param kv_range  optional: `Range(const Tile&)`, the keys worth visiting for the queries of a tile, so that far
+/// tiles cost nothing.
+template <class Keep, class CoverageHint = detail::NoHint, class KvRangeHint = detail::NoHint>
+constexpr auto mask_mod(Keep keep, CoverageHint coverage = {}, KvRangeHint kv_range = {}) {
+  using R = typename detail::ResultOf<Keep, Position>::type;
+  static_assert(!std::is_void_v<R>,
+                "attn::mask_mod: the lambda must take one argument, a position: [](auto p) { return p.kv <= p.q; }");
+  static_assert(std::is_same_v<R, bool>,
+                "attn::mask_mod: the lambda must return bool (true = keep); to add to a score use attn::score_mod");
+  if constexpr (!std::is_same_v<CoverageHint, detail::NoHint>)
+    static_assert(std::is_same_v<typename detail::ResultOf<CoverageHint, Tile>::type, Coverage>,
+                  "attn::mask_mod: the coverage hint must be callable as attn::Coverage(const attn::Tile&)");
+  if constexpr (!std::is_same_v<KvRangeHint, detail::NoHint>)
+    static_assert(std::is_same_v<typename detail::ResultOf<KvRangeHint, Tile>::type, Range>,
+                  "attn::mask_mod: the key-range hint must be callable as attn::Range(const attn::Tile&)");
+  return MaskMod<Keep, CoverageHint, KvRangeHint>{std::move(keep), std::move(coverage), std::move(kv_range)};
+}
+
+/// Replaces each score x = scale * query * key by `score(x, p)`. `x` has the type of the computation (at least float).
+///
+///     auto slope = attn::score_mod([s = 0.5f](auto x, auto p) { return x - s * float(p.q - p.kv); });
+///
+/// A result of -inf drops the pair, as a mask would.
+template <class Score>
+constexpr auto score_mod(Score score) {
+  using R = typename detail::ResultOf<Score, float, Position>::type;
+  static_assert(!std::is_void_v<R>,
+                "attn::score_mod: the lambda must take a score and a position: [](auto x, auto p) { return x; }");
+  static_assert(std::is_floating_point_v<R>,
+                "attn::score_mod: the lambda must return the new score, a floating-point number; to drop pairs use "
+                "attn::mask_mod");
+  return ScoreMod<Score>{std::move(score)};
+}
+
+/// A mod that is made when the sizes of the call are known: `make(problem)` checks its arguments against them and
+/// returns a mask or score mod.
+///
+///     auto not_last = attn::bind_mod([](const attn::Problem& c) { return attn::mask_mod([n = c.kv_len](auto p) {
+///     return p.kv + 1 < n; }); });
+template <class Make>
+constexpr auto bind_mod(Make make) {
+  using R = typename detail::ResultOf<Make, Problem>::type;
+  static_assert(!std::is_void_v<R>,
+                "attn::bind_mod: the lambda must take the sizes of the call: [](const attn::Problem& c) { return "
+                "attn::mask_mod(...); }");
+  return BoundLate<Make>{std::move(make)};
+}
+
+/// Several mods as one. Scores pass through them left to right, then all masks intersect.
+template <class... M>
+struct Mods {
+  std::tuple<M...> parts;
+};
+
+namespace detail {
+
+template <class T>
+constexpr bool is_mask = false;
+template <class K, class C, class R>
+constexpr bool is_mask<MaskMod<K, C, R>> = true;
+
+template <class T>
+constexpr bool is_score = false;
+template <class S>
+constexpr bool is_score<ScoreMod<S>> = true;
+
+template <class T>
+constexpr bool is_late = false;
+template <class F>
+constexpr bool is_late<BoundLate<F>> = true;
+
+template <class T>
+constexpr bool is_mods = false;
+template <class... M>
+constexpr bool is_mods<Mods<M...>> = true;
+
+template <class T>
+concept AnyMod = is_mask<T> || is_score<T> || is_late<T> || is_mods<T>;
+
+/// Every mod as a tuple of single ones.
+template <class M>
+constexpr auto parts(M mod) {
+  if constexpr (is_mods<M>)
+    return std::move(mod.parts);
+  else
+    return std::tuple<M>(std::move(mod));
+}
+
+}  // namespace detail
+
+/// Both: scores pass through `a`, then through `b`; a pair is kept if both keep it.
+template <class A, class B>
+requires(detail::AnyMod<A>&& detail::AnyMod<B>) constexpr auto operator|(A a, B b) {
+  return std::apply([](auto&&... m) { return Mods<std::remove_cvref_t<decltype(m)>...>{{std::move(m)...}}; },
+                    std::tuple_cat(detail::parts(std::move(a)), detail::parts(std::move(b))));
+}
+
+namespace detail {
+
+// A reference to the mod itself, or what it makes for this call.
+template <class M>
+constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
+  if constexpr (is_late<M>) {
+    auto made = mod.make(problem);
+    static_assert(is_mask<decltype(made)> || is_score<decltype(made)>,
+                  "attn::bind_mod: the lambda must return what mask_mod or score_mod returns");
+    return made;
+  } else {
+    return (mod);
+  }
+}
+
+/// What the naive and the flash path see of the mods: one score change, one predicate, one hint. Each M is a value or a
+/// const reference.
+template <class... M>
+class BoundMods {
+ public:
+  static constexpr bool kHasScores = (is_score<std::remove_cvref_t<M>> || ...);
+  static constexpr bool kHasMasks = (is_mask<std::remove_cvref_t<M>> || ...);
+
+  explicit BoundMods(std::tuple<M...> mods) : mods_(std::move(mods)) {}
+
+  template <class X>
+  X score(X x, const Position& p) const {
+    each([&](const auto& mod) {
+      if constexpr (is_score<std::remove_cvref_t<decltype(mod)>>) x = static_cast<X>(mod.score(x, p));
+    });
+    return x;
+  }
+
+  bool keep(const Position& p) const {
+    bool kept = true;
+    masks([&](const auto& mask) { kept = kept && mask.keep(p); });
+    return kept;
+  }
+
+  Coverage coverage(const Tile& tile) const {
+    Coverage sum = Coverage::all;
+    masks([&](const auto& mask) {
+      if (sum != Coverage::none) sum = std::min(sum, mask.coverage(tile));
+    });
+    return sum;
+  }
+
+  Range kv_range(const Tile& tile) const {
+    Range range = tile.kv;
+    masks([&](const auto& mask) { range = intersect(range, mask.kv_range(tile)); });
+    return range;
+  }
+
+ private:
+  template <class F>
+  void each(F f) const {
+    std::apply([&](const auto&... mod) { (f(mod), ...); }, mods_);
+  }
+  template <class F>
+  void masks(F f) const {
+    each([&](const auto& mod) {
+      if constexpr (is_mask<std::remove_cvref_t<decltype(mod)>>) f(mod);
+    });
+  }
+
+  std::tuple<M...> mods_;
+};
+
+/// Makes every part of `mods` ready for one call. @throws std::invalid_argument when a part does not fit the call's
+/// sizes.
+template <class M>
+auto bind(const M& mods, const Problem& problem) {
+  static_assert(AnyMod<M>,
+                "attn: this argument must be a mod; wrap a lambda in attn::mask_mod(...) or attn::score_mod(...), "
+                "combine mods with |");
+  const auto each = [&](const auto&... m) {
+    return BoundMods<decltype(bind_one(m, problem))...>(
+        std::tuple<decltype(bind_one(m, problem))...>(bind_one(m, problem)...));
+  };
+  if constexpr (is_mods<M>)
+    return std::apply(each, mods.parts);
+  else
+    return each(mods);
+}
+
+}  // namespace detail
+
+}  // namespace attn

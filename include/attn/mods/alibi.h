@@ -1,0 +1,40 @@
+// Layer 2: alibi(), a penalty that grows with distance.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "attn/detail/check.h"
+#include "attn/mod.h"
+
+namespace attn {
+
+/// x -> x - slope[head] * (q - kv) (Press et al. 2022, section 3). One slope per query head. A key after its query gets
+/// a bonus, so combine with causal(), as the paper does.
+/// @throws std::invalid_argument in the call, if there is not one slope per head.
+inline auto alibi(std::vector<double> slopes) {
+  return bind_mod([slopes = std::move(slopes)](const Problem& problem) {
+    const Index given = static_cast<Index>(slopes.size());
+    detail::require(given == problem.heads, "alibi has ", given, " slopes for ", problem.heads, " heads");
+    return score_mod([slope = slopes.data()](auto x, const Position& p) {
+      using X = decltype(x);
+      return x - static_cast<X>(slope[p.head]) * static_cast<X>(p.q - p.kv);
+    });
+  });
+}
+
+/// The paper's slopes for a power of two heads, 2^(-8 (h + 1) / heads), and its interpolation for other numbers.
+/// @throws std::invalid_argument unless heads > 0.
+inline std::vector<double> alibi_slopes(Index heads) {
+  detail::require(heads > 0, "alibi_slopes(", heads, "): the number of heads must be positive");
+  Index power = 1;
+  while (2 * power <= heads) power *= 2;
+  std::vector<double> slopes;
+  for (Index h = 0; h < power; ++h)
+    slopes.push_back(std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(power)));
+  for (Index h = 0; h < heads - power; ++h)
+    slopes.push_back(std::exp2(-4.0 * static_cast<double>(2 * h + 1) / static_cast<double>(power)));
+  return slopes;
+}
+
+}  // namespace attn

@@ -1,0 +1,23 @@
+// Layer 2: bias(), a tensor added to the scores.
+#pragma once
+
+#include "attn/detail/broadcast.h"
+#include "attn/mod.h"
+
+namespace attn {
+
+/// Adds an element to each score: x + bias(batch, head, query row, kv). Not multiplied by scale. -inf drops the pair.
+///
+/// The tensor is anything attn::view takes, of rank 1 to 4, aligned from the right with (batch, heads, q_len, kv_len);
+/// a size of 1 is broadcast. A temporary is kept alive in the mod; any other tensor is only viewed and must outlive it.
+/// @throws std::invalid_argument in the call, if the shape does not fit.
+template <class X>
+auto bias(X&& tensor) {
+  auto held = detail::broadcast_tensor(std::forward<X>(tensor));
+  return bind_mod([held = std::move(held)](const Problem& problem) {
+    return score_mod(
+        [t = held.over(problem, "bias")](auto x, const Position& p) { return x + static_cast<decltype(x)>(t(p)); });
+  });
+}
+
+}  // namespace attn

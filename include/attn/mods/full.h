@@ -1,0 +1,16 @@
+// Layer 2: full(), the mask that keeps every pair.
+#pragma once
+
+#include "attn/mod.h"
+
+namespace attn {
+
+/// Keeps every pair: plain attention. The neutral element of `|`.
+///
+///     1 1 1
+///     1 1 1
+inline auto full() {
+  return mask_mod([](const Position&) { return true; }, [](const Tile&) { return Coverage::all; });
+}
+
+}  // namespace attn

@@ -1,0 +1,97 @@
+// Layer 3: attention by its definition. Reads like the formula; the yardstick for speed and the reference for numbers.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "attn/detail/problem.h"
+#include "attn/mod.h"
+
+namespace attn::detail {
+
+template <class T>
+using RowMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+/// Scores become what the mods make of them; the score of a dropped pair becomes -inf.
+template <class Scores, class Mods>
+void apply_mods(Scores& scores, const Mods& mods, const Problem& problem, Index batch, Index head) {
+  using T = typename Scores::Scalar;
+  for (Index i = 0; i < scores.rows(); ++i)
+    for (Index j = 0; j < scores.cols(); ++j) {
+      const Position p{batch, head, problem.q_offset + i, j};
+      scores(i, j) = mods.keep(p) ? mods.score(scores(i, j), p) : -std::numeric_limits<T>::infinity();
+    }
+}
+
+/// Each row of scores becomes its softmax; fills in the log-sum-exp of each row. Without a kept pair: weights 0, lse
+/// -inf.
+template <class Scores, class Lse>
+void softmax_rows(Scores& scores, Lse&& lse) {
+  using T = typename Scores::Scalar;
+  constexpr T kInf = std::numeric_limits<T>::infinity();
+  for (Index i = 0; i < scores.rows(); ++i) {
+    auto row = scores.row(i).array();
+    const T max = row.size() == 0 ? -kInf : row.template maxCoeff<Eigen::PropagateNaN>();
+    if (max == -kInf) {
+      row.setZero();
+      lse(i) = -kInf;
+      continue;
+    }
+    // Eigen's vectorised exp(-inf) is a denormal in some instruction sets, and denormals are slow: a dropped pair
+    // weighs exactly nothing.
+    row = (row == -kInf).select(T(0), (row - max).exp());
+    const T sum = row.sum();
+    row /= sum;
+    lse(i) = max + std::log(sum);
+  }
+}
+
+/// weights * value over the kept pairs only: 0 * NaN is NaN, so a dropped pair must not even be multiplied.
+template <class Weights, class Kept, class Value, class Out>
+void weighted_sum_of_kept(const Weights& weights, const Kept& kept, const Value& value, Out&& out) {
+  out.setZero();
+  for (Index i = 0; i < weights.rows(); ++i)
+    for (Index j = 0; j < weights.cols(); ++j)
+      if (kept(i, j)) out.row(i) += weights(i, j) * value.row(j);
+}
+
+/// One head. `weights` (q_len, kv_len) holds the scores on the way; out (q_len, v_dim); lse (q_len).
+template <class Q, class K, class V, class Mods, class Weights, class Out, class Lse>
+void naive_head(const Q& q, const K& k, const V& v, const Mods& mods, const Problem& problem, Index batch, Index head,
+                Weights& weights, Out&& out, Lse&& lse) {
+  using T = typename Weights::Scalar;
+
+  // The scale goes into the queries: scaling the product, as formulas are usually written, is a second pass over q_len
+  // x kv_len numbers.
+  const RowMajor<T> scaled = static_cast<T>(problem.scale) * q;
+  weights.noalias() = scaled * k.transpose();
+
+  if constexpr (Mods::kHasScores || Mods::kHasMasks) apply_mods(weights, mods, problem, batch, head);
+
+  if (!(Mods::kHasScores || Mods::kHasMasks) || v.allFinite()) {
+    softmax_rows(weights, lse);
+    out.noalias() = weights * v;
+  } else {
+    const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept =
+        weights.array() != -std::numeric_limits<T>::infinity();
+    softmax_rows(weights, lse);
+    weighted_sum_of_kept(weights, kept, v, out);
+  }
+}
+
+/// All heads, each a task; `weights_of(batch, head, worker)` gives the room for a head's weights. Null lse: not wanted.
+template <class T, class Mods, class WeightsOf>
+void naive(TensorView<T, 4> out, TensorView<T, 3> lse, const TensorView<const T, 4>& q, const TensorView<const T, 4>& k,
+           const TensorView<const T, 4>& v, const Mods& mods, const Problem& problem, const Executor& executor,
+           const WeightsOf& weights_of) {
+  executor.run(problem.batch * problem.heads, [&](Index task, int worker) {
+    const Index b = task / problem.heads, h = task % problem.heads, kvh = problem.kv_head(h);
+    Eigen::Array<T, Eigen::Dynamic, 1> row_lse(problem.q_len);
+    auto&& weights = weights_of(b, h, worker);
+    naive_head(q.matrix(b, h), k.matrix(b, kvh), v.matrix(b, kvh), mods, problem, b, h, weights, out.matrix(b, h),
+               row_lse);
+    for (Index i = 0; lse.data() && i < problem.q_len; ++i) lse(b, h, i) = row_lse(i);
+  });
+}
+
+}  // namespace attn::detail

@@ -1,0 +1,24 @@
+// Layer 1: the numbers of a call. Types go in positional arguments, numbers go here.
+#pragma once
+
+#include <optional>
+
+#include "attn/parallel.h"
+
+namespace attn {
+
+/// What a call may set, all optional: `attention(q, k, v, mods, {.scale = 0.25, .executor = serial()})`.
+struct Options {
+  /// Multiplies query * key. Default 1/sqrt(head_dim) (Vaswani et al. 2017, eq. 1).
+  std::optional<double> scale = std::nullopt;
+
+  /// Absolute position of query row 0. Default kv_len - q_len: the last query sees the last key ("bottom-right"), so
+  /// that prefill, chunked prefill and decoding are the same call. 0 lets the first query see the first key
+  /// ("top-left").
+  std::optional<Index> q_offset = std::nullopt;
+
+  /// Who runs the tasks. Default all cores. Results do not depend on it, bit for bit.
+  Executor executor = {};
+};
+
+}  // namespace attn

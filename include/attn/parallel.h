@@ -1,0 +1,127 @@
+// Layer 1: who runs the tasks of a call. Kernels never start a thread themselves.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <unsupported/Eigen/CXX11/ThreadPool>
+
+#include "attn/types.h"
+
+namespace attn {
+
+/// A borrowed `void(Index task, int worker)`: no allocation, valid only while the callable lives.
+class TaskRef {
+ public:
+  template <class F>
+  requires(!std::is_same_v<F, TaskRef>) TaskRef(const F& f)
+      : object_(&f), call_([](const void* o, Index task, int worker) { (*static_cast<const F*>(o))(task, worker); }) {}
+  void operator()(Index task, int worker) const { call_(object_, task, worker); }
+
+ private:
+  const void* object_;
+  void (*call_)(const void*, Index, int);
+};
+
+/// Runs independent tasks. To bring your own threads, derive from Executor::Backend and pass a shared pointer to it.
+class Executor {
+ public:
+  class Backend {
+   public:
+    virtual ~Backend() = default;
+    /// How many workers may run at the same time, at least 1.
+    virtual int concurrency() const = 0;
+    /// Calls task(i, worker) once for every i in [0, tasks) and returns when all are done. Two calls that overlap in
+    /// time have different workers; a worker is in [0, concurrency()). An exception of a task reaches the caller after
+    /// all others have stopped.
+    virtual void run(Index tasks, TaskRef task) const = 0;
+  };
+
+  Executor();  ///< all cores, see threads()
+  explicit Executor(std::shared_ptr<const Backend> backend) : backend_(std::move(backend)) {}
+
+  int concurrency() const { return backend_->concurrency(); }
+  void run(Index tasks, TaskRef task) const { backend_->run(tasks, task); }
+
+ private:
+  std::shared_ptr<const Backend> backend_;
+};
+
+namespace detail {
+
+class SerialBackend final : public Executor::Backend {
+ public:
+  int concurrency() const override { return 1; }
+  void run(Index tasks, TaskRef task) const override {
+    for (Index i = 0; i < tasks; ++i) task(i, 0);
+  }
+};
+
+/// Hands out tasks in ascending order to whichever worker is free; the calling thread is worker 0.
+class PoolBackend final : public Executor::Backend {
+ public:
+  explicit PoolBackend(int workers) : workers_(std::max(workers, 1)), pool_(workers_ - 1 > 0 ? workers_ - 1 : 1) {}
+
+  int concurrency() const override { return workers_; }
+
+  void run(Index tasks, TaskRef task) const override {
+    // A task that itself asks for this pool runs alone: its siblings already use the other threads, and waiting for
+    // them could deadlock.
+    const bool nested = pool_.CurrentThreadId() != -1;
+    const int helpers = nested ? 0 : static_cast<int>(std::min<Index>(workers_, tasks)) - 1;
+    if (helpers <= 0) return serial_.run(tasks, task);
+
+    std::atomic<Index> next{0};
+    std::exception_ptr error;
+    std::mutex error_mutex;
+    const auto work = [&](int worker) {
+      try {
+        for (Index i = next++; i < tasks; i = next++) task(i, worker);
+      } catch (...) {
+        next = tasks;
+        const std::lock_guard lock(error_mutex);
+        if (!error) error = std::current_exception();
+      }
+    };
+    Eigen::Barrier done(static_cast<unsigned>(helpers));
+    for (int h = 1; h <= helpers; ++h)
+      pool_.Schedule([&work, &done, h] {
+        work(h);
+        done.Notify();
+      });
+    work(0);
+    done.Wait();
+    if (error) std::rethrow_exception(error);
+  }
+
+ private:
+  int workers_;
+  SerialBackend serial_;
+  mutable Eigen::ThreadPool pool_;
+};
+
+}  // namespace detail
+
+/// Everything on the calling thread.
+inline Executor serial() {
+  static const Executor executor(std::make_shared<detail::SerialBackend>());
+  return executor;
+}
+
+/// A pool of `workers` threads, the caller among them. The pool lives as long as a copy of the executor does: make it
+/// once.
+inline Executor threads(int workers) { return Executor(std::make_shared<detail::PoolBackend>(workers)); }
+
+/// The pool of the process: as many workers as the machine has hardware threads, started at first use.
+inline Executor threads() {
+  static const Executor pool = threads(static_cast<int>(std::thread::hardware_concurrency()));
+  return pool;
+}
+
+inline Executor::Executor() : Executor(threads()) {}
+
+}  // namespace attn

@@ -1,0 +1,299 @@
+// Layer 1: tensors, owned and viewed, and views of what Eigen owns.
+#pragma once
+
+#include <array>
+#include <cassert>
+#include <memory>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include <Eigen/Core>
+
+#include "attn/detail/check.h"
+#include "attn/types.h"
+
+namespace attn {
+
+template <int Rank>
+using Shape = std::array<Index, static_cast<std::size_t>(Rank)>;
+
+namespace detail {
+
+template <int Rank>
+constexpr Index product(const Shape<Rank>& shape) {
+  Index n = 1;
+  for (Index d : shape) n *= d;
+  return n;
+}
+
+template <int Rank>
+constexpr Shape<Rank> row_major_strides(const Shape<Rank>& shape) {
+  Shape<Rank> strides{};
+  Index step = 1;
+  for (std::size_t i = Rank; i-- > 0;) {
+    strides[i] = step;
+    step *= shape[i];
+  }
+  return strides;
+}
+
+template <int Rank>
+void check_sizes(const Shape<Rank>& shape) {
+  for (std::size_t i = 0; i < Rank; ++i)
+    require(shape[i] >= 0, "tensor size ", shape[i], " in dimension ", i, " is negative");
+}
+
+}  // namespace detail
+
+/// Another's memory seen as a tensor: a pointer, sizes and strides (in elements). Nothing is owned or copied.
+///
+/// Strides are free: 0 repeats an element (broadcast), a negative one walks backwards, the innermost need not be 1.
+/// `TensorView<T, R>` converts to `TensorView<const T, R>`. Constness is that of T, as with std::span.
+/// @throws std::invalid_argument for a negative size, or null data with a non-zero size.
+template <class T, int Rank>
+class TensorView {
+  static_assert(Rank >= 1, "attn: a TensorView has at least one dimension");
+
+ public:
+  using Scalar = std::remove_const_t<T>;
+  static constexpr int kRank = Rank;
+  using Shape = attn::Shape<Rank>;
+  using Matrix = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using MatrixMap = Eigen::Map<std::conditional_t<std::is_const_v<T>, const Matrix, Matrix>, Eigen::Unaligned,
+                               Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
+
+  TensorView() = default;
+  TensorView(T* data, const Shape& shape) : TensorView(data, shape, detail::row_major_strides<Rank>(shape)) {}
+  TensorView(T* data, const Shape& shape, const Shape& strides) : data_(data), shape_(shape), strides_(strides) {
+    detail::check_sizes<Rank>(shape);
+    detail::require(data != nullptr || size() == 0, "null data for a tensor of ", size(), " elements");
+  }
+
+  operator TensorView<const T, Rank>() const requires(!std::is_const_v<T>) { return {data_, shape_, strides_}; }
+
+  T* data() const { return data_; }
+  const Shape& shape() const { return shape_; }
+  const Shape& strides() const { return strides_; }
+  Index dim(int i) const { return shape_[static_cast<std::size_t>(i)]; }
+  Index stride(int i) const { return strides_[static_cast<std::size_t>(i)]; }
+  Index size() const { return detail::product<Rank>(shape_); }
+
+  /// Are the elements in row-major order without gaps?
+  bool is_contiguous() const {
+    Index step = 1;
+    for (int i = Rank; i-- > 0; step *= dim(i))
+      if (dim(i) != 1 && stride(i) != step) return size() == 0;
+    return true;
+  }
+
+  /// The element at (i, j, …); indices are checked in debug builds only.
+  template <class... I>
+  requires(sizeof...(I) == static_cast<std::size_t>(Rank)) T& operator()(I... indices) const {
+    return data_[offset(indices...)];
+  }
+
+  /// The last two dimensions as an Eigen map, at the given leading indices: `t.matrix(b, h)` of a rank-4 tensor.
+  template <class... I>
+  requires(Rank >= 2 && sizeof...(I) == static_cast<std::size_t>(Rank - 2)) MatrixMap matrix(I... leading)
+  const {
+    T* first = size() == 0 ? data_ : data_ + offset(leading...);
+    return MatrixMap(first, dim(Rank - 2), dim(Rank - 1),
+                     Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>(stride(Rank - 2), stride(Rank - 1)));
+  }
+
+ private:
+  template <class... I>
+  Index offset(I... indices) const {
+    Index sum = 0;
+    int i = 0;
+    ((assert(static_cast<Index>(indices) >= 0 && static_cast<Index>(indices) < dim(i)),
+      sum += static_cast<Index>(indices) * stride(i), ++i),
+     ...);
+    return sum;
+  }
+
+  T* data_ = nullptr;
+  Shape shape_{};
+  Shape strides_{};
+};
+
+/// A tensor that owns its memory: row-major, without gaps, aligned to 64 bytes. Copies are deep, moves leave an empty
+/// tensor.
+/// @throws std::invalid_argument for a negative size.
+template <class T, int Rank>
+class Tensor {
+  static_assert(std::is_trivially_copyable_v<T>, "attn: Tensor holds plain numbers only");
+
+ public:
+  using Scalar = T;
+  static constexpr int kRank = Rank;
+  using Shape = attn::Shape<Rank>;
+  static constexpr std::size_t kAlignment = 64;  // one cache line, and the widest vector register there is
+
+  Tensor() = default;
+
+  /// All elements zero.
+  explicit Tensor(const Shape& shape) : Tensor(uninitialized(shape)) { std::fill_n(data(), size(), T(0)); }
+
+  /// A deep copy of any view, packed.
+  explicit Tensor(const TensorView<const T, Rank>& from) : Tensor(uninitialized(from.shape())) {
+    T* to = data();
+    if (from.is_contiguous())
+      std::copy_n(from.data(), size(), to);
+    else
+      copy_dimension<0>(from.data(), from, to);
+  }
+
+  Tensor(const Tensor& other) : Tensor(TensorView<const T, Rank>(other)) {}
+  Tensor(Tensor&& other) noexcept : data_(std::move(other.data_)), shape_(std::exchange(other.shape_, Shape{})) {}
+  Tensor& operator=(Tensor other) noexcept {
+    data_ = std::move(other.data_);
+    shape_ = other.shape_;
+    return *this;
+  }
+  ~Tensor() = default;
+
+  /// Elements hold whatever the memory held.
+  static Tensor uninitialized(const Shape& shape) {
+    detail::check_sizes<Rank>(shape);
+    Tensor t;
+    t.shape_ = shape;
+    const Index n = detail::product<Rank>(shape);
+    if (n > 0)
+      t.data_.reset(
+          static_cast<T*>(::operator new(static_cast<std::size_t>(n) * sizeof(T), std::align_val_t(kAlignment))));
+    return t;
+  }
+
+  T* data() { return data_.get(); }
+  const T* data() const { return data_.get(); }
+  const Shape& shape() const { return shape_; }
+  Index dim(int i) const { return shape_[static_cast<std::size_t>(i)]; }
+  Index size() const { return data_ ? detail::product<Rank>(shape_) : 0; }
+
+  TensorView<T, Rank> view() { return {data(), shape_}; }
+  TensorView<const T, Rank> view() const { return {data(), shape_}; }
+  operator TensorView<T, Rank>() { return view(); }
+  operator TensorView<const T, Rank>() const { return view(); }
+
+  template <class... I>
+  T& operator()(I... indices) {
+    return view()(indices...);
+  }
+  template <class... I>
+  const T& operator()(I... indices) const {
+    return view()(indices...);
+  }
+
+  /// The last two dimensions as an Eigen map; see TensorView::matrix.
+  template <class... I>
+  auto matrix(I... leading) {
+    return view().matrix(leading...);
+  }
+  template <class... I>
+  auto matrix(I... leading) const {
+    return view().matrix(leading...);
+  }
+
+ private:
+  struct Free {
+    void operator()(T* p) const { ::operator delete(p, std::align_val_t(kAlignment)); }
+  };
+
+  template <int D>
+  static void copy_dimension(const T* from, const TensorView<const T, Rank>& layout, T*& to) {
+    for (Index i = 0; i < layout.dim(D); ++i, from += layout.stride(D)) {
+      if constexpr (D + 1 < Rank)
+        copy_dimension<D + 1>(from, layout, to);
+      else
+        *to++ = *from;
+    }
+  }
+
+  std::unique_ptr<T, Free> data_;
+  Shape shape_{};
+};
+
+/// Memory in the order (batch, heads, len, dim), without gaps.
+template <class T>
+TensorView<T, 4> bhsd(T* data, Index batch, Index heads, Index len, Index dim) {
+  return {data, {batch, heads, len, dim}};
+}
+
+/// Memory in the order (batch, len, heads, dim), seen as (batch, heads, len, dim). Nothing is copied.
+template <class T>
+TensorView<T, 4> bshd(T* data, Index batch, Index len, Index heads, Index dim) {
+  return {data, {batch, heads, len, dim}, {len * heads * dim, dim, heads * dim, 1}};
+}
+
+namespace detail {
+
+template <class X>
+concept EigenDense = std::is_base_of_v<Eigen::DenseBase<std::remove_cvref_t<X>>, std::remove_cvref_t<X>>;
+
+// Eigen's own tensors are known by their members, so that their header need not be included.
+template <class X>
+concept EigenTensor = !EigenDense<X> && requires(X & x) {
+  x.data();
+  x.dimensions();
+  { std::remove_cvref_t<X>::NumDimensions } -> std::convertible_to<int>;
+  { std::remove_cvref_t<X>::Layout } -> std::convertible_to<int>;
+};
+
+// A pointer to const where the object is const, or where it points to const itself (Map<const …>).
+template <class X>
+using element_t = std::remove_pointer_t<decltype(std::declval<X&>().data())>;
+
+template <class X>
+constexpr bool has_memory = [] {
+  if constexpr (EigenDense<X>)
+    return bool(Eigen::internal::traits<std::remove_cvref_t<X>>::Flags & Eigen::DirectAccessBit);
+  else
+    return true;
+}();
+
+}  // namespace detail
+
+/// A view is a view of itself; a Tensor gives its own.
+template <class T, int Rank>
+TensorView<T, Rank> view(TensorView<T, Rank> t) {
+  return t;
+}
+template <class T, int Rank>
+TensorView<T, Rank> view(Tensor<T, Rank>& t) {
+  return t.view();
+}
+template <class T, int Rank>
+TensorView<const T, Rank> view(const Tensor<T, Rank>& t) {
+  return t.view();
+}
+
+/// An Eigen matrix, array, map, block or transpose as (rows, cols), whatever its storage order. Nothing is copied; the
+/// object must outlive the view. Expressions without memory of their own (sums, products) do not compile: evaluate them
+/// first.
+template <detail::EigenDense X>
+auto view(X&& x) {
+  static_assert(detail::has_memory<X>,
+                "attn::view: this Eigen expression has no memory of its own; evaluate it first, e.g. with .eval()");
+  constexpr bool row_major = std::remove_cvref_t<X>::IsRowMajor;
+  const Index inner = x.innerStride(), outer = x.outerStride();
+  using View = TensorView<detail::element_t<X>, 2>;
+  return View(x.data(), {x.rows(), x.cols()}, {row_major ? outer : inner, row_major ? inner : outer});
+}
+
+/// An Eigen::Tensor or TensorMap with the same indices, in either layout.
+template <detail::EigenTensor X>
+auto view(X&& x) {
+  constexpr int rank = std::remove_cvref_t<X>::NumDimensions;
+  Shape<rank> shape{}, strides{};
+  for (std::size_t i = 0; i < rank; ++i) shape[i] = x.dimensions()[i];
+  strides = detail::row_major_strides<rank>(shape);
+  if constexpr (int(std::remove_cvref_t<X>::Layout) == int(Eigen::ColMajor)) {
+    Index step = 1;
+    for (std::size_t i = 0; i < rank; step *= shape[i++]) strides[i] = step;
+  }
+  return TensorView<detail::element_t<X>, rank>(x.data(), shape, strides);
+}
+
+}  // namespace attn

@@ -1,0 +1,63 @@
+// Layer 0: the plain words that every other header uses.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+namespace attn {
+
+/// Signed 64-bit sizes and positions; the same type as Eigen::Index.
+using Index = std::ptrdiff_t;
+
+/// One (query, key) pair, as a mod sees it.
+///
+/// `q` and `kv` are absolute: query row i has q = q_offset + i, key row j has kv = j. `q` may be negative, when there
+/// are more queries than keys. `head` counts query heads.
+struct Position {
+  Index batch = 0;
+  Index head = 0;
+  Index q = 0;
+  Index kv = 0;
+};
+
+/// A half-open range of positions, [begin, end). Empty when end <= begin.
+struct Range {
+  Index begin = 0;
+  Index end = 0;
+
+  constexpr Index size() const { return std::max<Index>(end - begin, 0); }
+  constexpr bool empty() const { return end <= begin; }
+  friend constexpr bool operator==(const Range&, const Range&) = default;
+};
+
+/// The keys that are in both ranges.
+constexpr Range intersect(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
+
+/// All pairs of a range of queries with a range of keys, in one head. Positions are absolute, as in Position.
+struct Tile {
+  Index batch = 0;
+  Index head = 0;
+  Range q;
+  Range kv;
+};
+
+/// How many pairs of a tile a mask keeps. `some` is always a correct answer; the others save work.
+enum class Coverage { none, some, all };
+
+/// The sizes and numbers of one call, after all checks. Mods that need them are made by `bind_mod`.
+struct Problem {
+  Index batch = 1;
+  Index heads = 1;
+  Index kv_heads = 1;
+  Index q_len = 0;
+  Index kv_len = 0;
+  Index head_dim = 0;
+  Index v_dim = 0;
+  double scale = 1;    ///< multiplies query * key
+  Index q_offset = 0;  ///< absolute position of query row 0
+
+  /// Which key and value head serves a query head: neighbours share one.
+  constexpr Index kv_head(Index head) const { return head / (heads / kv_heads); }
+};
+
+}  // namespace attn
