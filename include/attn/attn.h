@@ -2,4 +2,5 @@
 #pragma once
 
 #include "attn/attention.h"
+#include "attn/multi_head.h"
 #include "attn/version.h"
