@@ -1,0 +1,169 @@
+// A mask's hints against its predicate, on every tile of small problems; and that the hints are of use.
+#include "support/mod_table.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+namespace attn::test {
+namespace {
+
+/// How many pairs of each tile are kept, from sums over all rectangles that start at the origin.
+class Kept {
+ public:
+  Kept(const Sizes& s, Index first, const Meaning& meaning, Index batch, Index head)
+      : columns_(s.kv_len + 1), sums_(static_cast<std::size_t>((s.q_len + 1) * columns_)) {
+    for (Index i = 0; i < s.q_len; ++i)
+      for (Index j = 0; j < s.kv_len; ++j) {
+        const bool kept = !meaning.keep || meaning.keep({batch, head, i, first + i, j});
+        at(i + 1, j + 1) = at(i, j + 1) + at(i + 1, j) - at(i, j) + kept;
+      }
+  }
+
+  Index count(Range rows, Range keys) {
+    return at(rows.end, keys.end) - at(rows.begin, keys.end) - at(rows.end, keys.begin) + at(rows.begin, keys.begin);
+  }
+
+  /// The smallest range of keys that holds all kept ones; empty if there are none.
+  Range hull(Range rows, Range keys) {
+    while (!keys.empty() && count(rows, {keys.begin, keys.begin + 1}) == 0) ++keys.begin;
+    while (!keys.empty() && count(rows, {keys.end - 1, keys.end}) == 0) --keys.end;
+    return keys;
+  }
+
+ private:
+  Index& at(Index i, Index j) { return sums_[static_cast<std::size_t>(i * columns_ + j)]; }
+
+  Index columns_;
+  std::vector<Index> sums_;
+};
+
+struct Hint {
+  Coverage coverage;
+  Range kv_range;
+};
+
+/// Calls `check(tile, hint, kept pairs, all pairs, hull of the kept keys)` for every tile of every head.
+template <class M, class Check>
+void each_tile(const Sizes& s, const Numbers& numbers, const Row<M>& row, Check check) {
+  const Index first = numbers.first_position(s);
+  attn::Problem problem;
+  problem.batch = s.batch;
+  problem.heads = s.heads;
+  problem.kv_heads = s.kv_heads;
+  problem.q_len = s.q_len;
+  problem.kv_len = s.kv_len;
+  problem.q_offset = first;
+  const auto bound = attn::detail::bind(row.mod, problem);
+  for (Index b = 0; b < s.batch; ++b)
+    for (Index h = 0; h < s.heads; ++h) {
+      Kept kept(s, first, row.meaning, b, h);
+      for (Index i0 = 0; i0 < s.q_len; ++i0)
+        for (Index i1 = i0 + 1; i1 <= s.q_len; ++i1)
+          for (Index j0 = 0; j0 < s.kv_len; ++j0)
+            for (Index j1 = j0 + 1; j1 <= s.kv_len; ++j1) {
+              const Tile tile{b, h, {first + i0, first + i1}, {j0, j1}};
+              check(tile, Hint{bound.coverage(tile), bound.kv_range(tile)}, kept.count({i0, i1}, {j0, j1}),
+                    (i1 - i0) * (j1 - j0), kept.hull({i0, i1}, {j0, j1}));
+            }
+    }
+}
+
+std::string text(const std::string& name, const Tile& t) {
+  std::ostringstream s;
+  s << name << ", batch " << t.batch << " head " << t.head << ", queries [" << t.q.begin << ", " << t.q.end
+    << "), keys [" << t.kv.begin << ", " << t.kv.end << ")";
+  return s.str();
+}
+
+template <class Check>
+void each_size(Check check) {
+  for (Index q_len = 1; q_len <= 12; ++q_len)
+    for (Index kv_len = 1; kv_len <= 12; ++kv_len) {
+      const Sizes s{1, 1, 1, q_len, kv_len, 1, 1};
+      check(s, Numbers{});
+      for (Index offset : {-13, -3, 0, 2, 14}) check(s, Numbers{{}, offset});
+    }
+}
+
+template <class M>
+void expect_sound(const Sizes& s, const Numbers& numbers, const Row<M>& row) {
+  if (::testing::Test::HasFailure()) return;
+  each_tile(s, numbers, row, [&](const Tile& tile, const Hint& hint, Index kept, Index all, Range hull) {
+    ASSERT_TRUE(hint.coverage != Coverage::none || kept == 0) << text(row.name, tile);
+    ASSERT_TRUE(hint.coverage != Coverage::all || kept == all) << text(row.name, tile);
+    if (kept == 0) return;
+    ASSERT_LE(hint.kv_range.begin, hull.begin) << text(row.name, tile);
+    ASSERT_GE(hint.kv_range.end, hull.end) << text(row.name, tile);
+  });
+}
+
+TEST(Hints, AgreeWithThePredicate) {
+  Random random(1);
+  each_size([&](const Sizes& s, const Numbers& numbers) {
+    each_mod(Setting{s, numbers, random}, [&](const auto& row) {
+      if (row.meaning.keep) expect_sound(s, numbers, row);
+    });
+  });
+}
+
+TEST(Hints, AgreeWithThePredicateInEveryBatchElementAndHead) {
+  Random random(2);
+  const Sizes s{3, 2, 1, 4, 9, 1, 1};
+  each_mod(Setting{s, {}, random}, [&](const auto& row) { expect_sound(s, {}, row); });
+}
+
+TEST(Hints, OfCombinedMasksAgreeWithBoth) {
+  Random random(3);
+  for (Index offset : {-3, 0, 4}) {
+    const Sizes s{2, 1, 1, 8, 9, 1, 1};
+    const Numbers numbers{{}, offset};
+    const Setting setting{s, numbers, random};
+    const auto windows = window_rows(setting);
+    const auto lengths = key_length_rows(setting);
+    for (const auto& window : windows)
+      for (const auto& length : lengths) {
+        const auto mods = window.mod | attn::causal() | lambda_sink() | length.mod;
+        const Meaning meaning = both(both(window.meaning, length.meaning),
+                                     {[](const Pair& p) { return p.kv <= p.q && (p.kv < 3 || p.q - p.kv < 20); }, {}});
+        expect_sound(s, numbers, Row<decltype(mods)>{window.name + " | causal | sink | " + length.name, mods, meaning});
+      }
+  }
+}
+
+/// For masks whose kept pairs are a band or a block, both hints can be exact, and a hint that is not wastes work.
+template <class M>
+void expect_exact(const Sizes& s, const Numbers& numbers, const Row<M>& row) {
+  if (::testing::Test::HasFailure()) return;
+  each_tile(s, numbers, row, [&](const Tile& tile, const Hint& hint, Index kept, Index all, Range hull) {
+    const Coverage best = kept == 0 ? Coverage::none : kept == all ? Coverage::all : Coverage::some;
+    ASSERT_EQ(hint.coverage, best) << text(row.name, tile);
+    if (kept == 0)
+      ASSERT_TRUE(hint.kv_range.empty()) << text(row.name, tile);
+    else
+      ASSERT_EQ(hint.kv_range, hull) << text(row.name, tile);
+  });
+}
+
+TEST(Hints, OfNamedMasksAreExact) {
+  Random random(4);
+  each_size([&](const Sizes& s, const Numbers& numbers) {
+    const Setting setting{s, numbers, random};
+    expect_exact(s, numbers, neutral("full", attn::full())[0]);
+    expect_exact(s, numbers, mask("causal", attn::causal(), [](const Pair& p) { return p.q >= p.kv; })[0]);
+    for (const auto& row : window_rows(setting)) expect_exact(s, numbers, row);
+    for (const auto& row : key_length_rows(setting)) expect_exact(s, numbers, row);
+  });
+}
+
+TEST(Hints, SumOfKeptPairsIsRight) {
+  // The test's own counting: 3 queries, 3 keys, causal.
+  Kept kept({1, 1, 1, 3, 3, 1, 1}, 0, {[](const Pair& p) { return p.kv <= p.q; }, {}}, 0, 0);
+  EXPECT_EQ(kept.count({0, 3}, {0, 3}), 6);
+  EXPECT_EQ(kept.count({0, 1}, {1, 3}), 0);
+  EXPECT_EQ(kept.count({2, 3}, {1, 3}), 2);
+  EXPECT_EQ(kept.hull({1, 2}, {0, 3}), (Range{0, 2}));
+}
+
+}  // namespace
+}  // namespace attn::test

@@ -1,0 +1,98 @@
+// How far results may lie from the truth, and why.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "oracle.h"
+
+namespace attn::test {
+
+/// The largest difference; infinite if one side is NaN or infinite and the other is not the same.
+template <class T>
+Real largest_error(const std::vector<Real>& truth, const std::vector<T>& got) {
+  if (truth.size() != got.size()) return std::numeric_limits<Real>::infinity();
+  Real error = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const Real a = truth[i], b = static_cast<Real>(got[i]);
+    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+    const Real difference = std::abs(a - b);
+    error = std::max(error, std::isfinite(difference) ? difference : std::numeric_limits<Real>::infinity());
+  }
+  return error;
+}
+
+/// What one path computed, as plain row-major vectors.
+template <class T>
+struct Computed {
+  std::vector<T> out, lse;
+};
+
+template <class T>
+struct Errors {
+  static constexpr Real kEps = std::numeric_limits<T>::epsilon();
+  Real out, lse;
+
+  Errors(const Truth& truth, const Computed<T>& got)
+      : out(largest_error(truth.out, got.out)), lse(largest_error(truth.lse, got.lse)) {}
+};
+
+/// The naive path against the truth: rounding errors only, bounded in the worst case. A dot product of d terms errs by
+/// at most d eps sum|q||k|, a mod by a few eps of the score; a weight errs by that much of itself, twice (itself and
+/// the sum); the sum over keys adds kv_len eps of the largest value.
+inline Real score_error(const Truth& truth, const Sizes& s) {
+  return static_cast<Real>(s.head_dim + 2) * truth.dot_condition + 8 * truth.largest_score + 4;
+}
+template <class T>
+void expect_naive_close(const Truth& truth, const Computed<T>& naive, const Sizes& s) {
+  const Errors<T> e(truth, naive);
+  const Real score = score_error(truth, s);
+  EXPECT_LE(e.out, Errors<T>::kEps * (2 * score + static_cast<Real>(s.kv_len) + 4) * truth.largest_value)
+      << "naive out";
+  EXPECT_LE(e.lse, Errors<T>::kEps * (score + static_cast<Real>(s.kv_len) + 4)) << "naive lse";
+}
+
+template <class T>
+void expect_weights_close(const Truth& truth, const std::vector<T>& weights, const Sizes& s) {
+  EXPECT_LE(largest_error(truth.weights, weights),
+            Errors<T>::kEps * (2 * score_error(truth, s) + static_cast<Real>(s.kv_len) + 4))
+      << "weights";
+}
+
+/// Any other path: at most twice the error of the naive one, plus a floor for the cases where the naive one happens to
+/// be exact (one key, say). The floor is `kFloor` roundings of the largest score and value.
+///
+/// kFloor: over a full sweep in float, double and long double the largest (error - 2 * naive) was ATTN_MEASURED of
+/// these units; twice that is allowed.
+constexpr Real kFloor = 8;
+
+template <class T>
+void expect_close(const Truth& truth, const Computed<T>& naive, const Computed<T>& got) {
+  const Errors<T> reference(truth, naive), e(truth, got);
+  const Real unit = Errors<T>::kEps * (1 + truth.largest_score);
+  EXPECT_LE(e.out, 2 * reference.out + kFloor * unit * truth.largest_value) << "out; naive errs by " << reference.out;
+  EXPECT_LE(e.lse, 2 * reference.lse + kFloor * unit) << "lse; naive errs by " << reference.lse;
+}
+
+/// The same bits, NaN included; long double has padding, so its values are compared instead.
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const bool same =
+        std::signbit(a[i]) == std::signbit(b[i]) && (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])));
+    if (!same) return false;
+  }
+  return true;
+}
+
+template <class T>
+bool same_bits(const Computed<T>& a, const Computed<T>& b) {
+  return same_bits(a.out, b.out) && same_bits(a.lse, b.lse);
+}
+
+}  // namespace attn::test

@@ -1,0 +1,55 @@
+// The library's two paths, called on the same inputs in any layout, with results as plain vectors.
+#pragma once
+
+#include "attn/attn.h"
+#include "compare.h"
+#include "strided.h"
+
+namespace attn::test {
+
+/// Query, key and value in memory of their own.
+template <class T>
+struct Arguments {
+  Sizes sizes;
+  Strided<T> q, k, v;
+
+  explicit Arguments(const Inputs& in, Layout q_layout = Layout::bhsd, Layout k_layout = Layout::bhsd,
+                     Layout v_layout = Layout::bhsd)
+      : sizes(in.sizes),
+        q(q_layout, {sizes.batch, sizes.heads, sizes.q_len, sizes.head_dim}, in.q),
+        k(k_layout, {sizes.batch, sizes.kv_heads, sizes.kv_len, sizes.head_dim}, in.k),
+        v(v_layout, {sizes.batch, sizes.kv_heads, sizes.kv_len, sizes.v_dim}, in.v) {}
+};
+
+/// The flash path into an output of the given layout, which must not be written outside its elements.
+template <class T, class M = attn::Mods<>>
+Computed<T> flash(Arguments<T>& a, const M& mods = {}, const attn::Options& options = {},
+                  Layout out_layout = Layout::bhsd) {
+  const Sizes& s = a.sizes;
+  Strided<T> out(out_layout, {s.batch, s.heads, s.q_len, s.v_dim});
+  // As rank 4, (batch, heads, q_len, 1), so that lse gets strides as well.
+  Strided<T> lse(out_layout, {s.batch, s.heads, s.q_len, 1});
+  const auto lse4 = lse.view();
+  const attn::TensorView<T, 3> lse3(lse4.data(), {s.batch, s.heads, s.q_len},
+                                    {lse4.stride(0), lse4.stride(1), lse4.stride(2)});
+  attn::attention_into(out.view(), lse3, a.q.cview(), a.k.cview(), a.v.cview(), mods, options);
+  EXPECT_TRUE(out.gaps_untouched() && lse.gaps_untouched());
+  return {out.read(), lse.read()};
+}
+
+template <class T, class M = attn::Mods<>>
+Computed<T> naive(Arguments<T>& a, const M& mods = {}, const attn::Options& options = {},
+                  std::vector<T>* weights = nullptr) {
+  const auto r = attn::naive_attention(a.q.cview(), a.k.cview(), a.v.cview(), mods, options);
+  const auto plain = [](const auto& tensor) {
+    return tensor.size() == 0 ? std::vector<T>() : std::vector<T>(tensor.data(), tensor.data() + tensor.size());
+  };
+  if (weights) *weights = plain(r.weights);
+  return {plain(r.out), plain(r.lse)};
+}
+
+inline attn::Options options_of(const Numbers& numbers, const attn::Executor& executor = attn::serial()) {
+  return {.scale = numbers.scale, .q_offset = numbers.q_offset, .executor = executor};
+}
+
+}  // namespace attn::test

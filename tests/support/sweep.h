@@ -1,0 +1,103 @@
+// Both paths against the oracle over sizes, layouts and mods. Each scalar has a test binary of its own, to keep compile
+// times short.
+#pragma once
+
+#include "mod_table.h"
+#include "paths.h"
+
+namespace attn::test {
+
+/// Lengths at which something changes: 0, 1, and one below, at and above the sizes of tiles (multiples of 4 to 48
+/// queries, of 32 to 64 keys, by instruction set).
+constexpr Index kLengths[] = {0, 1, 2, 7, 15, 16, 17, 31, 33, 47, 48, 49, 63, 64, 65, 97, 130};
+constexpr Index kDims[] = {1, 3, 8, 16, 17, 64, 65};
+
+/// One case: drawn sizes, inputs and layouts, the same for every mod.
+template <class T>
+struct Drawn {
+  Sizes sizes;
+  Numbers numbers;
+  Inputs inputs;
+  Arguments<T> arguments;
+  Layout out_layout;
+
+  static Drawn draw(Sizes s, Random& random) {
+    Numbers n;
+    if (random.chance(0.4)) n.q_offset = random.integer(-5, s.kv_len + 5);
+    if (random.chance(0.4)) n.scale = random.pick(std::vector{1.0, 0.25, -0.5, 0.0});
+    Inputs in(s, random);
+    const Layout q = random.pick(kInputLayouts), k = random.pick(kInputLayouts), v = random.pick(kInputLayouts);
+    if (q == Layout::repeated) repeat_first(in.q, s.batch * s.heads);
+    if (k == Layout::repeated) repeat_first(in.k, s.batch * s.kv_heads);
+    if (v == Layout::repeated) repeat_first(in.v, s.batch * s.kv_heads);
+    Arguments<T> arguments(in, q, k, v);
+    return {s, n, std::move(in), std::move(arguments), random.pick(kOutputLayouts)};
+  }
+};
+
+/// A batch and heads for these lengths; more than one of them only where that is cheap.
+inline Sizes draw_sizes(Index q_len, Index kv_len, Random& random) {
+  Sizes s;
+  s.q_len = q_len;
+  s.kv_len = kv_len;
+  const Index many = q_len * kv_len > 1500 ? 1 : 3;
+  s.batch = random.integer(1, many);
+  s.kv_heads = random.integer(1, std::min<Index>(many, 2));
+  s.heads = s.kv_heads * random.integer(1, many);
+  s.head_dim = random.pick(kDims);
+  s.v_dim = random.pick(kDims);
+  return s;
+}
+
+template <class T, class M>
+void expect_right(Drawn<T>& drawn, const Row<M>& row) {
+  if (::testing::Test::HasFailure()) return;  // one case tells enough
+  std::ostringstream text;
+  text << row.name << ", " << drawn.sizes;
+  if (drawn.numbers.q_offset) text << ", q_offset " << *drawn.numbers.q_offset;
+  if (drawn.numbers.scale) text << ", scale " << *drawn.numbers.scale;
+  SCOPED_TRACE(text.str());
+
+  const Truth truth = oracle(drawn.inputs, row.meaning, drawn.numbers);
+  const Options options = options_of(drawn.numbers);
+  std::vector<T> weights;
+  const Computed<T> by_definition = naive(drawn.arguments, row.mod, options, &weights);
+  expect_naive_close(truth, by_definition, drawn.sizes);
+  expect_weights_close(truth, weights, drawn.sizes);
+  expect_close(truth, by_definition, flash(drawn.arguments, row.mod, options, drawn.out_layout));
+}
+
+template <class T>
+void sweep_every_row_at_tiny_sizes() {
+  Random random(1);
+  for (Index q_len = 0; q_len <= 3; ++q_len)
+    for (Index kv_len = 0; kv_len <= 3; ++kv_len) {
+      const Sizes s{2, 4, 2, q_len, kv_len, 2, 3};
+      Drawn<T> drawn = Drawn<T>::draw(s, random);
+      each_mod(Setting{s, drawn.numbers, random}, [&](const auto& row) { expect_right(drawn, row); });
+    }
+}
+
+template <class T>
+void sweep_every_mod_at_every_tile_edge() {
+  Random random(2);
+  for (Index q_len : kLengths)
+    for (Index kv_len : kLengths) {
+      const Sizes s = draw_sizes(q_len, kv_len, random);
+      Drawn<T> drawn = Drawn<T>::draw(s, random);
+      each_kind(Setting{s, drawn.numbers, random}, [&](const auto& row) { expect_right(drawn, row); });
+    }
+}
+
+template <class T>
+void sweep_every_dim() {
+  Random random(3);
+  for (Index head_dim : kDims)
+    for (Index v_dim : kDims) {
+      const Sizes s{1, 2, 1, random.integer(1, 70), random.integer(1, 70), head_dim, v_dim};
+      Drawn<T> drawn = Drawn<T>::draw(s, random);
+      each_kind(Setting{s, drawn.numbers, random}, [&](const auto& row) { expect_right(drawn, row); });
+    }
+}
+
+}  // namespace attn::test
