@@ -15,16 +15,19 @@ namespace detail {
 /// Stands where a mask gives no hint.
 struct NoHint {};
 
-/// A lambda's result for an arbitrary pair, as a type; void if it cannot be called so.
+/// A lambda's result for an arbitrary pair, as a type; NotCallable if it cannot be called so.
+struct NotCallable {};
 template <class F, class... Args>
 struct ResultOf {
-  using type = void;
+  using type = NotCallable;
 };
 template <class F, class... Args>
 requires std::invocable<const F&, Args...>
 struct ResultOf<F, Args...> {
   using type = std::remove_cvref_t<std::invoke_result_t<const F&, Args...>>;
 };
+template <class R>
+constexpr bool callable = !std::is_same_v<R, NotCallable>;
 
 }  // namespace detail
 
@@ -78,9 +81,9 @@ struct BoundLate {
 template <class Keep, class CoverageHint = detail::NoHint, class KvRangeHint = detail::NoHint>
 constexpr auto mask_mod(Keep keep, CoverageHint coverage = {}, KvRangeHint kv_range = {}) {
   using R = typename detail::ResultOf<Keep, Position>::type;
-  static_assert(!std::is_void_v<R>,
+  static_assert(detail::callable<R>,
                 "attn::mask_mod: the lambda must take one argument, a position: [](auto p) { return p.kv <= p.q; }");
-  static_assert(std::is_same_v<R, bool>,
+  static_assert(!detail::callable<R> || std::is_same_v<R, bool>,
                 "attn::mask_mod: the lambda must return bool (true = keep); to add to a score use attn::score_mod");
   if constexpr (!std::is_same_v<CoverageHint, detail::NoHint>)
     static_assert(std::is_same_v<typename detail::ResultOf<CoverageHint, Tile>::type, Coverage>,
@@ -99,9 +102,9 @@ constexpr auto mask_mod(Keep keep, CoverageHint coverage = {}, KvRangeHint kv_ra
 template <class Score>
 constexpr auto score_mod(Score score) {
   using R = typename detail::ResultOf<Score, float, Position>::type;
-  static_assert(!std::is_void_v<R>,
+  static_assert(detail::callable<R>,
                 "attn::score_mod: the lambda must take a score and a position: [](auto x, auto p) { return x; }");
-  static_assert(std::is_floating_point_v<R>,
+  static_assert(!detail::callable<R> || std::is_floating_point_v<R>,
                 "attn::score_mod: the lambda must return the new score, a floating-point number; to drop pairs use "
                 "attn::mask_mod");
   return ScoreMod<Score>{std::move(score)};
@@ -115,7 +118,7 @@ constexpr auto score_mod(Score score) {
 template <class Make>
 constexpr auto bind_mod(Make make) {
   using R = typename detail::ResultOf<Make, Problem>::type;
-  static_assert(!std::is_void_v<R>,
+  static_assert(detail::callable<R>,
                 "attn::bind_mod: the lambda must take the sizes of the call: [](const attn::Problem& c) { return "
                 "attn::mask_mod(...); }");
   return BoundLate<Make>{std::move(make)};

@@ -68,9 +68,10 @@ TensorView<T, 4> as_rank4(const TensorView<T, 4>& t) {
   return t;
 }
 
-/// Says in one sentence what is wrong with the types of a call.
+/// Says in one sentence what is wrong with the types of a call. `auto` makes compilers look into it at once, so that the
+/// sentence comes before whatever else fails.
 template <class Q, class K, class V>
-constexpr void check_types() {
+constexpr auto check_types() {
   using T = typename Traits<Q>::Scalar;
   static_assert(is_scalar<T> && is_scalar<typename Traits<K>::Scalar> && is_scalar<typename Traits<V>::Scalar>,
                 "attn: query, key and value must hold floating-point numbers; convert with .cast<float>()");
