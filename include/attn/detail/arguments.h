@@ -68,8 +68,8 @@ TensorView<T, 4> as_rank4(const TensorView<T, 4>& t) {
   return t;
 }
 
-/// Says in one sentence what is wrong with the types of a call. `auto` makes compilers look into it at once, so that the
-/// sentence comes before whatever else fails.
+/// Says in one sentence what is wrong with the types of a call. `auto` makes compilers look into it at once, so that
+/// the sentence comes before whatever else fails.
 template <class Q, class K, class V>
 constexpr auto check_types() {
   using T = typename Traits<Q>::Scalar;
