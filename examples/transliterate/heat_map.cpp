@@ -1,0 +1,237 @@
+#include "heat_map.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <sstream>
+#include <stdexcept>
+
+#include "utf8.h"
+
+namespace transliterate {
+
+namespace {
+
+// Pixels. The small cell still holds a letter beside it, the large one a number of two digits inside.
+constexpr int kLargeCell = 40, kSmallCell = 22;
+constexpr int kMargin = 24, kRowLabels = 52, kColumnLabels = 28, kPanelTitle = 26, kGap = 30, kColorBar = 84;
+constexpr int kMinWidth = 520;  // room for the explanation in a few lines
+
+/// Fonts with Arabic letters first; the last is whatever the viewer has.
+constexpr const char* kFonts =
+    "'DejaVu Sans','Noto Sans Arabic','Noto Naskh Arabic','Segoe UI','Geeza Pro',Arial,sans-serif";
+
+constexpr const char* kInk = "#1f2933";
+constexpr const char* kFaintInk = "#66727f";
+
+struct Color {
+  double red, green, blue;
+};
+
+/// From paper to ink: brightness falls evenly, so that order is seen without colour as well.
+constexpr std::array<Color, 5> kScale{{{250, 250, 246}, {191, 219, 226}, {93, 164, 191}, {30, 95, 145}, {12, 36, 80}}};
+
+Color color_at(double x) {
+  const double at = std::clamp(x, 0.0, 1.0) * static_cast<double>(kScale.size() - 1);
+  const std::size_t i = std::min(static_cast<std::size_t>(at), kScale.size() - 2);
+  const double t = at - static_cast<double>(i);
+  const Color &a = kScale[i], &b = kScale[i + 1];
+  return {a.red + t * (b.red - a.red), a.green + t * (b.green - a.green), a.blue + t * (b.blue - a.blue)};
+}
+
+std::string hex(const Color& c) {
+  char text[8];
+  std::snprintf(text, sizeof text, "#%02x%02x%02x", static_cast<unsigned>(std::lround(c.red)) & 0xFFu,
+                static_cast<unsigned>(std::lround(c.green)) & 0xFFu,
+                static_cast<unsigned>(std::lround(c.blue)) & 0xFFu);
+  return text;
+}
+
+std::string number(double x) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", x);
+  return text;
+}
+
+/// Characters without a shape, among them those that XML forbids.
+bool is_invisible(char32_t c) {
+  return c < 0x20 || (c >= 0x7F && c < 0xA1) || c == 0xAD || (c >= 0x200B && c <= 0x200F) ||
+         (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF || (c & 0xFFFE) == 0xFFFE;
+}
+
+/// Latin and Arabic marks that sit on the letter before them.
+bool is_mark(char32_t c) {
+  return (c >= 0x300 && c <= 0x36F) || (c >= 0x610 && c <= 0x61A) || (c >= 0x64B && c <= 0x65F) || c == 0x670 ||
+         (c >= 0x6D6 && c <= 0x6DC);
+}
+
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const std::string& letter : letters_of(text)) {
+    const char32_t c = code_point(letter);
+    if (letter == "&")
+      result += "&amp;";
+    else if (letter == "<")
+      result += "&lt;";
+    else if (letter == ">")
+      result += "&gt;";
+    else if (letter == "\"")
+      result += "&quot;";
+    else
+      result += is_invisible(c) && c != 0x20 ? "\uFFFD" : letter;
+  }
+  return result;
+}
+
+/// A letter as the label of a row or column: something that can be seen by itself.
+std::string label_of(const std::string& letter) {
+  if (letter == "</s>") return "end";
+  const bool single = letters_of(letter).size() == 1;
+  const char32_t c = code_point(letter);
+  if (single && is_invisible(c)) return code_point_name(c);
+  return single && is_mark(c) ? "\u25CC" + letter : letter;
+}
+
+struct Text {
+  std::string what;
+  double x, y;
+  int size = 13;
+  const char* anchor = "start";
+  std::string fill = kInk;
+  const char* weight = "normal";
+};
+
+std::ostream& operator<<(std::ostream& out, const Text& t) {
+  return out << "<text x=\"" << t.x << "\" y=\"" << t.y << "\" font-size=\"" << t.size << "\" text-anchor=\""
+             << t.anchor << "\" fill=\"" << t.fill << "\" font-weight=\"" << t.weight << "\">" << escaped(t.what)
+             << "</text>\n";
+}
+
+/// Lines of at most `width` pixels at the given size of letters, broken at blanks.
+std::vector<std::string> wrapped(const std::string& text, int width, int font_size) {
+  const auto fits = static_cast<std::size_t>(width / (0.56 * font_size));  // mean width of a Latin letter, in ems
+  std::vector<std::string> lines;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (lines.empty() || letters_of(lines.back()).size() + 1 + letters_of(word).size() > fits)
+      lines.push_back(word);
+    else
+      lines.back() += ' ' + word;
+  }
+  return lines;
+}
+
+/// The dark end of the scale: the greatest weight of all panels, rounded up to a fifth, so that its quarters, the ticks
+/// of the colour bar, have two digits.
+double scale_end(const std::vector<Panel>& panels) {
+  float greatest = 0;
+  for (const Panel& panel : panels)
+    if (panel.weights.size() > 0) greatest = std::max(greatest, panel.weights.matrix().maxCoeff());
+  const double rounding_error = 1e-6;  // a weight of 1 may come out a little above
+  return std::clamp(std::ceil(static_cast<double>(greatest) * 5 - rounding_error) / 5, 0.2, 1.0);
+}
+
+void draw_panel(std::ostream& out, const Panel& panel, double x, double y, int cell, double scale) {
+  out << Text{panel.title, x + kRowLabels, y + 14, 13, "start", kInk, "bold"};
+  const double left = x + kRowLabels, top = y + kPanelTitle + kColumnLabels;
+  const double half = cell / 2.0;
+  const int letter_size = cell == kLargeCell ? 20 : 15;
+  const auto size_of = [&](const std::string& label) { return label.size() > 4 || label == "end" ? 11 : letter_size; };
+
+  for (std::size_t t = 0; t < panel.target.size(); ++t) {
+    const std::string label = label_of(panel.target[t]);
+    out << Text{label,    left + (static_cast<double>(t) + 0.5) * cell,
+                top - 9,  size_of(label),
+                "middle", label == "end" ? kFaintInk : kInk};
+  }
+  for (std::size_t s = 0; s < panel.source.size(); ++s) {
+    const std::string label = label_of(panel.source[s]);
+    out << Text{label, left - 10, top + (static_cast<double>(s) + 0.5) * cell + letter_size * 0.35, size_of(label),
+                "end"};
+  }
+
+  for (std::size_t s = 0; s < panel.source.size(); ++s)
+    for (std::size_t t = 0; t < panel.target.size(); ++t) {
+      const double w = static_cast<double>(panel.weights(static_cast<attn::Index>(t), static_cast<attn::Index>(s)));
+      const double cx = left + static_cast<double>(t) * cell, cy = top + static_cast<double>(s) * cell;
+      out << "<rect x=\"" << cx << "\" y=\"" << cy << "\" width=\"" << cell << "\" height=\"" << cell << "\" fill=\""
+          << hex(color_at(w / scale)) << "\" stroke=\"#ffffff\"><title>" << escaped(label_of(panel.source[s])) << " : "
+          << escaped(label_of(panel.target[t])) << " = " << number(w) << "</title></rect>\n";
+      // Numbers that would be rounded to nothing only clutter.
+      if (cell == kLargeCell && w >= 0.01)
+        out << Text{number(w), cx + half, cy + half + 4, 11, "middle", w / scale > 0.55 ? "#ffffff" : kInk};
+    }
+}
+
+void draw_color_bar(std::ostream& out, double x, double y, double height, double scale) {
+  constexpr int kWidth = 16, kTicks = 5;
+  out << "<defs><linearGradient id=\"scale\" x1=\"0\" y1=\"1\" x2=\"0\" y2=\"0\">";
+  for (std::size_t i = 0; i < kScale.size(); ++i)
+    out << "<stop offset=\"" << static_cast<double>(i) / static_cast<double>(kScale.size() - 1) << "\" stop-color=\""
+        << hex(kScale[i]) << "\"/>";
+  out << "</linearGradient></defs>\n";
+  out << Text{"weight", x, y - 10, 12, "start", kFaintInk};
+  out << "<rect x=\"" << x << "\" y=\"" << y << "\" width=\"" << kWidth << "\" height=\"" << height
+      << "\" fill=\"url(#scale)\" stroke=\"#c5ccd3\"/>\n";
+  for (int i = 0; i < kTicks; ++i) {
+    const double share = static_cast<double>(i) / (kTicks - 1);
+    const double ty = y + height * (1 - share);
+    out << "<line x1=\"" << x + kWidth << "\" y1=\"" << ty << "\" x2=\"" << x + kWidth + 5 << "\" y2=\"" << ty
+        << "\" stroke=\"" << kFaintInk << "\"/>\n"
+        << Text{number(share * scale), x + kWidth + 9, ty + 4, 12, "start", kFaintInk};
+  }
+}
+
+}  // namespace
+
+std::string heat_map_svg(const std::string& title, const std::string& explanation, const std::vector<Panel>& panels) {
+  std::size_t sources = 1, targets = 1, title_letters = 0;
+  for (const Panel& panel : panels) {
+    const auto rows = static_cast<attn::Index>(panel.target.size()),
+               columns = static_cast<attn::Index>(panel.source.size());
+    if (panel.weights.dim(0) != rows || panel.weights.dim(1) != columns)
+      throw std::invalid_argument("heat map: weights are " + std::to_string(panel.weights.dim(0)) + " x " +
+                                  std::to_string(panel.weights.dim(1)) + " for " + std::to_string(rows) +
+                                  " target and " + std::to_string(columns) + " source letters");
+    sources = std::max(sources, panel.source.size());
+    targets = std::max(targets, panel.target.size());
+    title_letters = std::max(title_letters, letters_of(panel.title).size());
+  }
+
+  const int cell = panels.size() <= 2 ? kLargeCell : kSmallCell;
+  const int across = panels.size() <= 3 ? std::max(1, static_cast<int>(panels.size())) : 4;
+  const int down = (static_cast<int>(panels.size()) + across - 1) / across;
+  const int panel_width = kRowLabels + std::max(static_cast<int>(targets) * cell, static_cast<int>(title_letters) * 8);
+  const int panel_height = kPanelTitle + kColumnLabels + static_cast<int>(sources) * cell;
+  const int grid_width = across * panel_width + (across - 1) * kGap;
+  const int grid_height = down * panel_height + (down - 1) * kGap;
+  const int title_width = static_cast<int>(letters_of(title).size()) * 11;  // 17 px, bold
+  const int width = 2 * kMargin + std::max({kMinWidth - 2 * kMargin, grid_width + kGap + kColorBar, title_width});
+
+  constexpr int kTextSize = 12, kLine = 17;
+  const std::vector<std::string> lines = wrapped(explanation, width - 2 * kMargin, kTextSize);
+  const int grid_top = kMargin + 26 + static_cast<int>(lines.size()) * kLine + 14;
+  const int height = grid_top + grid_height + kMargin;
+  const double scale = scale_end(panels);
+
+  std::ostringstream out;
+  out << "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << width
+      << "\" height=\"" << height << "\" viewBox=\"0 0 " << width << ' ' << height << "\" font-family=\"" << kFonts
+      << "\">\n<title>" << escaped(title) << "</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n";
+  out << Text{title, kMargin, kMargin + 14, 17, "start", kInk, "bold"};
+  for (std::size_t i = 0; i < lines.size(); ++i)
+    out << Text{lines[i], kMargin, kMargin + 26.0 + 14 + static_cast<double>(i) * kLine, kTextSize, "start", kFaintInk};
+
+  for (std::size_t i = 0; i < panels.size(); ++i) {
+    const int column = static_cast<int>(i) % across, row = static_cast<int>(i) / across;
+    draw_panel(out, panels[i], kMargin + column * (panel_width + kGap), grid_top + row * (panel_height + kGap), cell,
+               scale);
+  }
+  const double bar_top = grid_top + kPanelTitle + kColumnLabels;
+  draw_color_bar(out, kMargin + grid_width + kGap, bar_top, std::min(grid_top + grid_height - bar_top, 260.0), scale);
+  out << "</svg>\n";
+  return out.str();
+}
+
+}  // namespace transliterate

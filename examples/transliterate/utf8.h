@@ -1,0 +1,24 @@
+// Text as Unicode letters.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace transliterate {
+
+/// The code points of a UTF-8 text, each as a string of its own.
+/// @throws std::invalid_argument with the offset of the first byte that is not UTF-8 (overlong forms, surrogates and
+/// code points above U+10FFFF are not).
+std::vector<std::string> letters_of(std::string_view text);
+
+/// The number of a code point that letters_of() returned.
+char32_t code_point(std::string_view letter);
+
+/// "U+0622".
+std::string code_point_name(char32_t code);
+
+/// Is it one of the blanks of Unicode, line ends included?
+bool is_space(std::string_view letter);
+
+}  // namespace transliterate
