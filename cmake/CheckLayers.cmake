@@ -1,0 +1,62 @@
+# cmake -D INCLUDE_DIR=<folder that holds attn/> -P CheckLayers.cmake
+#
+# Fails unless every header says its layer in its first line, `// Layer N: …`, and includes only headers of the same or
+# a lower layer; and unless the naive path, which the others are tested against, includes no kernel. Lists every fault.
+cmake_minimum_required(VERSION 3.22)
+
+cmake_path(ABSOLUTE_PATH INCLUDE_DIR)
+file(GLOB_RECURSE headers RELATIVE ${INCLUDE_DIR} ${INCLUDE_DIR}/attn/*)
+if(NOT headers)
+  message(FATAL_ERROR "no headers in ${INCLUDE_DIR}/attn")
+endif()
+set(faults "")  # each is indented, or CMake would break its line
+
+foreach(header IN LISTS headers)
+  file(STRINGS ${INCLUDE_DIR}/${header} first_line LIMIT_COUNT 1)
+  if(first_line MATCHES "^// Layer ([0-5]): .")
+    set(layer_${header} ${CMAKE_MATCH_1})
+  else()
+    string(APPEND faults "  ${header}: the first line must be `// Layer N: what it is`, with N from 0 to 5\n")
+  endif()
+  file(STRINGS ${INCLUDE_DIR}/${header} includes_${header} REGEX "^[ \t]*#[ \t]*include")
+  list(TRANSFORM includes_${header} REPLACE "^[ \t]*#[ \t]*include[ \t]*([\"<][^\">]*[\">]).*" "\\1")
+endforeach()
+
+foreach(header IN LISTS headers)
+  set(own_${header} "")  # this project's headers that it includes
+  foreach(include IN LISTS includes_${header})
+    string(REGEX REPLACE "[\"<>]" "" included "${include}")
+    if(included IN_LIST headers)
+      list(APPEND own_${header} ${included})
+      if(DEFINED layer_${header} AND DEFINED layer_${included} AND layer_${included} GREATER layer_${header})
+        string(APPEND faults "  ${header} (layer ${layer_${header}}) includes ${included} (layer ${layer_${included}})\n")
+      endif()
+    elseif(include MATCHES "^\"" OR included MATCHES "^attn/")
+      string(APPEND faults "  ${header} includes ${include}, which is no header of the project (write \"attn/…\")\n")
+    endif()
+  endforeach()
+endforeach()
+
+set(naive attn/naive.h)
+set(reached ${naive})
+set(todo ${naive})
+while(todo)
+  list(POP_FRONT todo header)
+  foreach(included IN LISTS own_${header})
+    if(NOT included IN_LIST reached)
+      list(APPEND reached ${included})
+      list(APPEND todo ${included})
+    endif()
+  endforeach()
+endwhile()
+foreach(header IN LISTS reached)
+  if(header MATCHES "^attn/(flash\\.h|detail/kernels/)")
+    string(APPEND faults "  ${naive} reaches ${header}, but the definition includes no kernel\n")
+  endif()
+endforeach()
+
+if(faults)
+  message(FATAL_ERROR "Layers:\n\n${faults}")
+endif()
+list(LENGTH headers count)
+message(STATUS "${count} headers, each includes only its own layer and lower ones")

@@ -1,0 +1,15 @@
+# What only this project's own programs get: warnings, strict C++, no extensions. Nothing here reaches a consumer.
+
+# Kept as a list of its own: the package tests compile a consumer with the same warnings.
+set(ATTN_WARNINGS -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wsign-conversion)
+
+add_library(attn_development INTERFACE)
+target_link_libraries(attn_development INTERFACE attn::attn)
+target_compile_options(attn_development INTERFACE ${ATTN_WARNINGS} $<$<BOOL:${ATTN_WERROR}>:-Werror>)
+
+# attn_program(<name> <source>...) makes one program of the project.
+function(attn_program name)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE attn_development)
+  set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
+endfunction()

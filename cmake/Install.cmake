@@ -1,0 +1,25 @@
+# Install rules: headers, a CMake package and a pkg-config file. All paths are relative to where the files lie, so that
+# an installed tree may be moved.
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+# Nothing here depends on the architecture, hence share/ rather than lib/.
+set(attn_package_dir ${CMAKE_INSTALL_DATADIR}/cmake/attn)
+set(attn_pkgconfig_dir ${CMAKE_INSTALL_DATADIR}/pkgconfig)
+
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/attn DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(TARGETS attn EXPORT attnTargets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT attnTargets NAMESPACE attn:: DESTINATION ${attn_package_dir})
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/attnConfig.cmake.in ${PROJECT_BINARY_DIR}/attnConfig.cmake
+                              INSTALL_DESTINATION ${attn_package_dir})
+# Before 1.0 a minor version may change the interface.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/attnConfigVersion.cmake COMPATIBILITY SameMinorVersion
+                                 ARCH_INDEPENDENT)
+install(FILES ${PROJECT_BINARY_DIR}/attnConfig.cmake ${PROJECT_BINARY_DIR}/attnConfigVersion.cmake
+        DESTINATION ${attn_package_dir})
+
+file(RELATIVE_PATH attn_pc_to_prefix ${CMAKE_INSTALL_FULL_DATADIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+cmake_path(ABSOLUTE_PATH CMAKE_INSTALL_INCLUDEDIR BASE_DIRECTORY "\${prefix}" OUTPUT_VARIABLE attn_pc_includedir)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/attn.pc.in ${PROJECT_BINARY_DIR}/attn.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/attn.pc DESTINATION ${attn_pkgconfig_dir})

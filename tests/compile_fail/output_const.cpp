@@ -1,0 +1,13 @@
+// expect: attn: the output must be writable, this one is const
+#include <attn/attn.h>
+
+#ifdef ATTN_KO
+const attn::Tensor<float, 4> out({1, 1, 2, 4});
+#else
+attn::Tensor<float, 4> out({1, 1, 2, 4});
+#endif
+
+int main() {
+  const attn::Tensor<float, 4> x({1, 1, 2, 4});
+  attn::attention_into(out, x, x, x);
+}

@@ -1,0 +1,13 @@
+// expect: attn: the output must hold the same scalar type as the query
+#include <attn/attn.h>
+
+#ifdef ATTN_KO
+Eigen::MatrixXd out(2, 4);
+#else
+Eigen::MatrixXf out(2, 4);
+#endif
+
+int main() {
+  const Eigen::MatrixXf x(2, 4);
+  attn::attention_into(out, x, x, x);
+}

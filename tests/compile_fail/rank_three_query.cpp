@@ -1,0 +1,13 @@
+// expect: attn: query, key and value must be matrices (len, dim) or rank-4 tensors (batch, heads, len, dim)
+#include <attn/attn.h>
+
+#ifdef ATTN_KO
+const attn::Tensor<float, 3> query({1, 2, 4});
+#else
+const attn::Tensor<float, 4> query({1, 1, 2, 4});
+#endif
+
+int main() {
+  const attn::Tensor<float, 4> x({1, 1, 2, 4});
+  attn::attention(query, x, x);
+}

@@ -1,0 +1,11 @@
+// expect: attn::score_mod: the lambda must return the new score, a floating-point number; to drop pairs use
+#include <attn/attn.h>
+
+int main() {
+  const Eigen::MatrixXf x(2, 4);
+#ifdef ATTN_KO
+  attn::attention(x, x, x, attn::score_mod([](auto, auto p) { return p.kv <= p.q; }));
+#else
+  attn::attention(x, x, x, attn::mask_mod([](auto p) { return p.kv <= p.q; }));
+#endif
+}

@@ -1,0 +1,2 @@
+// expect: a message that never comes
+int main() {}

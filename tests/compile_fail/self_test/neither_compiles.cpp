@@ -1,0 +1,3 @@
+// expect: always wrong
+static_assert(false, "always wrong");
+int main() {}

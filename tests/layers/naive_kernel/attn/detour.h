@@ -1,0 +1,4 @@
+// Layer 3: the detour.
+#pragma once
+
+#include "attn/flash.h"

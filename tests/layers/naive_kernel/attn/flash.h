@@ -1,0 +1,2 @@
+// Layer 3: the kernel.
+#pragma once

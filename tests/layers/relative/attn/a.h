@@ -1,0 +1,4 @@
+// Layer 1: a header that names its neighbour without the folder.
+#pragma once
+
+#include "b.h"

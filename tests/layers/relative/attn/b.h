@@ -1,0 +1,2 @@
+// Layer 2: a higher header.
+#pragma once

@@ -1,0 +1,2 @@
+// Layer 1: a lower header.
+#pragma once

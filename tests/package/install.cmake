@@ -1,0 +1,19 @@
+# Installs to one place and moves the tree to another: nothing in it may remember the first.
+include(${CMAKE_CURRENT_LIST_DIR}/steps.cmake)
+set(first ${WORK_DIR}/staging/prefix)
+file(REMOVE_RECURSE ${WORK_DIR}/staging ${WORK_DIR}/moved)
+run(${CMAKE_COMMAND} --install ${BINARY_DIR} --prefix ${first})
+
+file(GLOB_RECURSE files ${first}/*)
+foreach(file IN LISTS files)
+  file(READ ${file} text)
+  foreach(folder ${SOURCE_DIR} ${BINARY_DIR} ${first})
+    string(FIND "${text}" "${folder}" found)
+    if(NOT found EQUAL -1)
+      message(FATAL_ERROR "${file} names ${folder}")
+    endif()
+  endforeach()
+endforeach()
+
+file(MAKE_DIRECTORY ${WORK_DIR}/moved)
+file(RENAME ${first} ${prefix})

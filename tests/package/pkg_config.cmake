@@ -1,0 +1,25 @@
+# pkg-config and one command of the compiler, without CMake; first as in the README, then with warnings on. For those
+# Eigen is a system folder, as CMake has it; attn is not.
+include(${CMAKE_CURRENT_LIST_DIR}/steps.cmake)
+if(NOT PKG_CONFIG)
+  message(FATAL_ERROR "pkg-config is missing")
+endif()
+set(ENV{PKG_CONFIG_PATH} ${prefix}/share/pkgconfig:$ENV{PKG_CONFIG_PATH})
+
+run(${PKG_CONFIG} --modversion attn)
+string(STRIP "${output}" found_version)
+if(NOT found_version STREQUAL VERSION)
+  message(FATAL_ERROR "attn.pc has version ${found_version}, the header ${VERSION}")
+endif()
+
+run(${PKG_CONFIG} --cflags --libs attn)
+separate_arguments(flags UNIX_COMMAND "${output}")
+run(${PKG_CONFIG} --cflags-only-I eigen3)
+separate_arguments(eigen UNIX_COMMAND "${output}")
+list(TRANSFORM eigen REPLACE "^-I" "-isystem")
+
+set(program ${WORK_DIR}/pkg_config_consumer)
+set(source ${CMAKE_CURRENT_LIST_DIR}/consumer/main.cpp)
+run(${COMPILER} -std=c++20 -O2 ${source} -o ${program} ${flags})
+run(${program} ${VERSION})
+run(${COMPILER} -std=c++20 -O2 ${eigen} ${WARNINGS} -Werror -fsyntax-only ${source} ${flags})

@@ -1,0 +1,6 @@
+# add_subdirectory of the sources: here the consumer's warnings look into our headers, which are no system headers.
+include(${CMAKE_CURRENT_LIST_DIR}/steps.cmake)
+set(binary ${WORK_DIR}/subdirectory)
+build_and_test(${CMAKE_CURRENT_LIST_DIR}/consumer ${binary} Release -D ATTN_SOURCE_DIR=${SOURCE_DIR}
+               -D "CONSUMER_WARNINGS=${WARNINGS}")
+only_eigen_and_threads(${binary})
