@@ -88,7 +88,7 @@ auto attention(const Q& query, const K& key, const V& value, const M& mods = {},
                                   Answer::out(problem), Answer::lse(problem)};
                               using T = typename detail::Traits<Q>::Scalar;
                               detail::flash<T>(detail::as_rank4<T>(view(result.out)), detail::lse_rank3(result.lse), q,
-                                               k, v, bound, problem, options.executor);
+                                               k, v, bound, problem, options);
                               return result;
                             });
 }
@@ -105,7 +105,7 @@ requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q&
                      [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
                        using T = typename detail::Traits<Q>::Scalar;
                        detail::flash<T>(detail::output_view<T>(out, problem), detail::lse_view<T>(lse, problem), q, k,
-                                        v, bound, problem, options.executor);
+                                        v, bound, problem, options);
                      });
 }
 
@@ -117,7 +117,7 @@ requires(!detail::Viewable<M>) void attention_into(Out&& out, const Q& query, co
                      [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
                        using T = typename detail::Traits<Q>::Scalar;
                        detail::flash<T>(detail::output_view<T>(out, problem), detail::no_lse<T>(), q, k, v, bound,
-                                        problem, options.executor);
+                                        problem, options);
                      });
 }
 

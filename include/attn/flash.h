@@ -1,15 +1,177 @@
 // Layer 3: attention tile by tile with an online softmax (Milakov & Gimelshein 2018; Dao et al. 2022, algorithm 1).
 #pragma once
 
-#include "attn/naive.h"
+#include <numbers>
+
+#include "attn/detail/kernel_set.h"
+#include "attn/detail/tile_mods.h"
+#include "attn/options.h"
+#include "attn/tensor.h"
 
 namespace attn::detail {
 
+/// The working memory of all workers of a call: one block, linear in head_dim + v_dim, independent of the lengths.
+template <class T>
+class TileWorkspace {
+ public:
+  TileWorkspace(int workers, Index queries, Index head_dim, Index v_dim)
+      : queries_(queries), head_dim_(head_dim), v_rows_(padded_rows(v_dim)), memory_(Tensor<T, 2>::uninitialized({workers, size_per_worker()})) {}
+
+  TileMemory<T> of(int worker) {
+    T* next = memory_.data() + worker * size_per_worker();
+    const auto take = [&](Index rows) { return std::exchange(next, next + rows * queries_); };
+    TileMemory<T> m{};
+    m.query = take(head_dim_);
+    m.scores = take(kKeyTile);
+    m.out = take(v_rows_);
+    for (T** row : {&m.max, &m.sum, &m.tile_max, &m.rescale}) *row = take(1);
+    m.dropped = reinterpret_cast<bool*>(next);
+    return m;
+  }
+
+ private:
+  // Rounded up to whole cache lines, so that two workers never write to the same one.
+  Index size_per_worker() const {
+    const Index flags = kKeyTile * queries_ / static_cast<Index>(sizeof(T)) + 1, line = 64;
+    return (queries_ * (head_dim_ + kKeyTile + v_rows_ + 4) + flags + line - 1) / line * line;
+  }
+
+  Index queries_, head_dim_, v_rows_;
+  Tensor<T, 2> memory_;
+};
+
+/// How the rows of one head are cut into tiles of queries: as few as possible, of nearly equal height, each a whole number of vectors but the last.
+struct QueryTiles {
+  Index q_len, lanes;
+
+  Index vectors() const { return (q_len + lanes - 1) / lanes; }
+  Index count() const { return (vectors() + kMaxVectors - 1) / kMaxVectors; }
+  Range rows(Index tile) const {
+    return {vectors() * tile / count() * lanes, std::min(vectors() * (tile + 1) / count() * lanes, q_len)};
+  }
+};
+
+/// One call. `mods` is null where nothing is changed or dropped.
+template <class T>
+class FlashCall {
+ public:
+  FlashCall(TensorView<T, 4> out, TensorView<T, 3> lse, const TensorView<const T, 4>& q, const TensorView<const T, 4>& k, const TensorView<const T, 4>& v,
+            const TileMods<T>* mods, const Problem& problem, Isa isa)
+      : out_(out), lse_(lse), q_(q), k_(k), v_(v), mods_(mods), problem_(problem), kernels_(kernel_sets<T>(isa)), tiles_{problem.q_len, kernels_[0].queries} {}
+
+  void run(const Executor& executor) const {
+    const Index per_head = tiles_.count();
+    if (per_head == 0) return;
+    const Index tallest = kernels_[std::min<Index>(tiles_.vectors(), kMaxVectors) - 1].queries;
+    TileWorkspace<T> workspace(executor.concurrency(), tallest, problem_.head_dim, problem_.v_dim);
+    executor.run(problem_.batch * problem_.heads * per_head, [&](Index task, int worker) {
+      const Index head = task / per_head % problem_.heads, batch = task / per_head / problem_.heads;
+      run_tile(batch, head, tiles_.rows(task % per_head), workspace.of(worker));
+    });
+  }
+
+ private:
+  static constexpr T kLog2e = std::numbers::log2e_v<T>, kLn2 = std::numbers::ln2_v<T>;
+
+  bool has_scores() const { return mods_ && mods_->has_scores(); }
+
+  void run_tile(Index batch, Index head, Range rows, const TileMemory<T>& m) const {
+    const KernelSet<T>& kernels = kernels_[(rows.size() + tiles_.lanes - 1) / tiles_.lanes - 1];
+    const Index stride = kernels.queries, kv_head = problem_.kv_head(head);
+    load_query(batch, head, rows, m, stride);
+    std::fill_n(m.out, padded_rows(problem_.v_dim) * stride, T(0));
+    std::fill_n(m.max, stride, -std::numeric_limits<T>::infinity());
+    std::fill_n(m.sum, stride, T(0));
+
+    const auto key_at = [&](Index j) { return Rows<T>{k_.data() + batch * k_.stride(0) + kv_head * k_.stride(1) + j * k_.stride(2), k_.stride(2)}; };
+    const auto value_at = [&](Index j) { return Rows<T>{v_.data() + batch * v_.stride(0) + kv_head * v_.stride(1) + j * v_.stride(2), v_.stride(2)}; };
+
+    Tile tile{batch, head, {problem_.q_offset + rows.begin, problem_.q_offset + rows.end}, {0, problem_.kv_len}};
+    const Range visited = mods_ ? mods_->kv_range(tile) : tile.kv;
+    for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
+      tile.kv = {j, std::min(j + kKeyTile, visited.end)};
+      const Index keys = tile.kv.size();
+      const Coverage coverage = mods_ ? mods_->coverage(tile) : Coverage::all;
+      if (coverage == Coverage::none) continue;
+
+      kernels.score(m, key_at(j), keys, problem_.head_dim);
+      const bool masked = coverage == Coverage::some;
+      if (!masked && !has_scores()) {
+        const bool moved = kernels.softmax(m, keys);
+        kernels.value(m, value_at(j), keys, problem_.v_dim, moved);
+        continue;
+      }
+      mods_->apply(m.scores, stride, tile, kLog2e, masked);
+      kernels.find_max(m, keys);
+      if (kernels.all_finite(value_at(j), keys, problem_.v_dim)) {
+        const bool moved = kernels.softmax(m, keys);
+        kernels.value(m, value_at(j), keys, problem_.v_dim, moved);
+      } else {
+        kernels.find_dropped(m, keys);
+        kernels.softmax(m, keys);
+        kernels.value_by_selection(m, value_at(j), keys, problem_.v_dim);
+      }
+    }
+    store_result(batch, head, rows, m, stride);
+  }
+
+  /// The tile's queries, transposed and scaled. The softmax works with powers of 2, so log2(e) goes in as well, unless score mods want to see natural scores.
+  void load_query(Index batch, Index head, Range rows, const TileMemory<T>& m, Index stride) const {
+    const T factor = static_cast<T>(problem_.scale) * (has_scores() ? T(1) : kLog2e);
+    const Index step = q_.stride(3);
+    for (Index i = 0; i < stride; ++i) {
+      if (i >= rows.size()) {
+        for (Index d = 0; d < problem_.head_dim; ++d) m.query[d * stride + i] = T(0);
+        continue;
+      }
+      const T* from = q_.data() + batch * q_.stride(0) + head * q_.stride(1) + (rows.begin + i) * q_.stride(2);
+      for (Index d = 0; d < problem_.head_dim; ++d) m.query[d * stride + i] = from[d * step] * factor;
+    }
+  }
+
+  /// out / sum and the log-sum-exp. A sum of 0 means that no key was kept: 0 and -inf.
+  void store_result(Index batch, Index head, Range rows, const TileMemory<T>& m, Index stride) const {
+    const Index step = out_.stride(3);
+    for (Index i = 0; i < rows.size(); ++i) {
+      const T sum = m.sum[i], inverse = sum == T(0) ? T(0) : T(1) / sum;
+      T* to = out_.data() + batch * out_.stride(0) + head * out_.stride(1) + (rows.begin + i) * out_.stride(2);
+      for (Index c = 0; c < problem_.v_dim; ++c) to[c * step] = m.out[c * stride + i] * inverse;
+      if (lse_.data()) lse_(batch, head, rows.begin + i) = sum == T(0) ? -std::numeric_limits<T>::infinity() : (m.max[i] + std::log2(sum)) * kLn2;
+    }
+  }
+
+  TensorView<T, 4> out_;
+  TensorView<T, 3> lse_;
+  TensorView<const T, 4> q_, k_, v_;
+  const TileMods<T>* mods_;
+  const Problem& problem_;
+  const KernelSet<T>* kernels_;
+  QueryTiles tiles_;
+};
+
+/// The same tensor with its innermost elements next to each other, as the kernels need keys and values: itself, or a copy kept in `storage`.
+template <class T>
+TensorView<const T, 4> with_unit_stride(const TensorView<const T, 4>& t, Tensor<T, 4>& storage) {
+  if (t.stride(3) == 1 || t.dim(3) == 1) return t;
+  Shape<4> shape = t.shape();
+  for (std::size_t i = 0; i < 2; ++i)
+    if (t.strides()[i] == 0) shape[i] = std::min<Index>(shape[i], 1);  // what is broadcast is copied once
+  storage = Tensor<T, 4>(TensorView<const T, 4>(t.data(), shape, t.strides()));
+  Shape<4> strides = storage.view().strides();
+  for (std::size_t i = 0; i < 2; ++i)
+    if (t.strides()[i] == 0) strides[i] = 0;
+  return {storage.data(), t.shape(), strides};
+}
+
 template <class T, class Mods>
-void flash(TensorView<T, 4> out, TensorView<T, 3> lse, const TensorView<const T, 4>& q, const TensorView<const T, 4>& k,
-           const TensorView<const T, 4>& v, const Mods& mods, const Problem& problem, const Executor& executor) {
-  naive(out, lse, q, k, v, mods, problem, executor,
-        [&](Index, Index, int) { return RowMajor<T>(problem.q_len, problem.kv_len); });
+void flash(TensorView<T, 4> out, TensorView<T, 3> lse, const TensorView<const T, 4>& q, const TensorView<const T, 4>& k, const TensorView<const T, 4>& v,
+           const Mods& mods, const Problem& problem, const Options& options) {
+  Tensor<T, 4> k_storage, v_storage;
+  const TileModsOf<T, Mods> tile_mods(mods);
+  const bool plain = !Mods::kHasScores && !Mods::kHasMasks;
+  FlashCall<T>(out, lse, q, with_unit_stride(k, k_storage), with_unit_stride(v, v_storage), plain ? nullptr : &tile_mods, problem,
+               options.isa ? checked_isa(*options.isa) : default_isa())
+      .run(options.executor);
 }
 
 }  // namespace attn::detail

@@ -1,0 +1,203 @@
+// Layer 2: the kernels of one tile, one text for all instruction sets.
+//
+// Lanes run over queries. A tile holds kVectors vectors of queries, everything else is broadcast into them one number at a time:
+//
+//     query   (head_dim, queries)   scaled, transposed once per tile of queries
+//     scores  (keys, queries)       then, in place, the weights
+//     out     (v_dim, queries)      not yet divided by the sum
+//
+// so that row maximum, sum and rescaling are lane-wise, and keys and values are read in place, row by row, without packing.
+// Register tiles: 3 vectors of queries x 8 keys need 24 sums + 3 + 1 of 32 registers, 3 x 4 need 12 + 3 + 1 of 16; both have more independent sums
+// than the 8 to 10 that two FMA units with a latency of 4 or 5 keep busy.
+#pragma once
+
+#include "attn/detail/simd.h"
+
+namespace attn::detail {
+
+/// Keys in a tile: long enough to amortise the passes over `out`, short enough for query, scores and out to stay in the L1 cache at head_dim 64.
+constexpr Index kKeyTile = 64;
+
+/// Most vectors of queries in a tile.
+constexpr int kMaxVectors = 3;
+
+/// Rows of keys (score tile) or columns of values (value tile) that a kernel reads at a time. Buffers are padded to a multiple of the largest.
+constexpr Index kMaxRows = 8;
+constexpr Index padded_rows(Index n) { return (n + kMaxRows - 1) / kMaxRows * kMaxRows; }
+
+template <class X, int n>
+using Array = X[static_cast<std::size_t>(n)];
+
+/// The working memory of one tile of queries; see the top of this file for the layouts. All rows are `queries` wide.
+template <class T>
+struct TileMemory {
+  T* query;
+  T* scores;
+  T* out;
+  T* max;        ///< of each query's scores so far, in units of log2
+  T* sum;        ///< of 2^(score - max) so far
+  T* tile_max;   ///< of the scores of the present tile
+  T* rescale;    ///< 2^(old max - new max)
+  bool* dropped; ///< (keys, queries), only used next to values that are not finite
+};
+
+/// Rows of keys or values in the user's memory, their elements next to each other.
+template <class T>
+struct Rows {
+  const T* data;
+  Index stride;
+};
+
+template <class T, int Bytes, int kRegisters, int kVectors>
+struct TileKernels {
+  using S = Simd<T, Bytes>;
+  using Vec = typename S::Vec;
+  static constexpr int kLanes = S::kLanes;
+  static constexpr Index kQueries = kVectors * kLanes;
+  static constexpr int kRows = kRegisters >= 32 ? 8 : 4;
+
+  /// scores = keys * query, and the maximum over the keys of each query.
+  static ATTN_INLINE void score(const TileMemory<T>& m, Rows<T> key, Index keys, Index head_dim) {
+    Array<Vec, kVectors> max;
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::splat(max[v], -std::numeric_limits<T>::infinity());
+    for (Index j = 0; j < keys; j += kRows) {
+      // Past the end the last key stands in: it changes no maximum, and nobody reads its scores.
+      Array<const T*, kRows> row;
+      ATTN_UNROLL for (int a = 0; a < kRows; ++a) row[a] = key.data + std::min<Index>(j + a, keys - 1) * key.stride;
+      Array<Array<Vec, kVectors>, kRows> sum = {};
+      for (Index d = 0; d < head_dim; ++d) {
+        Array<Vec, kVectors> q;
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(q[v], m.query + d * kQueries + v * kLanes);
+        ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+          Vec k;
+          S::splat(k, row[a][d]);
+          ATTN_UNROLL for (int v = 0; v < kVectors; ++v) sum[a][v] += q[v] * k;
+        }
+      }
+      ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+          S::max_with(max[v], sum[a][v]);
+          S::store(m.scores + (j + a) * kQueries + v * kLanes, sum[a][v]);
+        }
+      }
+    }
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(m.tile_max + v * kLanes, max[v]);
+  }
+
+  /// tile_max from the scores in memory, after mods changed them.
+  static ATTN_INLINE void find_max(const TileMemory<T>& m, Index keys) {
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+      Vec max, x;
+      S::splat(max, -std::numeric_limits<T>::infinity());
+      for (Index j = 0; j < keys; ++j) {
+        S::load(x, m.scores + j * kQueries + v * kLanes);
+        S::max_with(max, x);
+      }
+      S::store(m.tile_max + v * kLanes, max);
+    }
+  }
+
+  /// One step of the online softmax (Milakov & Gimelshein 2018, algorithm 3): scores become weights, max, sum and rescale are brought up to date.
+  /// Returns whether any maximum moved, so that `out` must be rescaled.
+  static ATTN_INLINE bool softmax(const TileMemory<T>& m, Index keys) {
+    Vec infinity;
+    Array<Vec, kVectors> max, sum;
+    S::splat(infinity, std::numeric_limits<T>::infinity());
+    bool moved = false;
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+      Vec old;
+      S::load(old, m.max + v * kLanes);
+      S::load(max[v], m.tile_max + v * kLanes);
+      S::max_with(max[v], old);
+      S::store(m.max + v * kLanes, max[v]);
+      moved |= S::any_differs(max[v], old);
+      // A query that has kept no key yet has max -inf, and -inf - -inf is NaN: measure from 0 instead, 2^-inf is the right weight.
+      max[v] = max[v] == -infinity ? Vec{} : max[v];
+      Vec rescale = old - max[v];
+      S::exp2(rescale);
+      S::store(m.rescale + v * kLanes, rescale);
+      S::load(sum[v], m.sum + v * kLanes);
+      sum[v] *= rescale;
+    }
+    for (Index j = 0; j < keys; ++j) {
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+        Vec x;
+        S::load(x, m.scores + j * kQueries + v * kLanes);
+        x -= max[v];
+        S::exp2(x);
+        sum[v] += x;
+        S::store(m.scores + j * kQueries + v * kLanes, x);
+      }
+    }
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(m.sum + v * kLanes, sum[v]);
+    return moved;
+  }
+
+  /// out = out * rescale + values^T * weights; without the product by rescale where no maximum moved.
+  static ATTN_INLINE void value(const TileMemory<T>& m, Rows<T> value, Index keys, Index v_dim, bool rescale) {
+    for (Index c = 0; c < v_dim; c += kRows) {
+      Array<const T*, kRows> column;  // past the end the last column stands in, and nobody reads its sums
+      ATTN_UNROLL for (int a = 0; a < kRows; ++a) column[a] = value.data + std::min<Index>(c + a, v_dim - 1);
+      T* out = m.out + c * kQueries;
+      Array<Array<Vec, kVectors>, kRows> sum;
+      ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(sum[a][v], out + a * kQueries + v * kLanes);
+      }
+      if (rescale) {
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+          Vec factor;
+          S::load(factor, m.rescale + v * kLanes);
+          ATTN_UNROLL for (int a = 0; a < kRows; ++a) sum[a][v] *= factor;
+        }
+      }
+      for (Index j = 0; j < keys; ++j) {
+        Array<Vec, kVectors> w;
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(w[v], m.scores + j * kQueries + v * kLanes);
+        ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+          Vec x;
+          S::splat(x, column[a][j * value.stride]);
+          ATTN_UNROLL for (int v = 0; v < kVectors; ++v) sum[a][v] += w[v] * x;
+        }
+      }
+      ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(out + a * kQueries + v * kLanes, sum[a][v]);
+      }
+    }
+  }
+
+  /// Are all values of the tile finite? x - x is 0 for a finite x and NaN for any other.
+  static ATTN_INLINE bool all_finite(Rows<T> value, Index keys, Index v_dim) {
+    Vec sum = {}, x;
+    T rest = 0;
+    for (Index j = 0; j < keys; ++j) {
+      const T* row = value.data + j * value.stride;
+      Index c = 0;
+      for (; c + kLanes <= v_dim; c += kLanes) {
+        S::load(x, row + c);
+        sum += x - x;
+      }
+      for (; c < v_dim; ++c) rest += row[c] - row[c];
+    }
+    return !S::any_differs(sum, Vec{}) && rest == T(0);
+  }
+
+  /// Which pairs of the tile are dropped; to be asked before softmax() overwrites the scores.
+  static ATTN_INLINE void find_dropped(const TileMemory<T>& m, Index keys) {
+    for (Index i = 0; i < keys * kQueries; ++i) m.dropped[i] = m.scores[i] == -std::numeric_limits<T>::infinity();
+  }
+
+  /// As value(), but a dropped pair is not even multiplied: 0 * NaN is NaN. Slow, and only needed where a value is not finite.
+  static ATTN_INLINE void value_by_selection(const TileMemory<T>& m, Rows<T> value, Index keys, Index v_dim) {
+    for (Index c = 0; c < v_dim; ++c) {
+      T* out = m.out + c * kQueries;
+      for (Index i = 0; i < kQueries; ++i) out[i] *= m.rescale[i];
+      for (Index j = 0; j < keys; ++j) {
+        const T x = value.data[j * value.stride + c];
+        for (Index i = 0; i < kQueries; ++i)
+          if (!m.dropped[j * kQueries + i]) out[i] += m.scores[j * kQueries + i] * x;
+      }
+    }
+  }
+};
+
+}  // namespace attn::detail
