@@ -1,0 +1,182 @@
+// Golden numbers of PyTorch in float64: scaled dot-product attention and nn.MultiheadAttention.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "attn/attn.h"
+#include "support/cases.h"
+
+namespace {
+
+using attn::Index;
+using attn::test::Array;
+using attn::test::Case;
+
+std::vector<std::string> case_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(ATTN_TEST_DATA_DIR "/torch"))
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Case load(const std::string& name) { return attn::test::read_case(ATTN_TEST_DATA_DIR "/torch/" + name); }
+
+/// In double the case's own tolerance, 1e-10 + 1e-9 |want|. In float, relative to max(1, |want|): the largest error of
+/// all cases and paths was 2.4e-6 (two compilers, with and without -march=native), and four times that is allowed,
+/// since other processors sum in another order. Leaving out any mod moved every output that it concerns by at least
+/// 0.14.
+template <class T>
+double allowed(const Case& c, double want) {
+  return std::is_same_v<T, double> ? c.atol + c.rtol * std::abs(want) : 1e-5 * std::max(1.0, std::abs(want));
+}
+
+template <class T, int Rank>
+void expect_output(const Case& c, const std::string& name, const attn::Tensor<T, Rank>& got, const char* path) {
+  const Array& want = c.output(name);
+  ASSERT_EQ(std::vector<Index>(got.shape().begin(), got.shape().end()), want.shape) << path << " " << name;
+  const std::vector<double> values = want.as<double>();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double x = static_cast<double>(got.data()[i]), difference = std::abs(x - values[i]);
+    // Not `difference > allowed`: a NaN must fail.
+    const bool same = x == values[i] || difference <= allowed<T>(c, values[i]);
+    ASSERT_TRUE(same) << path << " " << name << "[" << i << "] is " << x << ", PyTorch has " << values[i];
+  }
+}
+
+/// A line of the manifest that nobody looks at would be a case that is not tested.
+void expect_understood(const Case& c, std::set<std::string> attrs, std::set<std::string> inputs,
+                       std::set<std::string> outputs) {
+  for (const auto& [name, value] : c.attrs) EXPECT_TRUE(attrs.count(name)) << "unknown attribute " << name;
+  for (const auto& [name, array] : c.inputs) EXPECT_TRUE(inputs.count(name)) << "unknown input " << name;
+  for (const auto& [name, array] : c.outputs)
+    EXPECT_TRUE(outputs.count(name) || name.rfind("grad_", 0) == 0) << "unknown output " << name;
+  for (const auto& name : outputs) EXPECT_TRUE(c.outputs.count(name)) << "no output " << name;
+}
+
+enum : unsigned { kSoftcap = 1, kAlibi = 2, kBias = 4, kCausal = 8, kWindow = 16, kKeyLengths = 32 };
+
+/// Calls `run` with the mods of a case, scores first, in the order of the data's README. Each combination is a type of
+/// its own, so only those that occur are compiled; another one fails.
+template <class T, class Run>
+void with_mods(const Case& c, const Run& run) {
+  unsigned present = 0;
+  if (c.attr("softcap", 0) != 0) present |= kSoftcap;
+  if (c.has("alibi_slopes")) present |= kAlibi;
+  if (c.has("bias")) present |= kBias;
+  if (c.attr("causal", 0) != 0) present |= kCausal;
+  if (c.has_attr("window_left")) present |= kWindow;
+  if (c.has("key_lengths")) present |= kKeyLengths;
+
+  const auto lengths = [&] { return attn::key_lengths(c.input("key_lengths").as<Index>()); };
+  switch (present) {
+    case 0:
+      return run(attn::Mods<>{});
+    case kCausal:
+      return run(attn::causal());
+    case kCausal | kWindow: {
+      // Only the left side limits: the right one is causal().
+      const auto left = static_cast<Index>(c.attr("window_left", 0));
+      return run(attn::causal() | attn::sliding_window(left, std::numeric_limits<Index>::max()));
+    }
+    case kSoftcap | kAlibi | kCausal:
+      return run(attn::softcap(c.attr("softcap", 0)) | attn::alibi(c.input("alibi_slopes").as<double>()) |
+                 attn::causal());
+    case kBias | kKeyLengths:
+      return run(attn::bias(c.input("bias").tensor<T, 4>()) | lengths());
+    case kKeyLengths:
+      return run(lengths());
+    default:
+      FAIL() << "no case had this combination of mods when the test was written";
+  }
+}
+
+template <class T>
+void run_scaled_dot_product(const Case& c) {
+  expect_understood(c, {"scale", "causal", "window_left", "softcap"},
+                    {"query", "key", "value", "bias", "alibi_slopes", "key_lengths", "grad_out"}, {"out", "lse"});
+  const auto q = c.input("query").tensor<T, 4>(), k = c.input("key").tensor<T, 4>(),
+             v = c.input("value").tensor<T, 4>();
+  attn::Options options;
+  if (c.has_attr("scale")) options.scale = c.attr("scale", 0);
+  with_mods<T>(c, [&](const auto& mods) {
+    const auto flash = attn::attention(q, k, v, mods, options);
+    expect_output(c, "out", flash.out, "flash");
+    expect_output(c, "lse", flash.lse, "flash");
+    const auto naive = attn::naive_attention(q, k, v, mods, options);
+    expect_output(c, "out", naive.out, "naive");
+    expect_output(c, "lse", naive.lse, "naive");
+  });
+}
+
+/// The cases have underscores where PyTorch's names have dots.
+std::string case_name(std::string parameter) {
+  std::replace(parameter.begin(), parameter.end(), '.', '_');
+  return parameter;
+}
+
+template <class T>
+void run_multi_head(const Case& c) {
+  const Array& query = c.input("query");
+  const Array& key = c.input(c.has("key") ? "key" : "query");
+  const Array& value = c.input(c.has("value") ? "value" : "query");
+  attn::MultiHeadAttention<T> layer({.embed_dim = query.shape[2],
+                                     .heads = static_cast<Index>(c.attr("num_heads", 0)),
+                                     .key_dim = key.shape[2],
+                                     .value_dim = value.shape[2],
+                                     .bias = c.has("in_proj_bias")});
+
+  // The layer has exactly the parameters of the case.
+  std::set<std::string> inputs{"query", "key", "value", "key_lengths", "grad_out"};
+  for (const std::string& name : layer.parameter_names()) {
+    const Array& values = c.input(case_name(name));
+    if (values.shape.size() == 1)
+      layer.load(name, values.tensor<T, 1>());
+    else
+      layer.load(name, values.tensor<T, 2>());
+    inputs.insert(case_name(name));
+  }
+  expect_understood(c, {"causal", "num_heads"}, inputs, {"out", "weights"});
+
+  const auto q = query.tensor<T, 3>(), k = key.tensor<T, 3>(), v = value.tensor<T, 3>();
+  with_mods<T>(c, [&](const auto& mods) {
+    const auto check = [&](const auto& keys, const auto& values) {
+      expect_output(c, "out", layer(q, keys, values, mods).out, "flash");
+      expect_output(c, "out", layer(q, keys, values, mods, {.path = attn::Path::naive}).out, "naive");
+      const auto weighted = layer(q, keys, values, mods, {.weights = true});
+      expect_output(c, "out", weighted.out, "with weights");
+      expect_output(c, "weights", weighted.weights, "with weights");
+    };
+    check(k, v);
+    if (!c.has("key")) check(q, q);  // the same object, so that the projections are one product
+  });
+}
+
+template <class T>
+void run(const Case& c) {
+  if (c.op == "ScaledDotProductAttention")
+    run_scaled_dot_product<T>(c);
+  else if (c.op == "MultiheadAttention")
+    run_multi_head<T>(c);
+  else
+    FAIL() << "unknown operator " << c.op;
+}
+
+class TorchGolden : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(TorchGolden, Double) { run<double>(load(GetParam())); }
+TEST_P(TorchGolden, Float) { run<float>(load(GetParam())); }
+
+INSTANTIATE_TEST_SUITE_P(Cases, TorchGolden, ::testing::ValuesIn(case_names()),
+                         [](const auto& instance) { return instance.param; });
+
+TEST(TorchGoldenData, IsComplete) {
+  std::map<std::string, int> cases;
+  for (const std::string& name : case_names()) ++cases[load(name).op];
+  EXPECT_EQ(cases, (std::map<std::string, int>{{"ScaledDotProductAttention", 9}, {"MultiheadAttention", 5}}));
+}
+
+}  // namespace
