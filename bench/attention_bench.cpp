@@ -1,0 +1,77 @@
+// Google Benchmark: every contestant over lengths, head sizes, full and causal, float and double, one thread and all.
+// Pick with --benchmark_filter, e.g. --benchmark_filter='flash/float/causal/N:4096/D:64/.*serial'.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+
+#include "contestants.h"
+#include "memory.h"
+#include "peak.h"
+
+namespace {
+
+using namespace bench;
+
+/// The peak of the process, measured once for each executor: the best of several, since disturbances only slow it down.
+template <class T>
+double peak_of(bool serial, const attn::Executor& executor) {
+  constexpr int kTries = 9;
+  static double peaks[2] = {0, 0};
+  double& peak = peaks[serial];
+  if (peak == 0)
+    for (int i = 0; i < kTries; ++i) peak = std::max(peak, measure_fma_peak<T>(executor));
+  return peak;
+}
+
+template <class T>
+void run(benchmark::State& state, const Contestant<T>& contestant, const Workload& work, bool serial) {
+  const attn::Options options{.executor = serial ? attn::serial() : attn::threads()};
+  const Inputs<T> in = make_inputs<T>(work);
+  auto out = make_output<T>(work);
+  const auto call = contestant.prepare(out, in, work, options);
+  const double peak = peak_of<T>(serial, options.executor);
+  const auto extra = extra_memory(call);
+  for ([[maybe_unused]] auto _ : state) {
+    call();
+    benchmark::ClobberMemory();
+  }
+  using benchmark::Counter;
+  const double done = flops(work) * static_cast<double>(state.iterations());
+  state.counters["GFLOP/s"] = Counter(done / 1e9, Counter::kIsRate);
+  state.counters["of_peak"] = Counter(done / peak, Counter::kIsRate);
+  if (memory_is_counted()) state.counters["extra_MiB"] = static_cast<double>(extra) / (1024 * 1024);
+}
+
+template <class T>
+void add_all(Scalar scalar) {
+  for (const Contestant<T>& contestant : contestants<T>())
+    for (const Variant variant : {Variant::full, Variant::causal})
+      for (const bool serial : {true, false})
+        for (const Index dim : {32, 64, 128})
+          for (Index n = 64; n <= 8192; n *= 2) {
+            Workload work;
+            work.scalar = scalar;
+            work.variant = variant;
+            work.q_len = work.kv_len = n;
+            work.head_dim = dim;
+            const std::string label = contestant.name + "/" + std::string(name(scalar)) + "/" +
+                                      std::string(name(variant)) + "/N:" + std::to_string(n) +
+                                      "/D:" + std::to_string(dim) + (serial ? "/serial" : "/all_threads");
+            benchmark::RegisterBenchmark(
+                label.c_str(),
+                [&contestant, work, serial](benchmark::State& state) { run<T>(state, contestant, work, serial); })
+                ->Unit(benchmark::kMillisecond)
+                ->UseRealTime();
+          }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  add_all<float>(Scalar::float32);
+  add_all<double>(Scalar::float64);
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+}

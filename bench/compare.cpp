@@ -1,0 +1,149 @@
+// Naive against flash: first checked against each other, then timed in turn, as a table and as a chart.
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+
+#include "progress.h"
+#include "report.h"
+#include "rows.h"
+
+namespace {
+
+using namespace bench;
+
+struct Settings {
+  int threads = 1;
+  bool quick = false;
+  bool extended = false;
+  std::string filter;
+  std::string svg = "compare.svg";
+  std::string csv;
+};
+
+attn::Executor executor_of(int threads) {
+  if (threads == 0) return attn::threads();
+  return threads == 1 ? attn::serial() : attn::threads(threads);
+}
+
+std::string processor_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);)
+    if (line.starts_with("model name") && line.find(": ") != std::string::npos) return line.substr(line.find(": ") + 2);
+  return "unknown processor";
+}
+
+std::string compiler_name() {
+#if defined(__clang__)
+  return "clang " __clang_version__;
+#else
+  return "g++ " __VERSION__;
+#endif
+}
+
+/// Which instructions Eigen's products use in this build: the best that it was compiled for.
+std::string_view eigen_set_name() {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  return "AVX-512";
+#elif defined(EIGEN_VECTORIZE_FMA)
+  return "AVX2 + FMA";
+#elif defined(EIGEN_VECTORIZE_AVX)
+  return "AVX";
+#elif defined(EIGEN_VECTORIZE)
+  return "128-bit vectors";
+#else
+  return "no vectors";
+#endif
+}
+
+/// The yardsticks of one core for one scalar type, e.g. "float: FMA peak 217 GFLOP/s (AVX-512), …". The best of
+/// several, since whatever disturbs makes them slower.
+template <class T>
+std::string yardsticks() {
+  constexpr int kTries = 9;
+  EigenProduct<T> product;
+  double peak = 0, eigen = 0;
+  for (int i = 0; i < kTries; ++i) {
+    peak = std::max(peak, measure_fma_peak<T>(attn::serial()));
+    eigen = std::max(eigen, product.measure());
+  }
+  return "FMA peak " + fixed(peak / 1e9, 0) + " GFLOP/s (" + std::string(fma_set_name()) + "), Eigen's 1024³ product " +
+         fixed(eigen / 1e9, 0) + " (" + fixed(100 * eigen / peak, 0) + " % of it)";
+}
+
+std::vector<std::string> conditions() {
+  std::ostringstream build;
+  build << processor_name() << ", " << compiler_name() << ", all built with " << ATTN_BENCH_FLAGS
+        << " (Eigen: " << eigen_set_name() << ")";
+  return {build.str(), "one core, float: " + yardsticks<float>(), "one core, double: " + yardsticks<double>()};
+}
+
+std::vector<Workload> chosen_rows(const Settings& settings) {
+  std::vector<Workload> rows = rows_of(settings.quick      ? Rows::quick
+                                       : settings.extended ? Rows::extended
+                                                           : Rows::standard);
+  std::erase_if(rows, [&](const Workload& w) { return label(w).find(settings.filter) == std::string::npos; });
+  return rows;
+}
+
+void run(const Settings& settings) {
+  const std::vector<Workload> rows = chosen_rows(settings);
+  if (rows.empty()) throw std::runtime_error("no row contains \"" + settings.filter + "\"");
+  const attn::Options options{.executor = executor_of(settings.threads)};
+  const Budget budget = settings.quick ? Budget{.seconds = 0.05, .rounds = 3} : Budget{};
+
+  Report report;
+  for (const auto& c : contestants<float>()) report.contestants.push_back(c.name);
+  report.threads = options.executor.concurrency();
+  report.conditions = conditions();
+  std::cout << "attn " << ATTN_VERSION_MAJOR << '.' << ATTN_VERSION_MINOR << '.' << ATTN_VERSION_PATCH << ", "
+            << report.threads << (report.threads == 1 ? " thread\n" : " threads\n");
+  for (const auto& line : report.conditions) std::cout << line << '\n';
+  std::cout << std::endl;
+
+  Progress progress(rows.size());
+  for (const Workload& work : rows) {
+    progress.begin_row(label(work));
+    const auto say = [&](const std::string& what) { progress.say(what); };
+    report.rows.push_back(work.scalar == Scalar::float32 ? measure_row<float>(work, options, budget, say)
+                                                         : measure_row<double>(work, options, budget, say));
+  }
+  progress.clear();
+
+  print_table(std::cout, report);
+  std::cout
+      << "\nEvery result was checked before it was timed. Medians of interleaved calls; memory is the heap's highest\n"
+         "level during a call; GFLOP/s count 4 B H D for each kept pair, half of all pairs for causal; the peak is\n"
+         "that of all threads together, measured beside each row.\n";
+  if (!settings.svg.empty()) {
+    write_chart(settings.svg, report);
+    std::cout << "Chart: " << settings.svg << '\n';
+  }
+  if (!settings.csv.empty()) {
+    write_csv(settings.csv, report);
+    std::cout << "Numbers: " << settings.csv << '\n';
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Settings settings;
+  CLI::App app("Compares naive and flash attention: checks that they agree, then times them in turn.");
+  app.add_option("--threads", settings.threads, "how many threads; 0: all of the machine")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_flag("--quick", settings.quick, "a few small rows in some seconds, to see that it works");
+  app.add_flag("--extended", settings.extended, "also mods, windows, shared heads, one query, more keys than queries");
+  app.add_option("--filter", settings.filter, "only rows whose description contains this, e.g. \"N=4096\" or causal");
+  app.add_option("--svg", settings.svg, "where the chart goes; empty: no chart")->capture_default_str();
+  app.add_option("--csv", settings.csv, "where the raw numbers go");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    run(settings);
+  } catch (const std::exception& error) {
+    std::cerr << "compare: " << error.what() << '\n';
+    return 1;
+  }
+}

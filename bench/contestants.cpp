@@ -1,0 +1,62 @@
+#include "contestants.h"
+
+namespace bench {
+
+namespace {
+
+template <class T>
+std::function<void()> prepare_naive(attn::Tensor<T, 4>& out, const Inputs<T>& in, const Workload& work,
+                                    const attn::Options& options) {
+  return with_mods(work, [&](auto mods) -> std::function<void()> {
+    return [&out, &in, mods, options] { attn::naive_attention_into(out, in.q, in.k, in.v, mods, options); };
+  });
+}
+
+template <class T>
+std::function<void()> prepare_flash(attn::Tensor<T, 4>& out, const Inputs<T>& in, const Workload& work,
+                                    const attn::Options& options) {
+  return with_mods(work, [&](auto mods) -> std::function<void()> {
+    return [&out, &in, mods, options] { attn::attention_into(out, in.q, in.k, in.v, mods, options); };
+  });
+}
+
+bool scores_fit(const Workload& work, const attn::Options& options) {
+  constexpr double kLimit = 4e9;  // half of what a small machine has
+  const double bytes = work.scalar == Scalar::float32 ? 4 : 8;
+  return static_cast<double>(work.q_len) * static_cast<double>(work.kv_len) * bytes * options.executor.concurrency() <=
+         kLimit;
+}
+
+bool always_fits(const Workload&, const attn::Options&) { return true; }
+
+template <class To, class From>
+attn::Tensor<To, 4> converted(const attn::Tensor<From, 4>& t) {
+  auto wide = attn::Tensor<To, 4>::uninitialized(t.shape());
+  std::copy_n(t.data(), t.size(), wide.data());
+  return wide;
+}
+
+}  // namespace
+
+template <class T>
+const std::vector<Contestant<T>>& contestants() {
+  static const std::vector<Contestant<T>> all = {{"naive", prepare_naive<T>, scores_fit},
+                                                 {"flash", prepare_flash<T>, always_fits}};
+  return all;
+}
+
+template <class T>
+attn::Tensor<Wider<T>, 4> oracle(const Inputs<T>& in, const Workload& work, const attn::Options& options) {
+  using Wide = Wider<T>;
+  const Inputs<Wide> wide{converted<Wide>(in.q), converted<Wide>(in.k), converted<Wide>(in.v)};
+  auto out = make_output<Wide>(work);
+  with_mods(work, [&](auto mods) { attn::naive_attention_into(out, wide.q, wide.k, wide.v, mods, options); });
+  return out;
+}
+
+template const std::vector<Contestant<float>>& contestants();
+template const std::vector<Contestant<double>>& contestants();
+template attn::Tensor<double, 4> oracle(const Inputs<float>&, const Workload&, const attn::Options&);
+template attn::Tensor<long double, 4> oracle(const Inputs<double>&, const Workload&, const attn::Options&);
+
+}  // namespace bench

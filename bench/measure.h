@@ -1,0 +1,80 @@
+// One row of the comparison: check, then time all contestants and the yardsticks in turn.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "equality.h"
+#include "memory.h"
+#include "peak.h"
+#include "timing.h"
+
+namespace bench {
+
+struct Measurement {
+  double seconds = 0;
+  double flops_per_second = 0;
+  std::ptrdiff_t extra_bytes = 0;
+};
+
+/// What one row found; rates in flop/s.
+struct RowResult {
+  Workload work;
+  std::vector<std::optional<Measurement>> of;  ///< one for each contestant; empty where the work did not fit
+  double fma_peak = 0;                         ///< of all workers, median over the row
+  double eigen_product = 0;                    ///< of one core, median over the row
+  int rounds = 0;
+};
+
+/// Checks and times one row. `progress` is told in a few words what is going on.
+/// @throws Unequal if a contestant computes something else than the others.
+template <class T, class Progress>
+RowResult measure_row(const Workload& work, const attn::Options& options, const Budget& budget, Progress&& progress) {
+  progress("checking");
+  check_against_oracle<T>(work, options);
+
+  const Inputs<T> in = make_inputs<T>(work);
+  const auto& all = contestants<T>();
+  RowResult result;
+  result.work = work;
+  result.of.resize(all.size());
+
+  std::vector<attn::Tensor<T, 4>> outs(all.size());
+  std::vector<std::function<void()>> calls;
+  std::vector<std::size_t> who;
+  for (std::size_t c = 0; c < all.size(); ++c) {
+    if (!all[c].fits(work, options)) continue;
+    outs[c] = make_output<T>(work);
+    calls.push_back(all[c].prepare(outs[c], in, work, options));
+    who.push_back(c);
+    // The very first call, before any workspace is warm.
+    result.of[c] = Measurement{.extra_bytes = extra_memory(calls.back())};
+    if (c != who.front())
+      expect_within(all[c].name, work, all[who.front()].name.c_str(), max_difference(outs[c], outs[who.front()]),
+                    allowed_between_two(in));
+  }
+
+  static EigenProduct<T> product;
+  std::vector<double> peaks, products;
+  const std::vector<double> medians = interleaved(calls, budget, [&](int round, int rounds) {
+    constexpr int kYardsticks = 9;  // enough for a median, little time on rows with hundreds of rounds
+    if (round % std::max(rounds / kYardsticks, 1) == 0) {
+      progress("round " + std::to_string(round + 1) + " of " + std::to_string(rounds));
+      peaks.push_back(measure_fma_peak<T>(options.executor));
+      products.push_back(product.measure());
+    }
+    result.rounds = rounds;
+  });
+
+  for (std::size_t i = 0; i < who.size(); ++i) {
+    result.of[who[i]]->seconds = medians[i];
+    result.of[who[i]]->flops_per_second = flops(work) / medians[i];
+  }
+  result.fma_peak = median(std::move(peaks));
+  result.eigen_product = median(std::move(products));
+  return result;
+}
+
+}  // namespace bench

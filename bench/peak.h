@@ -1,0 +1,135 @@
+// The yardsticks of one run: the most flops that the machine can do, and those that Eigen's own large product does.
+#pragma once
+
+#include <string_view>
+#include <utility>
+
+#include <attn/parallel.h>
+#include <Eigen/Core>
+
+#include "timing.h"
+
+namespace bench {
+
+namespace detail {
+
+// One text for every instruction set: `acc = acc * a + b` on independent vectors, which compilers turn into fused
+// multiply-adds where the set has them. A target attribute cannot be a template parameter, hence a macro. The factor
+// below 1 keeps the numbers away from infinity and from denormals. Returns a number that depends on all of them.
+#define ATTN_BENCH_FMA_LOOP(NAME, BYTES, ...)                                          \
+  template <class T, std::size_t... I>                                                 \
+  __VA_ARGS__ T NAME(attn::Index steps, std::index_sequence<I...>) {                   \
+    using Vector [[gnu::vector_size(BYTES)]] = T;                                      \
+    Vector acc[] = {(Vector{} + static_cast<T>(I))...};                                \
+    Vector a = Vector{} + static_cast<T>(0.75), b = Vector{} + static_cast<T>(0.25);   \
+    for (attn::Index step = 0; step < steps; ++step) ((acc[I] = acc[I] * a + b), ...); \
+    Vector sum = (acc[I] + ...);                                                       \
+    return sum[0];                                                                     \
+  }
+
+#if defined(__x86_64__)
+#if defined(__clang__)
+// Tuned for most AVX-512 processors (-march=native), clang would split 512-bit vectors into halves, at half the speed.
+ATTN_BENCH_FMA_LOOP(fma_avx512, 64, [[gnu::noinline, gnu::target("avx512f"), clang::min_vector_width(512)]])
+#else
+ATTN_BENCH_FMA_LOOP(fma_avx512, 64, [[gnu::noinline, gnu::target("avx512f")]])
+#endif
+ATTN_BENCH_FMA_LOOP(fma_avx2, 32, [[gnu::noinline, gnu::target("avx2,fma")]])
+#endif
+ATTN_BENCH_FMA_LOOP(fma_baseline, 16, [[gnu::noinline]])
+#undef ATTN_BENCH_FMA_LOOP
+
+enum class FmaSet { baseline, avx2, avx512 };
+
+inline FmaSet fma_set() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return FmaSet::avx512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return FmaSet::avx2;
+#endif
+  return FmaSet::baseline;
+}
+
+// Latency 4 × 2 units = 8 vectors keep every known core busy. Where there are 32 registers, 20 leave more slack; of 16,
+// the two operands leave 14.
+constexpr std::size_t kWide = 20, kNarrow = 12;
+
+/// `steps` steps of the widest loop that the CPU has.
+template <class T>
+void run_fma(attn::Index steps) {
+  [[maybe_unused]] volatile T sink;  // the loop must not be found useless
+  switch (fma_set()) {
+#if defined(__x86_64__)
+    case FmaSet::avx512:
+      sink = fma_avx512<T>(steps, std::make_index_sequence<kWide>{});
+      return;
+    case FmaSet::avx2:
+      sink = fma_avx2<T>(steps, std::make_index_sequence<kNarrow>{});
+      return;
+#endif
+    default:
+      sink = fma_baseline<T>(steps, std::make_index_sequence<kNarrow>{});
+  }
+}
+
+/// How many flops run_fma does, a multiplication and an addition counted as two.
+template <class T>
+double fma_flops(attn::Index steps) {
+  const std::size_t vectors = fma_set() == FmaSet::avx512 ? kWide : kNarrow;
+  const std::size_t bytes = fma_set() == FmaSet::avx512 ? 64 : fma_set() == FmaSet::avx2 ? 32 : 16;
+  return 2.0 * static_cast<double>(steps) * static_cast<double>(vectors * (bytes / sizeof(T)));
+}
+
+}  // namespace detail
+
+/// Which instructions the peak is measured with.
+inline std::string_view fma_set_name() {
+  switch (detail::fma_set()) {
+    case detail::FmaSet::avx512:
+      return "AVX-512";
+    case detail::FmaSet::avx2:
+      return "AVX2 + FMA";
+    case detail::FmaSet::baseline:
+      break;
+  }
+  return "128-bit vectors";
+}
+
+/// FMA peak in flop/s of all workers of `executor` together: register to register, no memory. The best of some short
+/// spans, since whatever else the machine does can only slow one down; in pieces, so that a worker that starts late
+/// costs little.
+template <class T>
+double measure_fma_peak(const attn::Executor& executor) {
+  constexpr double kPiece = 5e-4;
+  constexpr attn::Index kPieces = 4;
+  constexpr int kSpans = 3;
+  static const attn::Index steps = [] {
+    constexpr attn::Index kProbe = 20000;
+    detail::run_fma<T>(kProbe);  // wakes up the wide units
+    const double once = seconds([] { detail::run_fma<T>(kProbe); });
+    return static_cast<attn::Index>(static_cast<double>(kProbe) * std::max(kPiece / once, 1.0));
+  }();
+  const attn::Index tasks = kPieces * executor.concurrency();
+  double best = 0;
+  for (int span = 0; span < kSpans; ++span) {
+    const double time = seconds([&] { executor.run(tasks, [](attn::Index, int) { detail::run_fma<T>(steps); }); });
+    best = std::max(best, static_cast<double>(tasks) * detail::fma_flops<T>(steps) / time);
+  }
+  return best;
+}
+
+/// Flop/s of Eigen's own product of two 1024 × 1024 matrices on one core, as this program was compiled.
+template <class T>
+class EigenProduct {
+ public:
+  double measure() {
+    const double time = seconds([&] { c_.noalias() = a_ * b_; });
+    return 2.0 * kSize * kSize * kSize / time;
+  }
+
+ private:
+  using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic>;
+  static constexpr int kSize = 1024;
+  Matrix a_ = Matrix::Random(kSize, kSize), b_ = Matrix::Random(kSize, kSize), c_ = Matrix::Zero(kSize, kSize);
+};
+
+}  // namespace bench

@@ -1,0 +1,73 @@
+#include "report.h"
+
+#include <cstdio>
+#include <fstream>
+#include <stdexcept>
+
+#include "table.h"
+
+namespace bench {
+
+namespace {
+
+constexpr double kGiga = 1e9, kMebi = 1024.0 * 1024.0;
+const std::string kNone = "–";
+
+/// Three figures or so, which is what a run can be trusted with.
+std::string figures(double value) { return fixed(value, value < 1 ? 3 : value < 10 ? 2 : value < 100 ? 1 : 0); }
+
+}  // namespace
+
+std::string fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+void print_table(std::ostream& out, const Report& report) {
+  const auto& names = report.contestants;
+  Table table(3);
+  table.column("shape", "");
+  table.column("type", "");
+  table.column("mods", "");
+  for (const auto& name : names) table.column("time, ms", name);
+  for (std::size_t c = 1; c < names.size(); ++c) table.column("speed-up", names[c]);
+  for (const auto& name : names) table.column("extra memory, MiB", name);
+  for (const auto& name : names) table.column("GFLOP/s", name);
+  for (const auto& name : names) table.column("of FMA peak", name);
+
+  for (const RowResult& row : report.rows) {
+    std::vector<std::string> cells{sizes(row.work), std::string(name(row.work.scalar)),
+                                   std::string(name(row.work.variant))};
+    const auto each = [&](std::size_t first, const auto& text) {
+      for (std::size_t c = first; c < row.of.size(); ++c) cells.push_back(row.of[c] ? text(*row.of[c]) : kNone);
+    };
+    each(0, [](const Measurement& m) { return figures(m.seconds * 1e3); });
+    each(1, [&](const Measurement& m) { return row.of[0] ? fixed(row.of[0]->seconds / m.seconds, 2) + " ×" : kNone; });
+    each(0, [](const Measurement& m) {
+      return memory_is_counted() ? figures(static_cast<double>(m.extra_bytes) / kMebi) : kNone;
+    });
+    each(0, [](const Measurement& m) { return figures(m.flops_per_second / kGiga); });
+    each(0, [&](const Measurement& m) { return fixed(100 * m.flops_per_second / row.fma_peak, 0) + " %"; });
+    table.row(std::move(cells));
+  }
+  table.print(out);
+}
+
+void write_csv(const std::string& path, const Report& report) {
+  std::ofstream file(path);
+  file << "contestant,type,mods,batch,heads,kv_heads,q_len,kv_len,head_dim,threads,rounds,seconds,flops_per_second,"
+          "extra_bytes,fma_peak,eigen_product\n";
+  for (const RowResult& row : report.rows)
+    for (std::size_t c = 0; c < row.of.size(); ++c) {
+      if (!row.of[c]) continue;
+      const Workload& w = row.work;
+      file << report.contestants[c] << ',' << name(w.scalar) << ",\"" << name(w.variant) << "\"," << w.batch << ','
+           << w.heads << ',' << w.kv_heads << ',' << w.q_len << ',' << w.kv_len << ',' << w.head_dim << ','
+           << report.threads << ',' << row.rounds << ',' << row.of[c]->seconds << ',' << row.of[c]->flops_per_second
+           << ',' << row.of[c]->extra_bytes << ',' << row.fma_peak << ',' << row.eigen_product << '\n';
+    }
+  if (!file.flush()) throw std::runtime_error("cannot write " + path);
+}
+
+}  // namespace bench

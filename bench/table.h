@@ -1,0 +1,85 @@
+// Plain-text tables for a terminal.
+#pragma once
+
+#include <algorithm>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace bench {
+
+/// Columns on a terminal: UTF-8 continuation bytes take none.
+inline std::size_t width(const std::string& s) {
+  return static_cast<std::size_t>(
+      std::count_if(s.begin(), s.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+/// Rows of text below two lines of headings; the first `left` columns are aligned to the left, the others to the right.
+class Table {
+ public:
+  explicit Table(std::size_t left) : left_(left) {}
+
+  /// A column: what it shows and, below, of whom. Neighbours with the same heading share it.
+  void column(const std::string& heading, const std::string& below) {
+    headings_.push_back(heading);
+    belows_.push_back(below);
+  }
+  void row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+
+  void print(std::ostream& out) const {
+    const std::vector<std::size_t> widths = column_widths();
+    std::string top, rule;
+    for (std::size_t begin = 0, end; begin < widths.size(); begin = end) {
+      std::size_t group = widths[begin];
+      for (end = begin + 1; joined(end); ++end) group += kInside + widths[end];
+      const std::string gap(begin > 0 ? kBetween : 0, ' ');
+      const std::size_t space = group - width(headings_[begin]), before = begin < left_ ? 0 : (space + 1) / 2;
+      top += gap + std::string(before, ' ') + headings_[begin] + std::string(space - before, ' ');
+      rule += gap;
+      for (std::size_t i = 0; i < group; ++i) rule += "─";
+    }
+    out << trimmed(top) << '\n';
+    print_line(out, belows_, widths);
+    out << rule << '\n';
+    for (const auto& r : rows_) print_line(out, r, widths);
+  }
+
+ private:
+  static constexpr std::size_t kInside = 2, kBetween = 3;  // spaces between columns of a group, and between groups
+
+  bool joined(std::size_t c) const { return c > 0 && c < headings_.size() && headings_[c] == headings_[c - 1]; }
+
+  std::vector<std::size_t> column_widths() const {
+    std::vector<std::size_t> widths;
+    for (std::size_t c = 0; c < headings_.size(); ++c) {
+      std::size_t w = width(belows_[c]);
+      for (const auto& r : rows_) w = std::max(w, width(r[c]));
+      widths.push_back(w);
+    }
+    for (std::size_t begin = 0, end; begin < widths.size(); begin = end) {
+      std::size_t group = widths[begin];
+      for (end = begin + 1; joined(end); ++end) group += kInside + widths[end];
+      const std::size_t heading = width(headings_[begin]);
+      if (heading > group) widths[begin] += heading - group;
+    }
+    return widths;
+  }
+
+  void print_line(std::ostream& out, const std::vector<std::string>& cells, const std::vector<std::size_t>& w) const {
+    std::string line;
+    for (std::size_t c = 0; c < cells.size(); ++c) {
+      const std::string pad(w[c] - width(cells[c]), ' ');
+      if (c > 0) line += std::string(joined(c) ? kInside : kBetween, ' ');
+      line += c < left_ ? cells[c] + pad : pad + cells[c];
+    }
+    out << trimmed(line) << '\n';
+  }
+
+  static std::string trimmed(std::string line) { return line.erase(line.find_last_not_of(' ') + 1); }
+
+  std::size_t left_;
+  std::vector<std::string> headings_, belows_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace bench

@@ -1,0 +1,136 @@
+// What is timed: sizes, scalar type and mods of one attention call, and tensors to fill it with.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <sstream>
+#include <string>
+#include <string_view>
+
+#include <attn/attn.h>
+
+namespace bench {
+
+using attn::Index;
+
+enum class Scalar { float32, float64 };
+
+/// The mods that rows of work are timed with. A new one is a line here, in name(), with_mods() and kept_pairs().
+enum class Variant { full, causal, causal_softcap_alibi, causal_window };
+
+constexpr Index kWindow = 256;  ///< keys before the query that causal_window keeps
+
+constexpr std::string_view name(Scalar s) { return s == Scalar::float32 ? "float" : "double"; }
+
+constexpr std::string_view name(Variant v) {
+  switch (v) {
+    case Variant::causal:
+      return "causal";
+    case Variant::causal_softcap_alibi:
+      return "causal, softcap, ALiBi";
+    case Variant::causal_window:
+      return "causal, window of 256";
+    case Variant::full:
+      break;
+  }
+  return "full";
+}
+
+/// One row of work: `heads` query heads that share `kv_heads` key and value heads; v_dim = head_dim.
+struct Workload {
+  Scalar scalar = Scalar::float32;
+  Variant variant = Variant::full;
+  Index batch = 1;
+  Index heads = 8;
+  Index kv_heads = 8;
+  Index q_len = 0;
+  Index kv_len = 0;
+  Index head_dim = 64;
+};
+
+/// The sizes in the words of the field, e.g. "B=1 H=8 N=4096 D=64"; M and the shared heads appear only where they
+/// differ.
+inline std::string sizes(const Workload& w) {
+  std::ostringstream s;
+  s << "B=" << w.batch << " H=" << w.heads;
+  if (w.kv_heads != w.heads) s << '/' << w.kv_heads;
+  s << " N=" << w.q_len;
+  if (w.kv_len != w.q_len) s << " M=" << w.kv_len;
+  s << " D=" << w.head_dim;
+  return s.str();
+}
+
+/// The whole row as one line: sizes, scalar, mods.
+inline std::string label(const Workload& w) {
+  return sizes(w).append(" ").append(name(w.scalar)).append(" ").append(name(w.variant));
+}
+
+/// Calls `f` with the row's mods. Plain attention gets no mod at all, so that nothing but the compiler decides what it
+/// costs.
+template <class F>
+decltype(auto) with_mods(const Workload& w, F&& f) {
+  switch (w.variant) {
+    case Variant::causal:
+      return f(attn::causal());
+    case Variant::causal_softcap_alibi:
+      return f(attn::causal() | attn::softcap(50) | attn::alibi(attn::alibi_slopes(w.heads)));
+    case Variant::causal_window:
+      return f(attn::sliding_window(kWindow));
+    case Variant::full:
+      break;
+  }
+  return f(attn::Mods<>{});
+}
+
+/// The (query, key) pairs of one head that count as useful work. Half the square for causal, as the field counts it:
+/// the diagonal is not added.
+inline double kept_pairs(const Workload& w) {
+  const double n = static_cast<double>(w.q_len), m = static_cast<double>(w.kv_len);
+  switch (w.variant) {
+    case Variant::full:
+      break;
+    case Variant::causal:
+    case Variant::causal_softcap_alibi:
+      return n <= m ? n * m - n * n / 2 : m * m / 2;
+    case Variant::causal_window: {
+      double pairs = 0;
+      for (Index i = 0; i < w.q_len; ++i) {
+        const Index q = w.kv_len - w.q_len + i;
+        pairs += static_cast<double>(attn::Range{std::max<Index>(q - kWindow, 0), q + 1}.size());
+      }
+      return pairs;
+    }
+  }
+  return n * m;
+}
+
+/// Two products of 2 * head_dim flops for each kept pair; the softmax is not counted.
+inline double flops(const Workload& w) {
+  return 4.0 * static_cast<double>(w.batch * w.heads) * kept_pairs(w) * static_cast<double>(w.head_dim);
+}
+
+template <class T>
+struct Inputs {
+  attn::Tensor<T, 4> q, k, v;
+};
+
+/// Query, key and value from the standard normal distribution, the same for the same seed.
+template <class T>
+Inputs<T> make_inputs(const Workload& w, std::uint64_t seed = 1) {
+  std::mt19937_64 generator(seed);
+  std::normal_distribution<T> normal;
+  const auto fill = [&](Index heads, Index len) {
+    auto t = attn::Tensor<T, 4>::uninitialized({w.batch, heads, len, w.head_dim});
+    std::generate_n(t.data(), t.size(), [&] { return normal(generator); });
+    return t;
+  };
+  return {fill(w.heads, w.q_len), fill(w.kv_heads, w.kv_len), fill(w.kv_heads, w.kv_len)};
+}
+
+template <class T>
+attn::Tensor<T, 4> make_output(const Workload& w) {
+  return attn::Tensor<T, 4>({w.batch, w.heads, w.q_len, w.head_dim});
+}
+
+}  // namespace bench
