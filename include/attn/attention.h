@@ -113,12 +113,11 @@ requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q&
 template <class Out, class Q, class K, class V, class M = Mods<>>
 requires(!detail::Viewable<M>) void attention_into(Out&& out, const Q& query, const K& key, const V& value,
                                                    const M& mods = {}, const Options& options = {}) {
-  detail::with_views(query, key, value, mods, options,
-                     [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-                       using T = typename detail::Traits<Q>::Scalar;
-                       detail::flash<T>(detail::output_view<T>(out, problem), detail::no_lse<T>(), q, k, v, bound,
-                                        problem, options);
-                     });
+  detail::with_views(
+      query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
+        using T = typename detail::Traits<Q>::Scalar;
+        detail::flash<T>(detail::output_view<T>(out, problem), detail::no_lse<T>(), q, k, v, bound, problem, options);
+      });
 }
 
 /// Attention by its definition: three nested passes over scores that are all in memory. The reference for tests and the

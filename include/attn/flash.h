@@ -15,7 +15,10 @@ template <class T>
 class TileWorkspace {
  public:
   TileWorkspace(int workers, Index queries, Index head_dim, Index v_dim)
-      : queries_(queries), head_dim_(head_dim), v_rows_(padded_rows(v_dim)), memory_(Tensor<T, 2>::uninitialized({workers, size_per_worker()})) {}
+      : queries_(queries),
+        head_dim_(head_dim),
+        v_rows_(padded_rows(v_dim)),
+        memory_(Tensor<T, 2>::uninitialized({workers, size_per_worker()})) {}
 
   TileMemory<T> of(int worker) {
     T* next = memory_.data() + worker * size_per_worker();
@@ -40,7 +43,8 @@ class TileWorkspace {
   Tensor<T, 2> memory_;
 };
 
-/// How the rows of one head are cut into tiles of queries: as few as possible, of nearly equal height, each a whole number of vectors but the last.
+/// How the rows of one head are cut into tiles of queries: as few as possible, of nearly equal height, each a whole
+/// number of vectors but the last.
 struct QueryTiles {
   Index q_len, lanes;
 
@@ -55,9 +59,18 @@ struct QueryTiles {
 template <class T>
 class FlashCall {
  public:
-  FlashCall(TensorView<T, 4> out, TensorView<T, 3> lse, const TensorView<const T, 4>& q, const TensorView<const T, 4>& k, const TensorView<const T, 4>& v,
-            const TileMods<T>* mods, const Problem& problem, Isa isa)
-      : out_(out), lse_(lse), q_(q), k_(k), v_(v), mods_(mods), problem_(problem), kernels_(kernel_sets<T>(isa)), tiles_{problem.q_len, kernels_[0].queries} {}
+  FlashCall(TensorView<T, 4> out, TensorView<T, 3> lse, const TensorView<const T, 4>& q,
+            const TensorView<const T, 4>& k, const TensorView<const T, 4>& v, const TileMods<T>* mods,
+            const Problem& problem, Isa isa)
+      : out_(out),
+        lse_(lse),
+        q_(q),
+        k_(k),
+        v_(v),
+        mods_(mods),
+        problem_(problem),
+        kernels_(kernel_sets<T>(isa)),
+        tiles_{problem.q_len, kernels_[0].queries} {}
 
   void run(const Executor& executor) const {
     const Index per_head = tiles_.count();
@@ -83,8 +96,12 @@ class FlashCall {
     std::fill_n(m.max, stride, -std::numeric_limits<T>::infinity());
     std::fill_n(m.sum, stride, T(0));
 
-    const auto key_at = [&](Index j) { return Rows<T>{k_.data() + batch * k_.stride(0) + kv_head * k_.stride(1) + j * k_.stride(2), k_.stride(2)}; };
-    const auto value_at = [&](Index j) { return Rows<T>{v_.data() + batch * v_.stride(0) + kv_head * v_.stride(1) + j * v_.stride(2), v_.stride(2)}; };
+    const auto key_at = [&](Index j) {
+      return Rows<T>{k_.data() + batch * k_.stride(0) + kv_head * k_.stride(1) + j * k_.stride(2), k_.stride(2)};
+    };
+    const auto value_at = [&](Index j) {
+      return Rows<T>{v_.data() + batch * v_.stride(0) + kv_head * v_.stride(1) + j * v_.stride(2), v_.stride(2)};
+    };
 
     Tile tile{batch, head, {problem_.q_offset + rows.begin, problem_.q_offset + rows.end}, {0, problem_.kv_len}};
     const Range visited = mods_ ? mods_->kv_range(tile) : tile.kv;
@@ -115,7 +132,8 @@ class FlashCall {
     store_result(batch, head, rows, m, stride);
   }
 
-  /// The tile's queries, transposed and scaled. The softmax works with powers of 2, so log2(e) goes in as well, unless score mods want to see natural scores.
+  /// The tile's queries, transposed and scaled. The softmax works with powers of 2, so log2(e) goes in as well, unless
+  /// score mods want to see natural scores.
   void load_query(Index batch, Index head, Range rows, const TileMemory<T>& m, Index stride) const {
     const T factor = static_cast<T>(problem_.scale) * (has_scores() ? T(1) : kLog2e);
     const Index step = q_.stride(3);
@@ -136,7 +154,9 @@ class FlashCall {
       const T sum = m.sum[i], inverse = sum == T(0) ? T(0) : T(1) / sum;
       T* to = out_.data() + batch * out_.stride(0) + head * out_.stride(1) + (rows.begin + i) * out_.stride(2);
       for (Index c = 0; c < problem_.v_dim; ++c) to[c * step] = m.out[c * stride + i] * inverse;
-      if (lse_.data()) lse_(batch, head, rows.begin + i) = sum == T(0) ? -std::numeric_limits<T>::infinity() : (m.max[i] + std::log2(sum)) * kLn2;
+      if (lse_.data())
+        lse_(batch, head, rows.begin + i) =
+            sum == T(0) ? -std::numeric_limits<T>::infinity() : (m.max[i] + std::log2(sum)) * kLn2;
     }
   }
 
@@ -149,7 +169,8 @@ class FlashCall {
   QueryTiles tiles_;
 };
 
-/// The same tensor with its innermost elements next to each other, as the kernels need keys and values: itself, or a copy kept in `storage`.
+/// The same tensor with its innermost elements next to each other, as the kernels need keys and values: itself, or a
+/// copy kept in `storage`.
 template <class T>
 TensorView<const T, 4> with_unit_stride(const TensorView<const T, 4>& t, Tensor<T, 4>& storage) {
   if (t.stride(3) == 1 || t.dim(3) == 1) return t;
@@ -164,13 +185,13 @@ TensorView<const T, 4> with_unit_stride(const TensorView<const T, 4>& t, Tensor<
 }
 
 template <class T, class Mods>
-void flash(TensorView<T, 4> out, TensorView<T, 3> lse, const TensorView<const T, 4>& q, const TensorView<const T, 4>& k, const TensorView<const T, 4>& v,
-           const Mods& mods, const Problem& problem, const Options& options) {
+void flash(TensorView<T, 4> out, TensorView<T, 3> lse, const TensorView<const T, 4>& q, const TensorView<const T, 4>& k,
+           const TensorView<const T, 4>& v, const Mods& mods, const Problem& problem, const Options& options) {
   Tensor<T, 4> k_storage, v_storage;
   const TileModsOf<T, Mods> tile_mods(mods);
   const bool plain = !Mods::kHasScores && !Mods::kHasMasks;
-  FlashCall<T>(out, lse, q, with_unit_stride(k, k_storage), with_unit_stride(v, v_storage), plain ? nullptr : &tile_mods, problem,
-               options.isa ? checked_isa(*options.isa) : default_isa())
+  FlashCall<T>(out, lse, q, with_unit_stride(k, k_storage), with_unit_stride(v, v_storage),
+               plain ? nullptr : &tile_mods, problem, options.isa ? checked_isa(*options.isa) : default_isa())
       .run(options.executor);
 }
 

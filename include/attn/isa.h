@@ -15,7 +15,8 @@
 
 namespace attn {
 
-/// Instruction sets, each a superset of the one before. `generic` is what the compiler's flags allow: SSE2 on x86-64, NEON on ARM.
+/// Instruction sets, each a superset of the one before. `generic` is what the compiler's flags allow: SSE2 on x86-64,
+/// NEON on ARM.
 enum class Isa { generic, avx2, avx512 };
 
 constexpr std::string_view to_string(Isa isa) {
@@ -25,7 +26,8 @@ constexpr std::string_view to_string(Isa isa) {
 namespace detail {
 
 /// What the compiler's flags promise anyway. Kernels for less are not compiled.
-#if ATTN_X86 && defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__FMA__)
+#if ATTN_X86 && defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
+    defined(__FMA__)
 constexpr Isa kPromisedIsa = Isa::avx512;
 #elif ATTN_X86 && defined(__AVX2__) && defined(__FMA__)
 constexpr Isa kPromisedIsa = Isa::avx2;
@@ -39,8 +41,8 @@ inline bool cpu_has(Isa isa) {
   // These ask the operating system too, whether it saves the wide registers.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (isa == Isa::avx2) return avx2;
-  return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl");
+  return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 #else
   return false;
 #endif
@@ -48,7 +50,8 @@ inline bool cpu_has(Isa isa) {
 
 }  // namespace detail
 
-/// Can this program use the instruction set here? False if the CPU lacks it, and if the program was compiled for a higher one
+/// Can this program use the instruction set here? False if the CPU lacks it, and if the program was compiled for a
+/// higher one
 /// (-march=native, say), because then there are no kernels for less.
 inline bool available(Isa isa) { return isa >= detail::kPromisedIsa && detail::cpu_has(isa); }
 
@@ -65,7 +68,8 @@ inline std::string available_isas() {
 }
 
 inline Isa checked_isa(Isa isa) {
-  require(available(isa), "the instruction set ", to_string(isa), " is not available here; these are: ", available_isas());
+  require(available(isa), "the instruction set ", to_string(isa),
+          " is not available here; these are: ", available_isas());
   return isa;
 }
 
@@ -74,13 +78,15 @@ inline Isa isa_from_environment() {
   if (name == nullptr || *name == '\0') return std::max(best_isa(), kPromisedIsa);
   for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512})
     if (to_string(isa) == name) return checked_isa(isa);
-  require(false, "ATTN_ISA=", std::string_view(name), " names no instruction set; available here are: ", available_isas());
+  require(false, "ATTN_ISA=", std::string_view(name),
+          " names no instruction set; available here are: ", available_isas());
   return best_isa();
 }
 
 }  // namespace detail
 
-/// What calls use that do not choose: the best there is, or what the environment variable ATTN_ISA names (generic, avx2, avx512), read once.
+/// What calls use that do not choose: the best there is, or what the environment variable ATTN_ISA names (generic,
+/// avx2, avx512), read once.
 /// @throws std::invalid_argument if ATTN_ISA names one that is not available.
 inline Isa default_isa() {
   static const Isa isa = detail::isa_from_environment();

@@ -21,7 +21,8 @@ struct Options {
   /// Who runs the tasks. Default all cores. Results do not depend on it, bit for bit.
   Executor executor = {};
 
-  /// The instruction set to use, for tests and comparisons. Default the best there is, or what the environment variable ATTN_ISA names.
+  /// The instruction set to use, for tests and comparisons. Default the best there is, or what the environment variable
+  /// ATTN_ISA names.
   std::optional<Isa> isa = std::nullopt;
 };
 

@@ -31,8 +31,10 @@ class BroadcastTensor {
     const Index want[4] = {problem.batch, problem.heads, problem.q_len, problem.kv_len};
     Index stride[4];
     for (int i = 0; i < 4; ++i) {
-      require(shape_[i] == want[i] || shape_[i] == 1, mod, ": the tensor has shape ", text(shape_, rank_),
-              ", which does not broadcast to ", text(want, 4), " (batch, heads, q_len, kv_len)");
+      const bool fits = shape_[i] == want[i] || shape_[i] == 1;
+      if (!fits)
+        require(false, mod, ": the tensor has shape ", text(shape_, rank_), ", which does not broadcast to ",
+                text(want, 4), " (batch, heads, q_len, kv_len)");
       stride[i] = shape_[i] == 1 ? 0 : stride_[i];
     }
     return {data_, stride[0], stride[1], stride[2], stride[3], problem.q_offset};

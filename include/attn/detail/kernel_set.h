@@ -6,8 +6,8 @@
 
 namespace attn::detail {
 
-/// The kernels of one instruction set and one width of tile, as pointers: the tile loop is compiled once and runs with any of them.
-/// Calls cost nothing next to a tile, which is tens of thousands of flops.
+/// The kernels of one instruction set and one width of tile, as pointers: the tile loop is compiled once and runs with
+/// any of them. Calls cost nothing next to a tile, which is tens of thousands of flops.
 template <class T>
 struct KernelSet {
   Index queries;  ///< in a tile
@@ -21,20 +21,26 @@ struct KernelSet {
 };
 
 // The text of the kernels takes on the instruction set of these functions, whatever the flags of the program.
-#define ATTN_KERNEL_SET(Name, kBytes, kRegisters, ...)                                                                                                      \
-  template <class T, int kVectors>                                                                                                                          \
-  struct Name {                                                                                                                                             \
-    using K = TileKernels<T, kBytes, kRegisters, kVectors>;                                                                                                 \
-    __VA_ARGS__ static void score(const TileMemory<T>& m, Rows<T> key, Index keys, Index head_dim) { K::score(m, key, keys, head_dim); }                    \
-    __VA_ARGS__ static void find_max(const TileMemory<T>& m, Index keys) { K::find_max(m, keys); }                                                          \
-    __VA_ARGS__ static bool softmax(const TileMemory<T>& m, Index keys) { return K::softmax(m, keys); }                                                     \
-    __VA_ARGS__ static void value(const TileMemory<T>& m, Rows<T> v, Index keys, Index v_dim, bool rescale) { K::value(m, v, keys, v_dim, rescale); }       \
-    __VA_ARGS__ static bool all_finite(Rows<T> v, Index keys, Index v_dim) { return K::all_finite(v, keys, v_dim); }                                        \
-    __VA_ARGS__ static void find_dropped(const TileMemory<T>& m, Index keys) { K::find_dropped(m, keys); }                                                  \
-    __VA_ARGS__ static void value_by_selection(const TileMemory<T>& m, Rows<T> v, Index keys, Index v_dim) { K::value_by_selection(m, v, keys, v_dim); }    \
-    static constexpr KernelSet<T> set() {                                                                                                                   \
-      return {K::kQueries, score, find_max, softmax, value, all_finite, find_dropped, value_by_selection};                                                  \
-    }                                                                                                                                                       \
+#define ATTN_KERNEL_SET(Name, kBytes, kRegisters, ...)                                                               \
+  template <class T, int kVectors>                                                                                   \
+  struct Name {                                                                                                      \
+    using K = TileKernels<T, kBytes, kRegisters, kVectors>;                                                          \
+    __VA_ARGS__ static void score(const TileMemory<T>& m, Rows<T> key, Index keys, Index head_dim) {                 \
+      K::score(m, key, keys, head_dim);                                                                              \
+    }                                                                                                                \
+    __VA_ARGS__ static void find_max(const TileMemory<T>& m, Index keys) { K::find_max(m, keys); }                   \
+    __VA_ARGS__ static bool softmax(const TileMemory<T>& m, Index keys) { return K::softmax(m, keys); }              \
+    __VA_ARGS__ static void value(const TileMemory<T>& m, Rows<T> v, Index keys, Index v_dim, bool rescale) {        \
+      K::value(m, v, keys, v_dim, rescale);                                                                          \
+    }                                                                                                                \
+    __VA_ARGS__ static bool all_finite(Rows<T> v, Index keys, Index v_dim) { return K::all_finite(v, keys, v_dim); } \
+    __VA_ARGS__ static void find_dropped(const TileMemory<T>& m, Index keys) { K::find_dropped(m, keys); }           \
+    __VA_ARGS__ static void value_by_selection(const TileMemory<T>& m, Rows<T> v, Index keys, Index v_dim) {         \
+      K::value_by_selection(m, v, keys, v_dim);                                                                      \
+    }                                                                                                                \
+    static constexpr KernelSet<T> set() {                                                                            \
+      return {K::kQueries, score, find_max, softmax, value, all_finite, find_dropped, value_by_selection};           \
+    }                                                                                                                \
   }
 
 ATTN_KERNEL_SET(GenericKernels, 16, 16, );
@@ -50,19 +56,22 @@ const KernelSet<T>* kernel_sets(Isa isa) {
 #if ATTN_X86
   if constexpr (Simd<T, 16>::kVector) {
     if (isa == Isa::avx512) {
-      static constexpr KernelSet<T> sets[] = {Avx512Kernels<T, 1>::set(), Avx512Kernels<T, 2>::set(), Avx512Kernels<T, 3>::set()};
+      static constexpr KernelSet<T> sets[] = {Avx512Kernels<T, 1>::set(), Avx512Kernels<T, 2>::set(),
+                                              Avx512Kernels<T, 3>::set()};
       return sets;
     }
     if constexpr (kPromisedIsa <= Isa::avx2) {
       if (isa == Isa::avx2) {
-        static constexpr KernelSet<T> sets[] = {Avx2Kernels<T, 1>::set(), Avx2Kernels<T, 2>::set(), Avx2Kernels<T, 3>::set()};
+        static constexpr KernelSet<T> sets[] = {Avx2Kernels<T, 1>::set(), Avx2Kernels<T, 2>::set(),
+                                                Avx2Kernels<T, 3>::set()};
         return sets;
       }
     }
   }
 #endif
   if constexpr (kPromisedIsa == Isa::generic || !Simd<T, 16>::kVector) {
-    static constexpr KernelSet<T> sets[] = {GenericKernels<T, 1>::set(), GenericKernels<T, 2>::set(), GenericKernels<T, 3>::set()};
+    static constexpr KernelSet<T> sets[] = {GenericKernels<T, 1>::set(), GenericKernels<T, 2>::set(),
+                                            GenericKernels<T, 3>::set()};
     return sets;
   }
   (void)isa;

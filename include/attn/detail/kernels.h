@@ -1,27 +1,30 @@
 // Layer 2: the kernels of one tile, one text for all instruction sets.
 //
-// Lanes run over queries. A tile holds kVectors vectors of queries, everything else is broadcast into them one number at a time:
+// Lanes run over queries. A tile holds kVectors vectors of queries, everything else is broadcast into them one number
+// at a time:
 //
 //     query   (head_dim, queries)   scaled, transposed once per tile of queries
 //     scores  (keys, queries)       then, in place, the weights
 //     out     (v_dim, queries)      not yet divided by the sum
 //
-// so that row maximum, sum and rescaling are lane-wise, and keys and values are read in place, row by row, without packing.
-// Register tiles: 3 vectors of queries x 8 keys need 24 sums + 3 + 1 of 32 registers, 3 x 4 need 12 + 3 + 1 of 16; both have more independent sums
-// than the 8 to 10 that two FMA units with a latency of 4 or 5 keep busy.
+// so that row maximum, sum and rescaling are lane-wise, and keys and values are read in place, row by row, without
+// packing. Register tiles: 3 vectors of queries x 8 keys need 24 sums + 3 + 1 of 32 registers, 3 x 4 need 12 + 3 + 1 of
+// 16; both have more independent sums than the 8 to 10 that two FMA units with a latency of 4 or 5 keep busy.
 #pragma once
 
 #include "attn/detail/simd.h"
 
 namespace attn::detail {
 
-/// Keys in a tile: long enough to amortise the passes over `out`, short enough for query, scores and out to stay in the L1 cache at head_dim 64.
+/// Keys in a tile: long enough to amortise the passes over `out`, short enough for query, scores and out to stay in the
+/// L1 cache at head_dim 64.
 constexpr Index kKeyTile = 64;
 
 /// Most vectors of queries in a tile.
 constexpr int kMaxVectors = 3;
 
-/// Rows of keys (score tile) or columns of values (value tile) that a kernel reads at a time. Buffers are padded to a multiple of the largest.
+/// Rows of keys (score tile) or columns of values (value tile) that a kernel reads at a time. Buffers are padded to a
+/// multiple of the largest.
 constexpr Index kMaxRows = 8;
 constexpr Index padded_rows(Index n) { return (n + kMaxRows - 1) / kMaxRows * kMaxRows; }
 
@@ -34,11 +37,11 @@ struct TileMemory {
   T* query;
   T* scores;
   T* out;
-  T* max;        ///< of each query's scores so far, in units of log2
-  T* sum;        ///< of 2^(score - max) so far
-  T* tile_max;   ///< of the scores of the present tile
-  T* rescale;    ///< 2^(old max - new max)
-  bool* dropped; ///< (keys, queries), only used next to values that are not finite
+  T* max;         ///< of each query's scores so far, in units of log2
+  T* sum;         ///< of 2^(score - max) so far
+  T* tile_max;    ///< of the scores of the present tile
+  T* rescale;     ///< 2^(old max - new max)
+  bool* dropped;  ///< (keys, queries), only used next to values that are not finite
 };
 
 /// Rows of keys or values in the user's memory, their elements next to each other.
@@ -58,8 +61,12 @@ struct TileKernels {
 
   /// scores = keys * query, and the maximum over the keys of each query.
   static ATTN_INLINE void score(const TileMemory<T>& m, Rows<T> key, Index keys, Index head_dim) {
-    Array<Vec, kVectors> max;
-    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::splat(max[v], -std::numeric_limits<T>::infinity());
+    // The maximum waits in memory while the product runs: the register tile leaves no room for it.
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+      Vec lowest;
+      S::splat(lowest, -std::numeric_limits<T>::infinity());
+      S::store(m.tile_max + v * kLanes, lowest);
+    }
     for (Index j = 0; j < keys; j += kRows) {
       // Past the end the last key stands in: it changes no maximum, and nobody reads its scores.
       Array<const T*, kRows> row;
@@ -69,19 +76,20 @@ struct TileKernels {
         Array<Vec, kVectors> q;
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(q[v], m.query + d * kQueries + v * kLanes);
         ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
-          Vec k;
-          S::splat(k, row[a][d]);
-          ATTN_UNROLL for (int v = 0; v < kVectors; ++v) sum[a][v] += q[v] * k;
+          const T k = row[a][d];
+          ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::add_product(sum[a][v], q[v], k);
         }
       }
-      ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
-        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-          S::max_with(max[v], sum[a][v]);
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+        Vec max;
+        S::load(max, m.tile_max + v * kLanes);
+        ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+          S::max_with(max, sum[a][v]);
           S::store(m.scores + (j + a) * kQueries + v * kLanes, sum[a][v]);
         }
+        S::store(m.tile_max + v * kLanes, max);
       }
     }
-    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(m.tile_max + v * kLanes, max[v]);
   }
 
   /// tile_max from the scores in memory, after mods changed them.
@@ -97,8 +105,8 @@ struct TileKernels {
     }
   }
 
-  /// One step of the online softmax (Milakov & Gimelshein 2018, algorithm 3): scores become weights, max, sum and rescale are brought up to date.
-  /// Returns whether any maximum moved, so that `out` must be rescaled.
+  /// One step of the online softmax (Milakov & Gimelshein 2018, algorithm 3): scores become weights, max, sum and
+  /// rescale are brought up to date. Returns whether any maximum moved, so that `out` must be rescaled.
   static ATTN_INLINE bool softmax(const TileMemory<T>& m, Index keys) {
     Vec infinity;
     Array<Vec, kVectors> max, sum;
@@ -111,7 +119,8 @@ struct TileKernels {
       S::max_with(max[v], old);
       S::store(m.max + v * kLanes, max[v]);
       moved |= S::any_differs(max[v], old);
-      // A query that has kept no key yet has max -inf, and -inf - -inf is NaN: measure from 0 instead, 2^-inf is the right weight.
+      // A query that has kept no key yet has max -inf, and -inf - -inf is NaN: measure from 0 instead, 2^-inf is the
+      // right weight.
       max[v] = max[v] == -infinity ? Vec{} : max[v];
       Vec rescale = old - max[v];
       S::exp2(rescale);
@@ -154,9 +163,8 @@ struct TileKernels {
         Array<Vec, kVectors> w;
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(w[v], m.scores + j * kQueries + v * kLanes);
         ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
-          Vec x;
-          S::splat(x, column[a][j * value.stride]);
-          ATTN_UNROLL for (int v = 0; v < kVectors; ++v) sum[a][v] += w[v] * x;
+          const T x = column[a][j * value.stride];
+          ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::add_product(sum[a][v], w[v], x);
         }
       }
       ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
@@ -186,7 +194,8 @@ struct TileKernels {
     for (Index i = 0; i < keys * kQueries; ++i) m.dropped[i] = m.scores[i] == -std::numeric_limits<T>::infinity();
   }
 
-  /// As value(), but a dropped pair is not even multiplied: 0 * NaN is NaN. Slow, and only needed where a value is not finite.
+  /// As value(), but a dropped pair is not even multiplied: 0 * NaN is NaN. Slow, and only needed where a value is not
+  /// finite.
   static ATTN_INLINE void value_by_selection(const TileMemory<T>& m, Rows<T> value, Index keys, Index v_dim) {
     for (Index c = 0; c < v_dim; ++c) {
       T* out = m.out + c * kQueries;

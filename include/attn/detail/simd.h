@@ -1,7 +1,8 @@
 // Layer 1: vectors of lanes in the compilers' own vector extension: one text for all instruction sets.
 //
-// The functions here are forced inline and pass vectors by reference, so they take on the instruction set of the function they end up in, whose
-// `target` attribute decides (see detail/kernel_set.h). A vector passed by value would have no agreed calling convention.
+// The functions here are forced inline and pass vectors by reference, so they take on the instruction set of the
+// function they end up in, whose `target` attribute decides (see detail/kernel_set.h). A vector passed by value would
+// have no agreed calling convention.
 #pragma once
 
 #include <cmath>
@@ -25,19 +26,26 @@ struct Simd {
   template <class U, bool = kVector>
   struct VectorOf {
     using type = U;
+    using InMemory = U;
   };
   template <class U>
   struct VectorOf<U, true> {
     typedef U type __attribute__((vector_size(Bytes)));
+    typedef U InMemory __attribute__((vector_size(Bytes), aligned(alignof(U)), may_alias));
   };
   using Vec = typename VectorOf<T>::type;
+  using InMemory = typename VectorOf<T>::InMemory;  // unaligned, and allowed to alias the numbers
   using Int = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
   using IntVec = typename VectorOf<Int>::type;
 
-  static ATTN_INLINE void load(Vec& x, const T* from) { __builtin_memcpy(&x, from, sizeof(x)); }
-  static ATTN_INLINE void store(T* to, const Vec& x) { __builtin_memcpy(to, &x, sizeof(x)); }
-  // x - 0 is x for every x, so compilers drop the subtraction; 0 + x is not (x = -0) and costs an instruction.
-  static ATTN_INLINE void splat(Vec& x, T value) { x = value - Vec{}; }
+  // Through a pointer and not memcpy, which makes g++ 12 keep the vector on the stack.
+  static ATTN_INLINE void load(Vec& x, const T* from) { x = *reinterpret_cast<const InMemory*>(from); }
+  static ATTN_INLINE void store(T* to, const Vec& x) { *reinterpret_cast<InMemory*>(to) = x; }
+  static ATTN_INLINE void splat(Vec& x, T value) { x = Vec{} + value; }
+
+  /// sum += x * y in every lane. The scalar must meet the vector in an operation: g++ 12 spells out a vector that is
+  /// only made of copies of a scalar lane by lane when the function, before it is inlined, lacks the instruction set.
+  static ATTN_INLINE void add_product(Vec& sum, const Vec& x, T y) { sum += x * y; }
   static ATTN_INLINE void max_with(Vec& x, const Vec& y) { x = x > y ? x : y; }
 
   /// Is x != y in any lane? True also where one is NaN.
@@ -56,12 +64,15 @@ struct Simd {
   static ATTN_INLINE void exp2(Vec& x) {
     if constexpr (kVector) {
       using C = Exp2Constants<T>;
-      // Adding 1.5 * 2^mantissa rounds x to an integer in the low bits; the exponent bias rides along, so that shifting those bits up gives 2^n.
+      // Adding 1.5 * 2^mantissa rounds x to an integer in the low bits; the exponent bias rides along, so that shifting
+      // those bits up gives 2^n.
       const Vec shifted = x + C::kRound;
       const Vec f = x - (shifted - C::kRound);
       Vec p = f * C::kPolynomial[C::kDegree] + C::kPolynomial[C::kDegree - 1];
       ATTN_UNROLL for (int i = C::kDegree - 2; i >= 0; --i) p = p * f + C::kPolynomial[i];
-      const Vec r = p * (Vec)((IntVec)shifted << C::kMantissaBits);  // a product, because adding to the bits of a NaN could make a number of it
+      const Vec r =
+          p * (Vec)((IntVec)shifted
+                    << C::kMantissaBits);  // a product, because adding to the bits of a NaN could make a number of it
       x = x < C::kSmallest ? Vec{} : r;
     } else {
       x = std::exp2(x);
@@ -69,24 +80,27 @@ struct Simd {
   }
 
  private:
-  // Minimax polynomials for 2^f on [-1/2, 1/2], relative error, by the Remez exchange. The error is well below the rounding of the evaluation:
-  // 1.9e-9 (degree 6, float) and 3e-18 (degree 11, double). One degree less, 7.5e-8, is visible in float; the speed gained was within the noise.
+  // Minimax polynomials for 2^f on [-1/2, 1/2], relative error, by the Remez exchange. The error is well below the
+  // rounding of the evaluation: 1.9e-9 (degree 6, float) and 3e-18 (degree 11, double). One degree less, 7.5e-8, is
+  // visible in float; the speed gained was within the noise.
   template <class F, class = void>
   struct Exp2Constants;
   template <class Unused>
   struct Exp2Constants<float, Unused> {
     static constexpr int kMantissaBits = 23, kDegree = 6;
     static constexpr float kRound = 12582912.0f + 127.0f, kSmallest = -126.0f;
-    static constexpr float kPolynomial[] = {1.0000000005541663f,   0.69314720573725267f,  0.24022646890639572f,   0.055503287769976638f,
-                                            0.0096184889565227916f, 0.0013399931209474140f, 0.00015345812158740182f};
+    static constexpr float kPolynomial[] = {1.0000000005541663f,    0.69314720573725267f,   0.24022646890639572f,
+                                            0.055503287769976638f,  0.0096184889565227916f, 0.0013399931209474140f,
+                                            0.00015345812158740182f};
   };
   template <class Unused>
   struct Exp2Constants<double, Unused> {
     static constexpr int kMantissaBits = 52, kDegree = 11;
     static constexpr double kRound = 6755399441055744.0 + 1023.0, kSmallest = -1022.0;
-    static constexpr double kPolynomial[] = {0.9999999999999999971,   0.69314718055994533046,  0.24022650695910156205, 0.055504108664819921483,
-                                             0.0096181291075883350833, 0.0013333558146789950323, 0.00015403530462514613026, 1.52527334899608046e-5,
-                                             1.3215433089594629037e-6, 1.0178198033328527662e-7, 7.0741056262456593708e-9, 4.4352809446103361611e-10};
+    static constexpr double kPolynomial[] = {
+        0.9999999999999999971,    0.69314718055994533046,   0.24022650695910156205,    0.055504108664819921483,
+        0.0096181291075883350833, 0.0013333558146789950323, 0.00015403530462514613026, 1.52527334899608046e-5,
+        1.3215433089594629037e-6, 1.0178198033328527662e-7, 7.0741056262456593708e-9,  4.4352809446103361611e-10};
   };
 };
 

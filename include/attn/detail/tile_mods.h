@@ -7,8 +7,8 @@
 
 namespace attn::detail {
 
-/// The interface between the tile loop, which is compiled once for each scalar type, and the mods, which are compiled into apply().
-/// One virtual call a tile costs nothing; one a pair would cost everything.
+/// The interface between the tile loop, which is compiled once for each scalar type, and the mods, which are compiled
+/// into apply(). One virtual call a tile costs nothing; one a pair would cost everything.
 template <class T>
 class TileMods {
  public:
@@ -22,7 +22,8 @@ class TileMods {
   /// Does a tile whose pairs are all kept still have its scores changed?
   virtual bool has_scores() const = 0;
 
-  /// Replaces scores[key * stride + query] of the tile's pairs by the modded ones, times `factor`; -inf for dropped pairs if `masked`.
+  /// Replaces scores[key * stride + query] of the tile's pairs by the modded ones, times `factor`; -inf for dropped
+  /// pairs if `masked`.
   virtual void apply(T* scores, Index stride, const Tile& tile, T factor, bool masked) const = 0;
 };
 
