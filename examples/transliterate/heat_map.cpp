@@ -137,7 +137,7 @@ void draw_panel(std::ostream& out, const Panel& panel, double x, double y, int c
   const double left = x + kRowLabels, top = y + kPanelTitle + kColumnLabels;
   const double half = cell / 2.0;
   const int letter_size = cell == kLargeCell ? 20 : 15;
-  const auto size_of = [&](const std::string& label) { return label.size() > 4 || label == "end" ? 11 : letter_size; };
+  const auto size_of = [&](const std::string& label) { return letters_of(label).size() > 2 ? 11 : letter_size; };
 
   for (std::size_t t = 0; t < panel.target.size(); ++t) {
     const std::string label = label_of(panel.target[t]);
@@ -158,9 +158,9 @@ void draw_panel(std::ostream& out, const Panel& panel, double x, double y, int c
       out << "<rect x=\"" << cx << "\" y=\"" << cy << "\" width=\"" << cell << "\" height=\"" << cell << "\" fill=\""
           << hex(color_at(w / scale)) << "\" stroke=\"#ffffff\"><title>" << escaped(label_of(panel.source[s])) << " : "
           << escaped(label_of(panel.target[t])) << " = " << number(w) << "</title></rect>\n";
-      // Numbers that would be rounded to nothing only clutter.
+      // Numbers that would be rounded to nothing only clutter. From 0.6 of the scale on, white has the better contrast.
       if (cell == kLargeCell && w >= 0.01)
-        out << Text{number(w), cx + half, cy + half + 4, 11, "middle", w / scale > 0.55 ? "#ffffff" : kInk};
+        out << Text{number(w), cx + half, cy + half + 4, 11, "middle", w / scale >= 0.6 ? "#ffffff" : kInk};
     }
 }
 

@@ -1,0 +1,15 @@
+# The parts of transliterate but its main(), as a library that the test links as well.
+include_guard(GLOBAL)
+
+add_library(
+  attn_transliterate STATIC EXCLUDE_FROM_ALL
+  ${CMAKE_CURRENT_LIST_DIR}/decode.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/heat_map.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/layers.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/model_file.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/transformer.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/utf8.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/vocabulary.cpp)
+target_include_directories(attn_transliterate PUBLIC ${CMAKE_CURRENT_LIST_DIR})
+target_link_libraries(attn_transliterate PUBLIC attn_development)
+set_target_properties(attn_transliterate PROPERTIES CXX_EXTENSIONS OFF)
