@@ -1,0 +1,15 @@
+// expect: attn::bind_mod: the lambda must return what mask_mod or score_mod returns
+#include <attn/attn.h>
+
+int main() {
+  const Eigen::MatrixXf x(2, 4);
+  const auto first_half = [](const attn::Problem& c) {
+    const auto keep = [n = c.kv_len / 2](auto p) { return p.kv < n; };
+#ifdef ATTN_KO
+    return keep;
+#else
+    return attn::mask_mod(keep);
+#endif
+  };
+  attn::attention(x, x, x, attn::bind_mod(first_half));
+}

@@ -1,0 +1,12 @@
+// expect: attn: query, key and value must hold the scalar type T of MultiHeadAttention<T>; convert with
+#include <attn/attn.h>
+
+int main() {
+  const attn::MultiHeadAttention<float> layer({.embed_dim = 4, .heads = 2});
+  const Eigen::MatrixXd x(2, 4);
+#ifdef ATTN_KO
+  layer(x, x, x);
+#else
+  layer(x.cast<float>(), x.cast<float>(), x.cast<float>());
+#endif
+}
