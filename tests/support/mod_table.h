@@ -202,6 +202,10 @@ inline auto lambda_distance() {
   });
 }
 
+inline Real lambda_distance_by_hand(Real x, const Pair& p) {
+  return x - Real((p.q - p.kv) % 5) / 8 + Real(p.head) / 2 - Real(p.batch) / 4;
+}
+
 /// The table: a tuple of Rows, one entry for each type of mod.
 inline auto mod_table(const Setting& s) {
   return std::tuple{
@@ -226,9 +230,7 @@ inline auto mod_table(const Setting& s) {
       mask("lambda documents", lambda_documents(), [](const Pair& p) { return p.kv / 7 <= p.q / 7; }),
       mask("lambda sink", lambda_sink(), [](const Pair& p) { return p.kv <= 2 || (p.q >= p.kv && p.q < p.kv + 20); }),
       mask("bound not last", bound_not_last(), [n = s.sizes.kv_len](const Pair& p) { return p.kv != n - 1; }),
-      score(
-          "lambda distance", lambda_distance(),
-          [](Real x, const Pair& p) { return x - Real((p.q - p.kv) % 5) / 8 + Real(p.head) / 2 - Real(p.batch) / 4; }),
+      score("lambda distance", lambda_distance(), lambda_distance_by_hand),
   };
 }
 

@@ -48,8 +48,16 @@ Computed<T> naive(Arguments<T>& a, const M& mods = {}, const attn::Options& opti
   return {plain(r.out), plain(r.lse)};
 }
 
-inline attn::Options options_of(const Numbers& numbers, const attn::Executor& executor = attn::serial()) {
-  return {.scale = numbers.scale, .q_offset = numbers.q_offset, .executor = executor};
+inline attn::Options options_of(const Numbers& numbers) {
+  return {.scale = numbers.scale, .q_offset = numbers.q_offset, .executor = attn::serial()};
+}
+
+/// Those that can run here.
+inline std::vector<attn::Isa> instruction_sets() {
+  std::vector<attn::Isa> sets;
+  for (attn::Isa isa : {attn::Isa::generic, attn::Isa::avx2, attn::Isa::avx512})
+    if (attn::available(isa)) sets.push_back(isa);
+  return sets;
 }
 
 }  // namespace attn::test

@@ -64,7 +64,12 @@ void expect_right(Drawn<T>& drawn, const Row<M>& row) {
   const Computed<T> by_definition = naive(drawn.arguments, row.mod, options, &weights);
   expect_naive_close(truth, by_definition, drawn.sizes);
   expect_weights_close(truth, weights, drawn.sizes);
-  expect_close(truth, by_definition, flash(drawn.arguments, row.mod, options, drawn.out_layout));
+  for (Isa isa : instruction_sets()) {
+    SCOPED_TRACE(to_string(isa));
+    Options with_isa = options;
+    with_isa.isa = isa;
+    expect_close(truth, by_definition, flash(drawn.arguments, row.mod, with_isa, drawn.out_layout));
+  }
 }
 
 template <class T>

@@ -1,0 +1,188 @@
+// Every wrong call throws std::invalid_argument, says the numbers that do not fit, and has written nothing.
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "attn/attn.h"
+
+namespace {
+
+using namespace attn;
+using Numbers = std::vector<std::string>;
+
+constexpr float kUntouched = -77;
+
+template <class Call>
+void expect_refused(const char* what, const Numbers& numbers, const Call& call) {
+  try {
+    call();
+    ADD_FAILURE() << what << ": nothing was thrown";
+  } catch (const std::invalid_argument& e) {
+    const std::string message = e.what();
+    EXPECT_EQ(message.substr(0, 6), "attn: ") << what;
+    for (const std::string& number : numbers)
+      EXPECT_NE(message.find(number), std::string::npos) << what << ": no " << number << " in: " << message;
+  } catch (...) {
+    ADD_FAILURE() << what << ": threw something else";
+  }
+}
+
+Tensor<float, 4> tensor(const Shape<4>& shape) { return Tensor<float, 4>(shape); }
+
+/// All entry points refuse the call; `out` and `lse` of the caller's stay as they were.
+template <class M = Mods<>>
+void expect_all_refuse(const char* what, const Numbers& numbers, const Shape<4>& q_shape, const Shape<4>& k_shape,
+                       const Shape<4>& v_shape, const M& mods = {}, const Options& options = {}) {
+  const auto q = tensor(q_shape), k = tensor(k_shape), v = tensor(v_shape);
+  auto out = tensor({q_shape[0], q_shape[1], q_shape[2], v_shape[3]});
+  Tensor<float, 3> lse({q_shape[0], q_shape[1], q_shape[2]});
+  std::fill_n(out.data(), out.size(), kUntouched);
+  std::fill_n(lse.data(), lse.size(), kUntouched);
+  expect_refused(what, numbers, [&] { attention(q, k, v, mods, options); });
+  expect_refused(what, numbers, [&] { naive_attention(q, k, v, mods, options); });
+  expect_refused(what, numbers, [&] { attention_into(out, q, k, v, mods, options); });
+  expect_refused(what, numbers, [&] { attention_into(out, lse, q, k, v, mods, options); });
+  expect_refused(what, numbers, [&] { naive_attention_into(out, q, k, v, mods, options); });
+  for (Index i = 0; i < out.size(); ++i) ASSERT_EQ(out.data()[i], kUntouched) << what;
+  for (Index i = 0; i < lse.size(); ++i) ASSERT_EQ(lse.data()[i], kUntouched) << what;
+}
+
+// Sizes that occur nowhere else, so that a number in a message is that number.
+constexpr Shape<4> kQ{2, 6, 11, 13}, kK{2, 3, 17, 13}, kV{2, 3, 17, 19};
+
+TEST(BadInput, SizesThatDisagree) {
+  expect_all_refuse("batch of key", {"2", "5"}, kQ, {5, 3, 17, 13}, {5, 3, 17, 19});
+  expect_all_refuse("batch of value", {"2", "5"}, kQ, kK, {5, 3, 17, 19});
+  expect_all_refuse("heads of value", {"3", "7"}, kQ, kK, {2, 7, 17, 19});
+  expect_all_refuse("kv_len", {"17", "23"}, kQ, kK, {2, 3, 23, 19});
+  expect_all_refuse("head_dim", {"13", "29"}, kQ, {2, 3, 17, 29}, kV);
+}
+
+TEST(BadInput, HeadsThatDoNotDivide) {
+  expect_all_refuse("not a multiple", {"6", "4"}, kQ, {2, 4, 17, 13}, {2, 4, 17, 19});
+  expect_all_refuse("more key heads than query heads", {"6", "12"}, kQ, {2, 12, 17, 13}, {2, 12, 17, 19});
+  expect_all_refuse("no query heads", {"0", "3"}, {2, 0, 11, 13}, kK, kV);
+  expect_all_refuse("no key heads", {"6", "0"}, kQ, {2, 0, 17, 13}, {2, 0, 17, 19});
+  expect_all_refuse("no heads at all", {"0"}, {2, 0, 11, 13}, {2, 0, 17, 13}, {2, 0, 17, 19});
+}
+
+TEST(BadInput, HeadDimOfZero) { expect_all_refuse("head_dim 0", {"0"}, {2, 6, 11, 0}, {2, 3, 17, 0}, kV); }
+
+TEST(BadInput, Matrices) {
+  const Eigen::MatrixXf q(5, 8), k(7, 8), v(7, 3);
+  expect_refused("head_dim", {"8", "9"}, [&] { attention(q, Eigen::MatrixXf(7, 9), v); });
+  expect_refused("kv_len", {"7", "6"}, [&] { attention(q, k, Eigen::MatrixXf(6, 3)); });
+  expect_refused("naive head_dim", {"8", "9"}, [&] { naive_attention(q, Eigen::MatrixXf(7, 9), v); });
+  Eigen::MatrixXf out = Eigen::MatrixXf::Constant(3, 5, kUntouched);
+  expect_refused("transposed output", {"(1, 1, 3, 5)", "(1, 1, 5, 3)"}, [&] { attention_into(out, q, k, v); });
+  EXPECT_TRUE((out.array() == kUntouched).all());
+}
+
+TEST(BadInput, Outputs) {
+  const auto q = tensor(kQ), k = tensor(kK), v = tensor(kV);
+  for (const Shape<4>& shape :
+       {Shape<4>{1, 6, 11, 19}, Shape<4>{2, 3, 11, 19}, Shape<4>{2, 6, 17, 19}, Shape<4>{2, 6, 11, 13}}) {
+    auto out = tensor(shape);
+    std::fill_n(out.data(), out.size(), kUntouched);
+    const Numbers numbers{detail::text<4>(shape), "(2, 6, 11, 19)"};
+    expect_refused("out", numbers, [&] { attention_into(out, q, k, v); });
+    expect_refused("out", numbers, [&] { naive_attention_into(out, q, k, v); });
+    for (Index i = 0; i < out.size(); ++i) ASSERT_EQ(out.data()[i], kUntouched);
+  }
+  auto out = tensor({2, 6, 11, 19});
+  std::fill_n(out.data(), out.size(), kUntouched);
+  for (const Shape<3>& shape : {Shape<3>{1, 6, 11}, Shape<3>{2, 3, 11}, Shape<3>{2, 6, 17}}) {
+    Tensor<float, 3> lse(shape);
+    expect_refused("lse", {detail::text<3>(shape), "(2, 6, 11)"}, [&] { attention_into(out, lse, q, k, v); });
+  }
+  for (Index i = 0; i < out.size(); ++i) ASSERT_EQ(out.data()[i], kUntouched);
+}
+
+TEST(BadInput, Scale) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  expect_all_refuse("infinite", {"inf"}, kQ, kK, kV, full(), {.scale = kInf});
+  expect_all_refuse("minus infinite", {"-inf"}, kQ, kK, kV, full(), {.scale = -kInf});
+  expect_all_refuse("not a number", {"nan"}, kQ, kK, kV, full(), {.scale = std::numeric_limits<double>::quiet_NaN()});
+}
+
+TEST(BadInput, Views) {
+  float* const null = nullptr;
+  float one = 0;
+  expect_refused("null", {"30"}, [&] { TensorView<float, 2>(null, {5, 6}); });
+  expect_refused("null bhsd", {"2310"}, [&] { bhsd(null, 2, 3, 5, 77); });
+  expect_refused("null bshd", {"2310"}, [&] { bshd(null, 2, 5, 3, 77); });
+  expect_refused("negative size", {"-4"}, [&] { TensorView<float, 3>(&one, {1, -4, 0}); });
+  expect_refused("negative bhsd", {"-3"}, [&] { bhsd(&one, 1, 1, -3, 1); });
+  expect_refused("negative bshd", {"-7"}, [&] { bshd(&one, -7, 1, 1, 1); });
+  expect_refused("negative tensor", {"-9"}, [&] { Tensor<float, 2>({3, -9}); });
+  EXPECT_NO_THROW((TensorView<float, 2>(null, {5, 0})));
+  EXPECT_NO_THROW((Tensor<float, 2>({0, 7})));
+}
+
+TEST(BadInput, KeyLengths) {
+  expect_all_refuse("too few", {"1", "2"}, kQ, kK, kV, key_lengths({3}));
+  expect_all_refuse("too many", {"3", "2"}, kQ, kK, kV, key_lengths({3, 3, 3}));
+  expect_all_refuse("none", {"0", "2"}, kQ, kK, kV, key_lengths(std::vector<int>{}));
+  expect_all_refuse("negative", {"-1", "17"}, kQ, kK, kV, key_lengths({3, -1}));
+  expect_all_refuse("too long", {"18", "17"}, kQ, kK, kV, key_lengths({18, 3}));
+  expect_all_refuse("behind another mod", {"18", "17"}, kQ, kK, kV, causal() | softcap(3) | key_lengths({18, 3}));
+}
+
+TEST(BadInput, TensorsThatDoNotBroadcast) {
+  const char* want = "(2, 6, 11, 17)";
+  const auto refuse = [&](const auto& shape) {
+    constexpr int Rank = static_cast<int>(std::tuple_size_v<std::remove_cvref_t<decltype(shape)>>);
+    const Tensor<bool, Rank> mask(shape);
+    const Tensor<float, Rank> added(shape);
+    const Numbers numbers{detail::text<Rank>(shape), want};
+    expect_all_refuse("keep", numbers, kQ, kK, kV, keep(mask));
+    expect_all_refuse("drop", numbers, kQ, kK, kV, drop(mask));
+    expect_all_refuse("bias", numbers, kQ, kK, kV, bias(added));
+  };
+  refuse(Shape<1>{11});
+  refuse(Shape<2>{17, 11});
+  refuse(Shape<2>{2, 17});
+  refuse(Shape<3>{2, 11, 17});
+  refuse(Shape<3>{3, 11, 17});
+  refuse(Shape<4>{6, 2, 11, 17});
+  refuse(Shape<4>{2, 3, 11, 17});
+  refuse(Shape<4>{2, 6, 11, 0});
+  refuse(Shape<4>{2, 6, 11, 16});
+}
+
+TEST(BadInput, NumbersOfMods) {
+  expect_refused("window", {"-1", "5"}, [] { sliding_window(-1, 5); });
+  expect_refused("window", {"5", "-2"}, [] { sliding_window(5, -2); });
+  expect_refused("softcap 0", {"0"}, [] { softcap(0); });
+  expect_refused("softcap -3", {"-3"}, [] { softcap(-3); });
+  expect_refused("softcap NaN", {"nan"}, [] { softcap(std::numeric_limits<double>::quiet_NaN()); });
+  expect_refused("alibi_slopes", {"0"}, [] { alibi_slopes(0); });
+  expect_refused("alibi_slopes", {"-2"}, [] { alibi_slopes(-2); });
+  expect_all_refuse("too few slopes", {"5", "6"}, kQ, kK, kV, alibi(std::vector<double>(5)));
+  expect_all_refuse("too many slopes", {"7", "6"}, kQ, kK, kV, alibi(std::vector<double>(7)));
+}
+
+TEST(BadInput, InstructionSets) {
+  for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512})
+    if (!available(isa)) {
+      Options options;
+      options.isa = isa;
+      expect_refused("isa", {std::string(to_string(isa))},
+                     [&] { attention(tensor(kQ), tensor(kK), tensor(kV), full(), options); });
+    }
+  Options best;
+  best.isa = best_isa();
+  EXPECT_NO_THROW(attention(tensor(kQ), tensor(kK), tensor(kV), full(), best));
+}
+
+TEST(BadInput, TheSameCallsWithRightSizesAreTaken) {
+  const auto q = tensor(kQ), k = tensor(kK), v = tensor(kV);
+  auto out = tensor({2, 6, 11, 19});
+  Tensor<float, 3> lse({2, 6, 11});
+  EXPECT_NO_THROW(attention_into(out, lse, q, k, v, key_lengths({17, 0}) | alibi(alibi_slopes(6)) | sliding_window(0)));
+  EXPECT_NO_THROW(naive_attention_into(out, q, k, v, keep(Tensor<bool, 3>({6, 11, 1}))));
+}
+
+}  // namespace

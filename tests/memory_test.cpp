@@ -1,0 +1,111 @@
+// The flash path's memory is linear in the length: what it takes from the heap is counted, all of it.
+#include <cstdlib>
+
+#include "attn/attn.h"
+#include "support/allocations.h"
+
+#include <gtest/gtest.h>
+
+namespace attn::test {
+namespace {
+
+TEST(Memory, CountingSeesEveryKindOfAllocation) {
+  const auto expect = [](const char* what, const auto& call) {
+    const Allocations a = allocations_of(call);
+    EXPECT_GE(a.peak, 100000) << what;
+    EXPECT_LT(a.peak, 110000) << what;
+    EXPECT_LT(std::abs(a.in_use), 1000) << what;
+  };
+  static void* volatile p;  // so that no pair of allocation and release is optimised away
+  expect("new", [] { p = ::operator new(100000), ::operator delete(p); });
+  expect("aligned new",
+         [] { p = ::operator new(100000, std::align_val_t(64)), ::operator delete(p, std::align_val_t(64)); });
+  expect("malloc", [] { p = std::malloc(100000), std::free(p); });
+  expect("calloc", [] { p = std::calloc(1000, 100), std::free(p); });
+  expect("realloc", [] { p = std::realloc(std::malloc(10), 100000), std::free(p); });
+  expect("aligned_alloc", [] { p = std::aligned_alloc(64, 100032), std::free(p); });
+  expect("Eigen", [] {
+    Eigen::MatrixXf m(250, 100);
+    p = m.data();
+  });
+  expect("Tensor", [] {
+    Tensor<float, 1> t({25000});
+    p = t.data();
+  });
+}
+
+struct Arrays {
+  Tensor<float, 4> q, k, v, out;
+  Tensor<float, 3> lse;
+
+  explicit Arrays(Index n, Index dim = 64)
+      : q({1, 1, n, dim}), k({1, 1, n, dim}), v({1, 1, n, dim}), out({1, 1, n, dim}), lse({1, 1, n}) {
+    for (auto* t : {&q, &k, &v})
+      for (Index i = 0; i < t->size(); ++i) t->data()[i] = static_cast<float>(i * 7 % 31) / 31;
+  }
+};
+
+/// Peak beyond inputs and outputs, of a call into memory of the caller's.
+template <class M>
+std::ptrdiff_t extra_bytes(Index n, const M& mods, const Executor& executor) {
+  Arrays a(n);
+  attention_into(a.out, a.lse, a.q, a.k, a.v, mods, {.executor = executor});  // what is started once is started now
+  return allocations_of([&] { attention_into(a.out, a.lse, a.q, a.k, a.v, mods, {.executor = executor}); }).peak;
+}
+
+template <class M>
+void expect_linear(const char* what, const M& mods) {
+  for (const auto& [name, executor] : {std::pair{"serial", serial()}, std::pair{"3 threads", threads(3)}}) {
+    const std::ptrdiff_t half = extra_bytes(2048, mods, executor), whole = extra_bytes(4096, mods, executor);
+    const std::ptrdiff_t scores = 4096l * 4096l * static_cast<std::ptrdiff_t>(sizeof(float));
+    EXPECT_LE(whole, 2 * half + 4096) << what << ", " << name;
+    EXPECT_LT(whole, scores / 50) << what << ", " << name;
+    ::testing::Test::RecordProperty(std::string(what) + " " + name, std::to_string(whole));
+  }
+}
+
+TEST(Memory, FlashIsLinear) {
+  expect_linear("plain", full());
+  expect_linear("causal", causal());
+  expect_linear("masks and scores", causal() | softcap(5) | key_lengths({2000}) | alibi({0.5}));
+  expect_linear("lambda", mask_mod([](auto p) { return (p.q + p.kv) % 3 != 0; }));
+}
+
+TEST(Memory, OneThreadNeedsOneTile) {
+  // Queries, scores, output and a few rows of statistics of one tile: below 128 KiB at head_dim 64, whatever the
+  // length.
+  const std::ptrdiff_t small = extra_bytes(512, causal(), serial()), large = extra_bytes(4096, causal(), serial());
+  EXPECT_EQ(small, large);
+  EXPECT_LT(large, 128 * 1024);
+  RecordProperty("bytes", std::to_string(large));
+}
+
+TEST(Memory, AttentionTakesItsResultAndATile) {
+  const Arrays a(4096);
+  const auto taken = allocations_of([&] { attention(a.q, a.k, a.v, causal(), {.executor = serial()}); });
+  const std::ptrdiff_t result = 4096 * (64 + 1) * static_cast<std::ptrdiff_t>(sizeof(float));
+  EXPECT_LT(taken.peak, result + 128 * 1024);
+  EXPECT_LT(std::abs(taken.in_use), 1000);  // all given back
+}
+
+TEST(Memory, NaiveTakesAllScores) {
+  // The negative control: the same count sees the quadratic memory of the definition.
+  const Arrays a(1024);
+  const auto taken = allocations_of([&] { naive_attention(a.q, a.k, a.v, causal(), {.executor = serial()}); });
+  EXPECT_GT(taken.peak, 1024 * 1024 * static_cast<std::ptrdiff_t>(sizeof(float)));
+}
+
+TEST(Memory, ACallAllocatesOnce) {
+  // The tile's memory, and nothing for checks that pass: short calls are dominated by such things.
+  for (Index n : {1, 300, 3000}) {
+    Arrays a(n);
+    const Tensor<float, 1> added({n});
+    const auto mods = causal() | bias(added);
+    attention_into(a.out, a.lse, a.q, a.k, a.v, mods, {.executor = serial()});
+    EXPECT_EQ(allocations_of([&] { attention_into(a.out, a.lse, a.q, a.k, a.v, mods, {.executor = serial()}); }).calls,
+              1);
+  }
+}
+
+}  // namespace
+}  // namespace attn::test

@@ -1,0 +1,163 @@
+// Who runs the tasks must not matter: not for the bits, not for exceptions, not when calls nest or overlap.
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+
+#include "support/paths.h"
+
+namespace attn::test {
+namespace {
+
+/// Runs tasks from the last to the first, each under another worker number.
+class Backwards final : public Executor::Backend {
+ public:
+  int concurrency() const override { return 3; }
+  void run(Index tasks, TaskRef task) const override {
+    for (Index i = tasks; i-- > 0;) task(i, static_cast<int>(i % 3));
+  }
+};
+
+/// A new thread for each task, all at once.
+class ThreadPerTask final : public Executor::Backend {
+ public:
+  int concurrency() const override { return kMost; }
+  void run(Index tasks, TaskRef task) const override {
+    for (Index first = 0; first < tasks; first += kMost) {
+      std::vector<std::thread> running;
+      for (int worker = 0; worker < kMost && first + worker < tasks; ++worker)
+        running.emplace_back([=] { task(first + worker, worker); });
+      for (std::thread& t : running) t.join();
+    }
+  }
+
+ private:
+  static constexpr int kMost = 8;
+};
+
+std::vector<Executor> executors() {
+  return {serial(),
+          threads(),
+          threads(1),
+          threads(2),
+          threads(3),
+          threads(7),
+          Executor(std::make_shared<Backwards>()),
+          Executor(std::make_shared<ThreadPerTask>())};
+}
+
+TEST(Parallel, ResultsDoNotDependOnTheExecutor) {
+  Random random(1);
+  for (const Sizes& s : {Sizes{2, 4, 2, 100, 120, 16, 16}, Sizes{1, 1, 1, 300, 333, 9, 5}, Sizes{3, 5, 5, 1, 65, 8, 8},
+                         Sizes{1, 8, 1, 1, 1000, 64, 64}, Sizes{1, 1, 1, 2, 3, 1, 1}, Sizes{0, 1, 1, 2, 3, 1, 1}}) {
+    const Inputs in(s, random);
+    Arguments<float> a(in);
+    const auto mods = causal() | softcap(20);
+    const auto flash_serial = flash(a, mods, {.executor = serial()});
+    const auto naive_serial = naive(a, mods, {.executor = serial()});
+    int index = 0;
+    for (const Executor& executor : executors()) {
+      EXPECT_TRUE(same_bits(flash_serial, flash(a, mods, {.executor = executor}))) << "executor " << index << ", " << s;
+      EXPECT_TRUE(same_bits(naive_serial, naive(a, mods, {.executor = executor}))) << "executor " << index << ", " << s;
+      ++index;
+    }
+  }
+}
+
+TEST(Parallel, EveryTaskRunsOnceAndWorkersDoNotOverlap) {
+  for (const Executor& executor : executors())
+    for (Index tasks : {0, 1, 2, 5, 1000}) {
+      std::vector<std::atomic<int>> runs(static_cast<std::size_t>(tasks));
+      std::vector<std::atomic<int>> inside(static_cast<std::size_t>(executor.concurrency()));
+      std::atomic<bool> overlap{false};
+      executor.run(tasks, [&](Index task, int worker) {
+        ASSERT_TRUE(worker >= 0 && worker < executor.concurrency());
+        auto& count = inside[static_cast<std::size_t>(worker)];
+        if (++count != 1) overlap = true;
+        ++runs[static_cast<std::size_t>(task)];
+        --count;
+      });
+      EXPECT_FALSE(overlap);
+      for (const auto& n : runs) EXPECT_EQ(n, 1);
+    }
+}
+
+TEST(Parallel, CallsFromSeveralThreadsAreRight) {
+  Random random(2);
+  const Inputs in({2, 2, 1, 60, 70, 16, 16}, random);
+  Arguments<float> a(in);
+  const auto expected = flash(a, causal(), {.executor = serial()});
+  const auto expected_naive = naive(a, causal(), {.executor = serial()});
+  const Executor shared = threads(3);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 4; ++c)
+    callers.emplace_back([&, c] {
+      Arguments<float> own(in);
+      for (int i = 0; i < 25; ++i) {
+        const Options options{.executor = c % 2 == 0 ? shared : threads()};
+        wrong += !same_bits(expected, flash(own, causal(), options));
+        wrong += !same_bits(expected_naive, naive(own, causal(), options));
+      }
+    });
+  for (std::thread& t : callers) t.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Parallel, ACallInsideATaskIsRight) {
+  Random random(3);
+  const Inputs in({2, 2, 2, 40, 50, 8, 8}, random);
+  Arguments<float> a(in);
+  const auto expected = flash(a, causal(), {.executor = serial()});
+  for (const Executor& executor : executors()) {
+    std::atomic<int> wrong{0};
+    executor.run(6, [&](Index, int) {
+      Arguments<float> own(in);
+      wrong += !same_bits(expected, flash(own, causal(), {.executor = executor}));
+      wrong += !same_bits(expected, flash(own, causal()));
+    });
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+TEST(Parallel, AnExceptionOfAModReachesTheCaller) {
+  Random random(4);
+  const Inputs in({2, 3, 3, 50, 60, 8, 8}, random);
+  Arguments<float> a(in);
+  const auto bad_mask = mask_mod([](const Position& p) {
+    if (p.batch == 1 && p.head == 1 && p.q == 30 && p.kv == 17) throw std::runtime_error("pair (30, 17)");
+    return true;
+  });
+  const auto bad_score = score_mod([](auto x, const Position& p) {
+    if (p.q == 30 && p.kv == 17) throw std::runtime_error("pair (30, 17)");
+    return x;
+  });
+  const auto good = flash(a, causal(), {.executor = serial()});
+  const auto expect_throw = [](const auto& call) {
+    try {
+      call();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const std::runtime_error& e) {
+      EXPECT_STREQ(e.what(), "pair (30, 17)");
+    }
+  };
+  for (const Executor& executor : {serial(), threads(), threads(2), threads(3)})
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      const Options options{.executor = executor};
+      expect_throw([&] { flash(a, bad_mask, options); });
+      expect_throw([&] { flash(a, bad_score | causal(), options); });
+      expect_throw([&] { naive(a, bad_mask, options); });
+      expect_throw([&] { naive(a, bad_score | causal(), options); });
+      ASSERT_TRUE(same_bits(good, flash(a, causal(), options)));  // and the library goes on working
+    }
+}
+
+TEST(Parallel, ManyPoolsComeAndGo) {
+  Random random(5);
+  const Inputs in({1, 4, 4, 20, 20, 4, 4}, random);
+  Arguments<float> a(in);
+  const auto expected = flash(a);
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(same_bits(expected, flash(a, full(), {.executor = threads(1 + i % 4)})));
+}
+
+}  // namespace
+}  // namespace attn::test

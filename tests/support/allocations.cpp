@@ -1,0 +1,82 @@
+#include "allocations.h"
+
+#include <malloc.h>
+
+#include <atomic>
+#include <cerrno>
+
+namespace attn::test {
+namespace {
+
+std::atomic<std::ptrdiff_t> in_use{0}, peak{0}, calls{0};
+
+void taken(std::size_t bytes) {
+  const std::ptrdiff_t now = in_use += static_cast<std::ptrdiff_t>(bytes);
+  ++calls;
+  std::ptrdiff_t highest = peak;
+  while (now > highest && !peak.compare_exchange_weak(highest, now)) {
+  }
+}
+
+void given_back(std::size_t bytes) { in_use -= static_cast<std::ptrdiff_t>(bytes); }
+
+}  // namespace
+
+void restart_counting() { in_use = peak = calls = 0; }
+Allocations allocations() { return {in_use, peak, calls}; }
+
+}  // namespace attn::test
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ATTN_TEST_ASAN 1
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define ATTN_TEST_ASAN 1
+#endif
+
+#ifdef ATTN_TEST_ASAN
+
+// The sanitizer has its own heap and tells of every block.
+extern "C" {
+std::size_t __sanitizer_get_allocated_size(const volatile void*);
+void __sanitizer_malloc_hook(const volatile void*, std::size_t bytes) { attn::test::taken(bytes); }
+void __sanitizer_free_hook(const volatile void* p) {
+  if (p) attn::test::given_back(__sanitizer_get_allocated_size(p));
+}
+}
+
+#else
+
+// The C library's heap under its second names; operator new goes through malloc and aligned_alloc.
+extern "C" {
+void* __libc_malloc(std::size_t);
+void* __libc_calloc(std::size_t, std::size_t);
+void* __libc_realloc(void*, std::size_t);
+void* __libc_memalign(std::size_t, std::size_t);
+void __libc_free(void*);
+
+static void* counted(void* p) noexcept {
+  if (p) attn::test::taken(malloc_usable_size(p));
+  return p;
+}
+
+void* malloc(std::size_t bytes) noexcept { return counted(__libc_malloc(bytes)); }
+void* calloc(std::size_t count, std::size_t bytes) noexcept { return counted(__libc_calloc(count, bytes)); }
+void* memalign(std::size_t alignment, std::size_t bytes) noexcept { return counted(__libc_memalign(alignment, bytes)); }
+void* aligned_alloc(std::size_t alignment, std::size_t bytes) noexcept { return memalign(alignment, bytes); }
+int posix_memalign(void** to, std::size_t alignment, std::size_t bytes) noexcept {
+  *to = memalign(alignment, bytes);
+  return *to ? 0 : ENOMEM;
+}
+void free(void* p) noexcept {
+  if (p) attn::test::given_back(malloc_usable_size(p));
+  __libc_free(p);
+}
+void* realloc(void* p, std::size_t bytes) noexcept {
+  if (p) attn::test::given_back(malloc_usable_size(p));
+  return counted(__libc_realloc(p, bytes));
+}
+}
+
+#endif
