@@ -1,0 +1,112 @@
+// onnx_runner [FOLDER [AT_LEAST]]
+//
+// Runs every case of FOLDER through the naive and the flash path: one line for each, PASS, FAIL or WAITS for a feature
+// that the library does not have yet, and a total. FOLDER holds cases/<name>/manifest.txt and INDEX.txt with one line
+// for each case; default: the environment variable ATTN_CONFORMANCE_DIR, else the folder known when this was compiled.
+//
+// Exit code 0: all that ran passed. 1: a case failed or is missing, or fewer than AT_LEAST passed. 77: there is no such
+// folder.
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "onnx_attention.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace attn::test;
+
+/// What a case needs that is not there; empty if it can run.
+std::string waits_for(const Case& c) {
+  if (c.op == "RotaryEmbedding") return "rotary embedding";
+  for (const auto& [name, array] : c.inputs) {
+    if (array.dtype == DType::f16) return "half precision (f16)";
+    if (array.dtype == DType::bf16) return "half precision (bf16)";
+  }
+  const double precision = c.attr("softmax_precision", 1);  // a number of ONNX's list of types
+  if (precision == 10 || precision == 16) return "half precision (softmax)";
+  return "";
+}
+
+void run(const Case& c, Comparison& comparison) {
+  constexpr double kDouble = 11;  // in ONNX's list of types
+  if (c.op == "Softmax")
+    run_softmax(c, comparison);
+  else if (c.op != "Attention")
+    throw std::runtime_error("unknown operator '" + c.op + "'");
+  else if (c.attr("softmax_precision", 1) == kDouble || c.input("Q").dtype == DType::f64)
+    OnnxAttention<double>(c).run(comparison);
+  else
+    OnnxAttention<float>(c).run(comparison);
+}
+
+struct Total {
+  int passed = 0, failed = 0, waiting = 0;
+};
+
+void report(const fs::path& folder, Total& total) {
+  const std::string name = folder.filename().string();
+  const auto line = [&](int& count, const char* verdict, const std::string& detail) {
+    ++count;
+    std::printf("%-5s %-75s %s\n", verdict, name.c_str(), detail.c_str());
+  };
+  try {
+    const Case c = read_case(folder);
+    if (const std::string feature = waits_for(c); !feature.empty())
+      return line(total.waiting, "WAITS", "for " + feature);
+    Comparison comparison(c);
+    run(c, comparison);
+    char error[64];
+    std::snprintf(error, sizeof error, "largest error %.1e", comparison.largest());
+    if (comparison.failure().empty())
+      line(total.passed, "PASS", error);
+    else
+      line(total.failed, "FAIL", comparison.failure() + ", " + error);
+  } catch (const std::exception& e) {
+    line(total.failed, "FAIL", e.what());
+  }
+}
+
+/// The first word of each line.
+std::vector<std::string> names_in(const fs::path& index) {
+  std::ifstream in(index);
+  std::vector<std::string> names;
+  for (std::string text; std::getline(in, text);) {
+    std::istringstream words(text);
+    if (std::string name; words >> name) names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const char* from_environment = std::getenv("ATTN_CONFORMANCE_DIR");
+  const fs::path folder = argc > 1           ? argv[1]
+                          : from_environment ? from_environment
+                                             : ATTN_SHARED_DIR "/conformance/onnx";
+  const int at_least = argc > 2 ? std::atoi(argv[2]) : 1;
+  if (!fs::is_directory(folder / "cases")) {
+    std::printf("skipped: there is no folder '%s'; name one as the argument or in ATTN_CONFORMANCE_DIR\n",
+                (folder / "cases").c_str());
+    return 77;
+  }
+
+  std::set<fs::path> cases;
+  for (const auto& entry : fs::directory_iterator(folder / "cases"))
+    if (entry.is_directory()) cases.insert(entry.path());
+  Total total;
+  for (const std::string& name : names_in(folder / "INDEX.txt"))
+    if (!cases.count(folder / "cases" / name)) {
+      std::printf("FAIL  %-75s is in INDEX.txt, but there is no such case\n", name.c_str());
+      ++total.failed;
+    }
+  for (const fs::path& c : cases) report(c, total);
+
+  std::printf("%d passed (both paths), %d failed, %d wait\n", total.passed, total.failed, total.waiting);
+  if (total.passed < at_least) std::printf("at least %d should have passed\n", at_least);
+  return total.failed > 0 || total.passed < at_least ? 1 : 0;
+}
