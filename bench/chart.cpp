@@ -145,7 +145,7 @@ class Chart {
       }
       bar(kSpeed, speed_x(m->flops_per_second), y, c);
       std::string text = fixed(m->flops_per_second / 1e9, 0);
-      if (c > 0 && row.of[0]) text += "   " + fixed(row.of[0]->seconds / m->seconds, 2) + " ×";
+      if (c > 0 && row.of[0]) text += ", " + fixed(row.of[0]->seconds / m->seconds, 2) + " × as fast";
       svg_.text(speed_x(m->flops_per_second) + 5, y + 10, text, {11, "#222", "start", c > 0});
       if (!memory_is_counted()) continue;
       const double x = axis_.x(static_cast<double>(m->extra_bytes));

@@ -1,6 +1,9 @@
 // Naive against flash: first checked against each other, then timed in turn, as a table and as a chart.
+#include <chrono>
+#include <ctime>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <sstream>
 
 #include <CLI/CLI.hpp>
@@ -36,9 +39,9 @@ std::string processor_name() {
 
 std::string compiler_name() {
 #if defined(__clang__)
-  return "clang " __clang_version__;
+  return "clang " + std::to_string(__clang_major__) + "." + std::to_string(__clang_minor__);
 #else
-  return "g++ " __VERSION__;
+  return "g++ " + std::to_string(__GNUC__) + "." + std::to_string(__GNUC_MINOR__);
 #endif
 }
 
@@ -69,7 +72,7 @@ std::string yardsticks() {
     eigen = std::max(eigen, product.measure());
   }
   return "FMA peak " + fixed(peak / 1e9, 0) + " GFLOP/s (" + std::string(fma_set_name()) + "), Eigen's 1024³ product " +
-         fixed(eigen / 1e9, 0) + " (" + fixed(100 * eigen / peak, 0) + " % of it)";
+         fixed(eigen / 1e9, 0) + " (" + fixed(100 * eigen / peak, 0) + " % of peak)";
 }
 
 std::vector<std::string> conditions() {
@@ -79,6 +82,25 @@ std::vector<std::string> conditions() {
   return {build.str(), "one core, float: " + yardsticks<float>(), "one core, double: " + yardsticks<double>()};
 }
 
+/// Watches whether one thread gets a core for itself. Where it does not, wall-clock times mean little, and a reader of
+/// the table should know.
+class Disturbance {
+ public:
+  /// A line for the reader, or nothing if all was quiet.
+  std::optional<std::string> note() const {
+    constexpr double kQuiet = 0.93;  // short pauses are normal
+    const double cpu = static_cast<double>(std::clock() - cpu_) / CLOCKS_PER_SEC;
+    const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_).count();
+    if (cpu >= kQuiet * wall) return std::nullopt;
+    return "Beware: the machine was busy, this program got only " + fixed(100 * cpu / wall, 0) +
+           " % of its core; times are too long and uneven.";
+  }
+
+ private:
+  std::clock_t cpu_ = std::clock();
+  std::chrono::steady_clock::time_point wall_ = std::chrono::steady_clock::now();
+};
+
 std::vector<Workload> chosen_rows(const Settings& settings) {
   std::vector<Workload> rows = rows_of(settings.quick      ? Rows::quick
                                        : settings.extended ? Rows::extended
@@ -87,7 +109,14 @@ std::vector<Workload> chosen_rows(const Settings& settings) {
   return rows;
 }
 
+/// Minutes of work must not end in "cannot write".
+void expect_writable(const std::string& path) {
+  if (!path.empty() && !std::ofstream(path, std::ios::app)) throw std::runtime_error("cannot write " + path);
+}
+
 void run(const Settings& settings) {
+  expect_writable(settings.svg);
+  expect_writable(settings.csv);
   const std::vector<Workload> rows = chosen_rows(settings);
   if (rows.empty()) throw std::runtime_error("no row contains \"" + settings.filter + "\"");
   const attn::Options options{.executor = executor_of(settings.threads)};
@@ -102,6 +131,7 @@ void run(const Settings& settings) {
   for (const auto& line : report.conditions) std::cout << line << '\n';
   std::cout << std::endl;
 
+  const Disturbance disturbance;
   Progress progress(rows.size());
   for (const Workload& work : rows) {
     progress.begin_row(label(work));
@@ -110,12 +140,15 @@ void run(const Settings& settings) {
                                                          : measure_row<double>(work, options, budget, say));
   }
   progress.clear();
+  const auto note = report.threads == 1 ? disturbance.note() : std::nullopt;
+  if (note) report.conditions.push_back(*note);
 
   print_table(std::cout, report);
   std::cout
-      << "\nEvery result was checked before it was timed. Medians of interleaved calls; memory is the heap's highest\n"
-         "level during a call; GFLOP/s count 4 B H D for each kept pair, half of all pairs for causal; the peak is\n"
-         "that of all threads together, measured beside each row.\n";
+      << "\nEvery result was checked before it was timed. Times are medians of calls in turn; memory is the heap's\n"
+         "highest level during a call; GFLOP/s count 4 B H D for each kept pair, half of all pairs for causal;\n"
+         "the peak is that of all threads together, measured beside each row.\n";
+  if (note) std::cout << *note << '\n';
   if (!settings.svg.empty()) {
     write_chart(settings.svg, report);
     std::cout << "Chart: " << settings.svg << '\n';

@@ -33,6 +33,7 @@ inline std::vector<Workload> rows_of(Rows which) {
 
   rows.push_back({f32, V::causal_softcap_alibi, 1, 8, 8, 4096, 4096, 64});
   rows.push_back({f32, V::causal_window, 1, 8, 8, 8192, 8192, 64});
+  rows.push_back({f32, V::causal_window, 1, 8, 8, 65536, 65536, 64});
   rows.push_back({f32, V::causal, 1, 8, 2, 4096, 4096, 64});
   rows.push_back({f32, V::full, 1, 32, 8, 1, 4096, 128});
   rows.push_back({f32, V::full, 8, 8, 8, 128, 2048, 64});
