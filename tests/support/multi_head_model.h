@@ -1,0 +1,137 @@
+// A multi-head layer with drawn parameters and inputs, and its result by the formula, in long double and plain loops.
+#pragma once
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "attn/multi_head.h"
+#include "random.h"
+
+namespace attn::test {
+
+using Real = long double;
+
+/// A layer's parameters and inputs as plain numbers, drawn by the test.
+struct Model {
+  MultiHeadConfig config;  // nothing left to default
+  Index batch, q_len, kv_len;
+  std::map<std::string, std::vector<double>> parameters;
+  std::vector<double> query, key, value;
+
+  Model(const MultiHeadConfig& c, Index batch_size, Index queries, Index keys)
+      : config(c), batch(batch_size), q_len(queries), kv_len(keys) {
+    Random random(20);
+    const Index e = c.embed_dim, kv_e = c.kv_heads * (e / c.heads);
+    const auto draw = [&](const char* name, Index size) { parameters[name] = random.values(size, 0.6); };
+    if (c.key_dim == e && c.value_dim == e) {
+      draw("in_proj_weight", (e + 2 * kv_e) * e);
+    } else {
+      draw("q_proj_weight", e * e);
+      draw("k_proj_weight", kv_e * c.key_dim);
+      draw("v_proj_weight", kv_e * c.value_dim);
+    }
+    draw("out_proj.weight", e * e);
+    if (c.bias) {
+      draw("in_proj_bias", e + 2 * kv_e);
+      draw("out_proj.bias", e);
+    }
+    query = random.values(batch * q_len * e, 1);
+    key = random.values(batch * kv_len * c.key_dim, 1);
+    value = random.values(batch * kv_len * c.value_dim, 1);
+  }
+
+  template <class T>
+  MultiHeadAttention<T> layer() const {
+    MultiHeadAttention<T> made(config);
+    EXPECT_EQ(made.parameter_names().size(), parameters.size());
+    for (const auto& [name, values] : parameters) {
+      if (name.find("bias") != std::string::npos) {
+        made.load(name, TensorView<const double, 1>(values.data(), {static_cast<Index>(values.size())}));
+      } else {
+        const Index outputs = name == "in_proj_weight"           ? config.embed_dim + 2 * kv_embed()
+                              : name[0] == 'k' || name[0] == 'v' ? kv_embed()
+                                                                 : config.embed_dim;
+        made.load(name,
+                  TensorView<const double, 2>(values.data(), {outputs, static_cast<Index>(values.size()) / outputs}));
+      }
+    }
+    return made;
+  }
+  Index kv_embed() const { return config.kv_heads * (config.embed_dim / config.heads); }
+};
+
+template <class T>
+Tensor<T, 3> tensor(const std::vector<double>& values, Index batch, Index len, Index features) {
+  auto t = Tensor<T, 3>::uninitialized({batch, len, features});
+  for (std::size_t i = 0; i < values.size(); ++i) t.data()[i] = static_cast<T>(values[i]);
+  return t;
+}
+
+struct Expected {
+  std::vector<Real> out, weights;
+};
+
+/// The formula with loops and vectors alone. The scale is a double, as Options::scale is one.
+/// `keep(batch, query, key)` in rows, not in positions.
+template <class Keep>
+Expected expected(const Model& m, const Keep& keep) {
+  const Index e = m.config.embed_dim, heads = m.config.heads, dim = e / heads, kv_e = m.kv_embed();
+  const auto number = [&](const std::string& name, Index i) -> Real {
+    const auto found = m.parameters.find(name);
+    return found == m.parameters.end() ? 0 : found->second[static_cast<std::size_t>(i)];
+  };
+  const Real scale = 1 / std::sqrt(static_cast<double>(dim));
+  const bool packed = m.parameters.count("in_proj_weight") != 0;
+  // Feature f of projection `name` of a token; `skip` rows of the packed weight and bias belong to others.
+  const auto projected = [&](const char* name, Index skip, const std::vector<double>& x, Index token, Index features,
+                             Index f) {
+    Real sum = number("in_proj_bias", skip + f);
+    for (Index i = 0; i < features; ++i)
+      sum += static_cast<Real>(x[static_cast<std::size_t>(token * features + i)]) *
+             (packed ? number("in_proj_weight", (skip + f) * features + i) : number(name, f * features + i));
+    return sum;
+  };
+
+  Expected result;
+  result.weights.resize(static_cast<std::size_t>(m.batch * heads * m.q_len * m.kv_len));
+  for (Index b = 0; b < m.batch; ++b)
+    for (Index i = 0; i < m.q_len; ++i) {
+      std::vector<Real> joined;
+      for (Index h = 0; h < heads; ++h) {
+        const Index first = h / (heads / m.config.kv_heads) * dim;
+        std::vector<Real> w(static_cast<std::size_t>(m.kv_len));
+        Real total = 0;
+        for (Index j = 0; j < m.kv_len; ++j) {
+          Real score = 0;
+          for (Index d = 0; d < dim; ++d)
+            score += projected("q_proj_weight", 0, m.query, b * m.q_len + i, e, h * dim + d) *
+                     projected("k_proj_weight", e, m.key, b * m.kv_len + j, m.config.key_dim, first + d);
+          w[static_cast<std::size_t>(j)] = keep(b, i, j) ? std::exp(scale * score) : 0;
+          total += w[static_cast<std::size_t>(j)];
+        }
+        for (Index d = 0; d < dim; ++d) {
+          Real sum = 0;
+          for (Index j = 0; j < m.kv_len; ++j)
+            if (total > 0)
+              sum += w[static_cast<std::size_t>(j)] / total *
+                     projected("v_proj_weight", e + kv_e, m.value, b * m.kv_len + j, m.config.value_dim, first + d);
+          joined.push_back(sum);
+        }
+        for (Index j = 0; j < m.kv_len; ++j)
+          result.weights[static_cast<std::size_t>(((b * heads + h) * m.q_len + i) * m.kv_len + j)] =
+              total > 0 ? w[static_cast<std::size_t>(j)] / total : 0;
+      }
+      for (Index f = 0; f < e; ++f) {
+        Real sum = number("out_proj.bias", f);
+        for (Index g = 0; g < e; ++g) sum += joined[static_cast<std::size_t>(g)] * number("out_proj.weight", f * e + g);
+        result.out.push_back(sum);
+      }
+    }
+  return result;
+}
+
+}  // namespace attn::test
