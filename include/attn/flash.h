@@ -69,6 +69,7 @@ class FlashCall {
         v_(v),
         mods_(mods),
         problem_(problem),
+        isa_(isa),
         kernels_(kernel_sets<T>(isa)),
         tiles_{problem.q_len, kernels_[0].queries} {}
 
@@ -118,7 +119,7 @@ class FlashCall {
         kernels.value(m, value_at(j), keys, problem_.v_dim, moved);
         continue;
       }
-      mods_->apply(m.scores, stride, tile, kLog2e, masked);
+      mods_->apply(isa_, m.scores, stride, tile, masked);
       kernels.find_max(m, keys);
       if (kernels.all_finite(value_at(j), keys, problem_.v_dim)) {
         const bool moved = kernels.softmax(m, keys);
@@ -165,6 +166,7 @@ class FlashCall {
   TensorView<const T, 4> q_, k_, v_;
   const TileMods<T>* mods_;
   const Problem& problem_;
+  Isa isa_;
   const KernelSet<T>* kernels_;
   QueryTiles tiles_;
 };

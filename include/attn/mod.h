@@ -208,7 +208,7 @@ class BoundMods {
 
   bool keep(const Position& p) const {
     bool kept = true;
-    masks([&](const auto& mask) { kept = kept && mask.keep(p); });
+    masks([&](const auto& mask) { kept = kept & mask.keep(p); });
     return kept;
   }
 

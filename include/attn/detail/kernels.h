@@ -28,9 +28,6 @@ constexpr int kMaxVectors = 3;
 constexpr Index kMaxRows = 8;
 constexpr Index padded_rows(Index n) { return (n + kMaxRows - 1) / kMaxRows * kMaxRows; }
 
-template <class X, int n>
-using Array = X[static_cast<std::size_t>(n)];
-
 /// The working memory of one tile of queries; see the top of this file for the layouts. All rows are `queries` wide.
 template <class T>
 struct TileMemory {

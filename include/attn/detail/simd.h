@@ -10,12 +10,16 @@
 #include <limits>
 #include <type_traits>
 
+#include "attn/detail/exp2_constants.h"
 #include "attn/types.h"
 
 #define ATTN_INLINE __attribute__((always_inline)) inline
 #define ATTN_UNROLL _Pragma("GCC unroll 32")
 
 namespace attn::detail {
+
+template <class X, int n>
+using Array = X[static_cast<std::size_t>(n)];
 
 /// `Bytes` wide vectors of T. A scalar without vectors (long double) is its own vector of one lane.
 template <class T, int Bytes>
@@ -60,12 +64,24 @@ struct Simd {
     }
   }
 
+  /// Numbers become -inf where `kept` is 0; elsewhere it is -1, all bits set.
+  static ATTN_INLINE void drop_where_zero(T* numbers, const Int* kept) {
+    Vec x, infinity;
+    load(x, numbers);
+    splat(infinity, std::numeric_limits<T>::infinity());
+    if constexpr (kVector) {
+      IntVec k;
+      __builtin_memcpy(&k, kept, sizeof(k));
+      store(numbers, k != 0 ? x : -infinity);
+    } else {
+      store(numbers, *kept != 0 ? x : -infinity);
+    }
+  }
+
   /// x = 2^x for x <= 0. Exactly 0 for -inf and wherever the result would be denormal; NaN stays NaN.
   static ATTN_INLINE void exp2(Vec& x) {
     if constexpr (kVector) {
       using C = Exp2Constants<T>;
-      // Adding 1.5 * 2^mantissa rounds x to an integer in the low bits; the exponent bias rides along, so that shifting
-      // those bits up gives 2^n.
       const Vec shifted = x + C::kRound;
       const Vec f = x - (shifted - C::kRound);
       Vec p = f * C::kPolynomial[C::kDegree] + C::kPolynomial[C::kDegree - 1];
@@ -78,30 +94,6 @@ struct Simd {
       x = std::exp2(x);
     }
   }
-
- private:
-  // Minimax polynomials for 2^f on [-1/2, 1/2], relative error, by the Remez exchange. The error is well below the
-  // rounding of the evaluation: 1.9e-9 (degree 6, float) and 3e-18 (degree 11, double). One degree less, 7.5e-8, is
-  // visible in float; the speed gained was within the noise.
-  template <class F, class = void>
-  struct Exp2Constants;
-  template <class Unused>
-  struct Exp2Constants<float, Unused> {
-    static constexpr int kMantissaBits = 23, kDegree = 6;
-    static constexpr float kRound = 12582912.0f + 127.0f, kSmallest = -126.0f;
-    static constexpr float kPolynomial[] = {1.0000000005541663f,    0.69314720573725267f,   0.24022646890639572f,
-                                            0.055503287769976638f,  0.0096184889565227916f, 0.0013399931209474140f,
-                                            0.00015345812158740182f};
-  };
-  template <class Unused>
-  struct Exp2Constants<double, Unused> {
-    static constexpr int kMantissaBits = 52, kDegree = 11;
-    static constexpr double kRound = 6755399441055744.0 + 1023.0, kSmallest = -1022.0;
-    static constexpr double kPolynomial[] = {
-        0.9999999999999999971,    0.69314718055994533046,   0.24022650695910156205,    0.055504108664819921483,
-        0.0096181291075883350833, 0.0013333558146789950323, 0.00015403530462514613026, 1.52527334899608046e-5,
-        1.3215433089594629037e-6, 1.0178198033328527662e-7, 7.0741056262456593708e-9,  4.4352809446103361611e-10};
-  };
 };
 
 }  // namespace attn::detail

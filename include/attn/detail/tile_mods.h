@@ -2,7 +2,10 @@
 #pragma once
 
 #include <limits>
+#include <numbers>
 
+#include "attn/detail/simd.h"
+#include "attn/isa.h"
 #include "attn/mod.h"
 
 namespace attn::detail {
@@ -22,9 +25,62 @@ class TileMods {
   /// Does a tile whose pairs are all kept still have its scores changed?
   virtual bool has_scores() const = 0;
 
-  /// Replaces scores[key * stride + query] of the tile's pairs by the modded ones, times `factor`; -inf for dropped
-  /// pairs if `masked`.
-  virtual void apply(T* scores, Index stride, const Tile& tile, T factor, bool masked) const = 0;
+  /// Replaces scores[key * stride + query] of the tile's pairs by the modded ones, times log2(e) if they have score
+  /// mods; -inf for dropped pairs if `masked`.
+  virtual void apply(Isa isa, T* scores, Index stride, const Tile& tile, bool masked) const = 0;
+};
+
+/// What apply() works on.
+template <class T>
+struct ScoreTile {
+  T* scores;
+  Index stride;
+  const Tile& tile;
+  T factor;
+};
+
+/// Mods are written for one pair; the compilers make vectors of the loops below. To that end a loop has a constant
+/// number of turns, one vector of them, its results go to arrays that nothing can alias, and it has no branch of its
+/// own: g++ 12 at -O2 gives up on less.
+template <class T, class Mods, int kBytes>
+struct ModLoops {
+  using S = Simd<T, kBytes>;
+  static constexpr int kLanes = S::kLanes;
+
+  template <bool kMasked>
+  static ATTN_INLINE void all_pairs(const Mods& mods, const ScoreTile<T>& t) {
+    const Index queries = t.tile.q.size(), whole = queries / kLanes * kLanes;
+    Position p{t.tile.batch, t.tile.head, 0, 0};
+    for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv) {
+      T* row = t.scores + (p.kv - t.tile.kv.begin) * t.stride;
+      p.q = t.tile.q.begin;
+      for (Index i = 0; i < whole; i += kLanes, p.q += kLanes) vector_of_pairs<kMasked>(mods, row + i, t.factor, p);
+      // Only pairs that exist are shown to the mods: a lambda may use the position to index memory of its own.
+      for (Index i = whole; i < queries; ++i, ++p.q) pair<kMasked>(mods, row[i], t.factor, p);
+    }
+  }
+
+ private:
+  template <bool kMasked>
+  static ATTN_INLINE void pair(const Mods& mods, T& x, T factor, const Position& p) {
+    if constexpr (Mods::kHasScores) x = mods.score(x, p) * factor;
+    if constexpr (kMasked) x = mods.keep(p) ? x : -std::numeric_limits<T>::infinity();
+  }
+
+  template <bool kMasked>
+  static ATTN_INLINE void vector_of_pairs(const Mods& mods, T* scores, T factor, const Position& p) {
+    using Int = typename S::Int;
+    if constexpr (Mods::kHasScores) {
+      Array<T, kLanes> x;
+      for (int i = 0; i < kLanes; ++i) x[i] = mods.score(scores[i], Position{p.batch, p.head, p.q + i, p.kv}) * factor;
+      for (int i = 0; i < kLanes; ++i) scores[i] = x[i];
+    }
+    if constexpr (kMasked) {
+      Array<Int, kLanes> kept;
+      for (int i = 0; i < kLanes; ++i) kept[i] = -static_cast<Int>(mods.keep(Position{p.batch, p.head, p.q + i, p.kv}));
+      S::drop_where_zero(scores, kept);
+    }
+  }
 };
 
 template <class T, class Mods>
@@ -36,29 +92,37 @@ class TileModsOf final : public TileMods<T> {
   Coverage coverage(const Tile& tile) const override { return mods_.coverage(tile); }
   bool has_scores() const override { return Mods::kHasScores; }
 
-  void apply(T* scores, Index stride, const Tile& tile, T factor, bool masked) const override {
-    if (masked)
-      apply_to_pairs<true>(scores, stride, tile, factor);
-    else
-      apply_to_pairs<false>(scores, stride, tile, factor);
+  void apply(Isa isa, T* scores, Index stride, const Tile& tile, bool masked) const override {
+    const ScoreTile<T> t{scores, stride, tile, std::numbers::log2e_v<T>};
+#if ATTN_X86
+    if (isa == Isa::avx512) return apply_avx512(t, masked);
+    if constexpr (kPromisedIsa <= Isa::avx2)
+      if (isa == Isa::avx2) return apply_avx2(t, masked);
+#endif
+    (void)isa;
+    if constexpr (kPromisedIsa == Isa::generic) with_bytes<16>(t, masked);
   }
 
  private:
-  template <bool kMasked>
-  void apply_to_pairs(T* scores, Index stride, const Tile& tile, T factor) const {
-    // Only pairs that exist are shown to the mods: a lambda may use the position to index memory of its own.
-    Position p{tile.batch, tile.head, 0, 0};
-    const Index queries = tile.q.size();
-    for (p.kv = tile.kv.begin; p.kv < tile.kv.end; ++p.kv, scores += stride) {
-      for (Index i = 0; i < queries; ++i) {
-        p.q = tile.q.begin + i;
-        T x = scores[i];
-        if constexpr (Mods::kHasScores) x = mods_.score(x, p) * factor;
-        if constexpr (kMasked) x = mods_.keep(p) ? x : -std::numeric_limits<T>::infinity();
-        scores[i] = x;
-      }
-    }
+  template <int kBytes>
+  ATTN_INLINE void with_bytes(const ScoreTile<T>& t, bool masked) const {
+    using Loops = ModLoops<T, Mods, kBytes>;
+    if (masked)
+      Loops::template all_pairs<true>(mods_, t);
+    else
+      Loops::template all_pairs<false>(mods_, t);
   }
+
+#if ATTN_X86
+  // `flatten` brings the caller's lambdas in, so that they too are compiled for the instruction set.
+  __attribute__((target("avx2,fma"), flatten)) void apply_avx2(const ScoreTile<T>& t, bool masked) const {
+    with_bytes<32>(t, masked);
+  }
+  __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"), flatten)) void apply_avx512(
+      const ScoreTile<T>& t, bool masked) const {
+    with_bytes<64>(t, masked);
+  }
+#endif
 
   const Mods& mods_;
 };

@@ -24,7 +24,7 @@ inline auto sliding_window(Index left, Index right = 0) {
       std::numeric_limits<Index>::max() / 4;  // longer than any sequence, short enough for sums not to overflow
   left = std::min(left, kUnbounded);
   right = std::min(right, kUnbounded);
-  return mask_mod([left, right](const Position& p) { return p.q - p.kv <= left && p.kv - p.q <= right; },
+  return mask_mod([left, right](const Position& p) { return bool((p.q - p.kv <= left) & (p.kv - p.q <= right)); },
                   [left, right](const Tile& t) {
                     const Index lowest = t.kv.begin - (t.q.end - 1),
                                 highest = t.kv.end - 1 - t.q.begin;  // of kv - q in the tile

@@ -1,9 +1,8 @@
 // Layer 2: softcap(), scores squeezed smoothly into (-cap, cap).
 #pragma once
 
-#include <cmath>
-
 #include "attn/detail/check.h"
+#include "attn/detail/math.h"
 #include "attn/mod.h"
 
 namespace attn {
@@ -13,7 +12,7 @@ inline auto softcap(double cap) {
   detail::require(cap > 0, "softcap(", cap, "): the cap must be positive");
   return score_mod([cap](auto x, const Position&) {
     const auto c = static_cast<decltype(x)>(cap);
-    return c * std::tanh(x / c);
+    return c * detail::tanh(x / c);
   });
 }
 
