@@ -74,7 +74,7 @@ inline Truth oracle(const Inputs& in, const Meaning& mod = {}, const Numbers& nu
   constexpr Real kInf = std::numeric_limits<Real>::infinity();
   const Sizes& s = in.sizes;
   // A double, as Options::scale is one: a default is not more exact than a given one.
-  const Real scale = numbers.scale ? *numbers.scale : std::pow(static_cast<double>(s.head_dim), -0.5);
+  const Real scale = numbers.scale ? *numbers.scale : 1 / std::sqrt(static_cast<double>(s.head_dim));
   const Index first = numbers.first_position(s);
   const auto at = [](const std::vector<double>& x, Index i) { return Real(x[static_cast<std::size_t>(i)]); };
 

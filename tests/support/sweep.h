@@ -69,6 +69,7 @@ void expect_right(Drawn<T>& drawn, const Row<M>& row) {
     Options with_isa = options;
     with_isa.isa = isa;
     expect_close(truth, by_definition, flash(drawn.arguments, row.mod, with_isa, drawn.out_layout));
+    if (std::is_same_v<T, long double>) break;  // no vectors of it: one kernel serves all
   }
 }
 
