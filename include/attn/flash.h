@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "attn/detail/kernel_set.h"
+#include "attn/detail/pack.h"
 #include "attn/detail/tile_mods.h"
 #include "attn/options.h"
 #include "attn/tensor.h"
@@ -91,74 +92,76 @@ class FlashCall {
 
   void run_tile(Index batch, Index head, Range rows, const TileMemory<T>& m) const {
     const KernelSet<T>& kernels = kernels_[(rows.size() + tiles_.lanes - 1) / tiles_.lanes - 1];
-    const Index stride = kernels.queries, kv_head = problem_.kv_head(head);
-    load_query(batch, head, rows, m, stride);
-    std::fill_n(m.out, padded_rows(problem_.v_dim) * stride, T(0));
-    std::fill_n(m.max, stride, -std::numeric_limits<T>::infinity());
-    std::fill_n(m.sum, stride, T(0));
-
-    const auto key_at = [&](Index j) {
-      return Rows<T>{k_.data() + batch * k_.stride(0) + kv_head * k_.stride(1) + j * k_.stride(2), k_.stride(2)};
-    };
-    const auto value_at = [&](Index j) {
-      return Rows<T>{v_.data() + batch * v_.stride(0) + kv_head * v_.stride(1) + j * v_.stride(2), v_.stride(2)};
-    };
-
+    const Index kv_head = problem_.kv_head(head);
     Tile tile{batch, head, {problem_.q_offset + rows.begin, problem_.q_offset + rows.end}, {0, problem_.kv_len}};
+    load_query(tile, rows, m, kernels);
+    std::fill_n(m.out, padded_rows(problem_.v_dim) * kernels.queries, T(0));
+    std::fill_n(m.max, kernels.queries, -std::numeric_limits<T>::infinity());
+    std::fill_n(m.sum, kernels.queries, T(0));
+
+    const T* key = k_.data() + batch * k_.stride(0) + kv_head * k_.stride(1);
+    const T* value = v_.data() + batch * v_.stride(0) + kv_head * v_.stride(1);
     const Range visited = mods_ ? mods_->kv_range(tile) : tile.kv;
     for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
       tile.kv = {j, std::min(j + kKeyTile, visited.end)};
-      const Index keys = tile.kv.size();
       const Coverage coverage = mods_ ? mods_->coverage(tile) : Coverage::all;
       if (coverage == Coverage::none) continue;
-
-      kernels.score(m, key_at(j), keys, problem_.head_dim);
-      const bool masked = coverage == Coverage::some;
-      if (!masked && !has_scores()) {
-        const bool moved = kernels.softmax(m, keys);
-        kernels.value(m, value_at(j), keys, problem_.v_dim, moved);
-        continue;
-      }
-      mods_->apply(isa_, m.scores, stride, tile, masked);
-      kernels.find_max(m, keys);
-      if (kernels.all_finite(value_at(j), keys, problem_.v_dim)) {
-        const bool moved = kernels.softmax(m, keys);
-        kernels.value(m, value_at(j), keys, problem_.v_dim, moved);
-      } else {
-        kernels.find_dropped(m, keys);
-        kernels.softmax(m, keys);
-        kernels.value_by_selection(m, value_at(j), keys, problem_.v_dim);
-      }
+      add_keys(tile, coverage == Coverage::some, {key + j * k_.stride(2), k_.stride(2)},
+               {value + j * v_.stride(2), v_.stride(2)}, m, kernels);
     }
-    store_result(batch, head, rows, m, stride);
+    store_result(tile, rows, m, kernels);
+  }
+
+  /// One step of the recurrence: brings max, sum and out up to date with the keys and values of the tile.
+  void add_keys(const Tile& tile, bool masked, Rows<T> key, Rows<T> value, const TileMemory<T>& m,
+                const KernelSet<T>& kernels) const {
+    const Index keys = tile.kv.size();
+    kernels.score(m, key, keys, problem_.head_dim);
+    bool multiply_all = true;
+    if (masked || has_scores()) {
+      mods_->apply(isa_, m.scores, kernels.queries, tile, masked);
+      kernels.find_max(m, keys);
+      // A dropped pair weighs 0, and 0 times a value is 0, unless that value is not finite: then it must not be
+      // multiplied.
+      multiply_all = kernels.all_finite(value, keys, problem_.v_dim);
+    }
+    if (multiply_all) {
+      const bool moved = kernels.softmax(m, keys);
+      kernels.value(m, value, keys, problem_.v_dim, moved);
+    } else {
+      kernels.find_dropped(m, keys);
+      kernels.softmax(m, keys);
+      kernels.value_by_selection(m, value, keys, problem_.v_dim);
+    }
   }
 
   /// The tile's queries, transposed and scaled. The softmax works with powers of 2, so log2(e) goes in as well, unless
   /// score mods want to see natural scores.
-  void load_query(Index batch, Index head, Range rows, const TileMemory<T>& m, Index stride) const {
+  void load_query(const Tile& tile, Range rows, const TileMemory<T>& m, const KernelSet<T>& kernels) const {
     const T factor = static_cast<T>(problem_.scale) * (has_scores() ? T(1) : kLog2e);
-    const Index step = q_.stride(3);
-    for (Index i = 0; i < stride; ++i) {
-      if (i >= rows.size()) {
-        for (Index d = 0; d < problem_.head_dim; ++d) m.query[d * stride + i] = T(0);
-        continue;
-      }
-      const T* from = q_.data() + batch * q_.stride(0) + head * q_.stride(1) + (rows.begin + i) * q_.stride(2);
-      for (Index d = 0; d < problem_.head_dim; ++d) m.query[d * stride + i] = from[d * step] * factor;
-    }
+    const T* from = q_.data() + tile.batch * q_.stride(0) + tile.head * q_.stride(1) + rows.begin * q_.stride(2);
+    if (q_.stride(3) == 1) return kernels.load_query(m, {from, q_.stride(2)}, rows.size(), problem_.head_dim, factor);
+    for (Index d = 0; d < problem_.head_dim; ++d)
+      for (Index i = 0; i < kernels.queries; ++i)
+        m.query[d * kernels.queries + i] =
+            from[std::min(i, rows.size() - 1) * q_.stride(2) + d * q_.stride(3)] * factor;
   }
 
   /// out / sum and the log-sum-exp. A sum of 0 means that no key was kept: 0 and -inf.
-  void store_result(Index batch, Index head, Range rows, const TileMemory<T>& m, Index stride) const {
-    const Index step = out_.stride(3);
-    for (Index i = 0; i < rows.size(); ++i) {
-      const T sum = m.sum[i], inverse = sum == T(0) ? T(0) : T(1) / sum;
-      T* to = out_.data() + batch * out_.stride(0) + head * out_.stride(1) + (rows.begin + i) * out_.stride(2);
-      for (Index c = 0; c < problem_.v_dim; ++c) to[c * step] = m.out[c * stride + i] * inverse;
-      if (lse_.data())
-        lse_(batch, head, rows.begin + i) =
-            sum == T(0) ? -std::numeric_limits<T>::infinity() : (m.max[i] + std::log2(sum)) * kLn2;
+  void store_result(const Tile& tile, Range rows, const TileMemory<T>& m, const KernelSet<T>& kernels) const {
+    T* to = out_.data() + tile.batch * out_.stride(0) + tile.head * out_.stride(1) + rows.begin * out_.stride(2);
+    if (out_.stride(3) == 1) {
+      kernels.store_out(m, to, out_.stride(2), rows.size(), problem_.v_dim);
+    } else {
+      for (Index c = 0; c < problem_.v_dim; ++c)
+        for (Index i = 0; i < rows.size(); ++i)
+          to[i * out_.stride(2) + c * out_.stride(3)] =
+              m.out[c * kernels.queries + i] * (m.sum[i] == T(0) ? T(0) : T(1) / m.sum[i]);
     }
+    if (lse_.data() == nullptr) return;
+    for (Index i = 0; i < rows.size(); ++i)
+      lse_(tile.batch, tile.head, rows.begin + i) =
+          m.sum[i] == T(0) ? -std::numeric_limits<T>::infinity() : (m.max[i] + std::log2(m.sum[i])) * kLn2;
   }
 
   TensorView<T, 4> out_;
@@ -170,21 +173,6 @@ class FlashCall {
   const KernelSet<T>* kernels_;
   QueryTiles tiles_;
 };
-
-/// The same tensor with its innermost elements next to each other, as the kernels need keys and values: itself, or a
-/// copy kept in `storage`.
-template <class T>
-TensorView<const T, 4> with_unit_stride(const TensorView<const T, 4>& t, Tensor<T, 4>& storage) {
-  if (t.stride(3) == 1 || t.dim(3) == 1) return t;
-  Shape<4> shape = t.shape();
-  for (std::size_t i = 0; i < 2; ++i)
-    if (t.strides()[i] == 0) shape[i] = std::min<Index>(shape[i], 1);  // what is broadcast is copied once
-  storage = Tensor<T, 4>(TensorView<const T, 4>(t.data(), shape, t.strides()));
-  Shape<4> strides = storage.view().strides();
-  for (std::size_t i = 0; i < 2; ++i)
-    if (t.strides()[i] == 0) strides[i] = 0;
-  return {storage.data(), t.shape(), strides};
-}
 
 template <class T, class Mods>
 void flash(TensorView<T, 4> out, TensorView<T, 3> lse, const TensorView<const T, 4>& q, const TensorView<const T, 4>& k,

@@ -11,43 +11,60 @@ namespace attn::detail {
 template <class T>
 struct KernelSet {
   Index queries;  ///< in a tile
+  void (*load_query)(const TileMemory<T>&, Rows<T>, Index rows, Index head_dim, T factor);
   void (*score)(const TileMemory<T>&, Rows<T>, Index keys, Index head_dim);
   void (*find_max)(const TileMemory<T>&, Index keys);
   bool (*softmax)(const TileMemory<T>&, Index keys);
   void (*value)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim, bool rescale);
+  void (*store_out)(const TileMemory<T>&, T* to, Index stride, Index rows, Index v_dim);
   bool (*all_finite)(Rows<T>, Index keys, Index v_dim);
   void (*find_dropped)(const TileMemory<T>&, Index keys);
   void (*value_by_selection)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim);
 };
 
-// The text of the kernels takes on the instruction set of these functions, whatever the flags of the program.
-#define ATTN_KERNEL_SET(Name, kBytes, kRegisters, ...)                                                               \
-  template <class T, int kVectors>                                                                                   \
-  struct Name {                                                                                                      \
-    using K = TileKernels<T, kBytes, kRegisters, kVectors>;                                                          \
-    __VA_ARGS__ static void score(const TileMemory<T>& m, Rows<T> key, Index keys, Index head_dim) {                 \
-      K::score(m, key, keys, head_dim);                                                                              \
-    }                                                                                                                \
-    __VA_ARGS__ static void find_max(const TileMemory<T>& m, Index keys) { K::find_max(m, keys); }                   \
-    __VA_ARGS__ static bool softmax(const TileMemory<T>& m, Index keys) { return K::softmax(m, keys); }              \
-    __VA_ARGS__ static void value(const TileMemory<T>& m, Rows<T> v, Index keys, Index v_dim, bool rescale) {        \
-      K::value(m, v, keys, v_dim, rescale);                                                                          \
-    }                                                                                                                \
-    __VA_ARGS__ static bool all_finite(Rows<T> v, Index keys, Index v_dim) { return K::all_finite(v, keys, v_dim); } \
-    __VA_ARGS__ static void find_dropped(const TileMemory<T>& m, Index keys) { K::find_dropped(m, keys); }           \
-    __VA_ARGS__ static void value_by_selection(const TileMemory<T>& m, Rows<T> v, Index keys, Index v_dim) {         \
-      K::value_by_selection(m, v, keys, v_dim);                                                                      \
-    }                                                                                                                \
-    static constexpr KernelSet<T> set() {                                                                            \
-      return {K::kQueries, score, find_max, softmax, value, all_finite, find_dropped, value_by_selection};           \
-    }                                                                                                                \
+// One function of the set. The text of the kernel takes on the instruction set of this function, whatever the flags of
+// the program.
+#define ATTN_KERNEL(name, target, Result)                               \
+  template <class... Args>                                              \
+  target static Result name(Args... args) {                             \
+    return TileKernels<T, kBytes, kRegisters, kVectors>::name(args...); \
+  }
+
+#define ATTN_KERNEL_SET(Name, bytes, registers, target)               \
+  template <class T, int kVectors>                                    \
+  struct Name {                                                       \
+    static constexpr int kBytes = bytes, kRegisters = registers;      \
+    ATTN_KERNEL(load_query, target, void)                             \
+    ATTN_KERNEL(score, target, void)                                  \
+    ATTN_KERNEL(find_max, target, void)                               \
+    ATTN_KERNEL(softmax, target, bool)                                \
+    ATTN_KERNEL(value, target, void)                                  \
+    ATTN_KERNEL(store_out, target, void)                              \
+    ATTN_KERNEL(all_finite, target, bool)                             \
+    ATTN_KERNEL(find_dropped, target, void)                           \
+    ATTN_KERNEL(value_by_selection, target, void)                     \
+    static constexpr KernelSet<T> set() {                             \
+      return {TileKernels<T, kBytes, kRegisters, kVectors>::kQueries, \
+              load_query,                                             \
+              score,                                                  \
+              find_max,                                               \
+              softmax,                                                \
+              value,                                                  \
+              store_out,                                              \
+              all_finite,                                             \
+              find_dropped,                                           \
+              value_by_selection};                                    \
+    }                                                                 \
   }
 
 ATTN_KERNEL_SET(GenericKernels, 16, 16, );
 #if ATTN_X86
-ATTN_KERNEL_SET(Avx2Kernels, 32, 16, __attribute__((target("avx2,fma"))));
-ATTN_KERNEL_SET(Avx512Kernels, 64, 32, __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))));
+#define ATTN_TARGET_AVX2 __attribute__((target("avx2,fma")))
+#define ATTN_TARGET_AVX512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")))
+ATTN_KERNEL_SET(Avx2Kernels, 32, 16, ATTN_TARGET_AVX2);
+ATTN_KERNEL_SET(Avx512Kernels, 64, 32, ATTN_TARGET_AVX512);
 #endif
+#undef ATTN_KERNEL
 #undef ATTN_KERNEL_SET
 
 /// The kernels of `isa` for tiles of 1, 2 and 3 vectors of queries.

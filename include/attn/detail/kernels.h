@@ -56,6 +56,55 @@ struct TileKernels {
   static constexpr Index kQueries = kVectors * kLanes;
   static constexpr int kRows = kRegisters >= 32 ? 8 : 4;
 
+  /// query = factor * rows, transposed. Lanes beyond the last row repeat it.
+  static ATTN_INLINE void load_query(const TileMemory<T>& m, Rows<T> from, Index rows, Index head_dim, T factor) {
+    for (int v = 0; v < kVectors; ++v) {
+      const auto row = [&](int i) { return from.data + std::min<Index>(v * kLanes + i, rows - 1) * from.stride; };
+      T* to = m.query + v * kLanes;
+      Index d = 0;
+      for (; d + kLanes <= head_dim; d += kLanes) {
+        Array<Vec, kLanes> square;
+        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) {
+          S::load(square[i], row(i) + d);
+          square[i] *= factor;
+        }
+        S::transpose(square);
+        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::store(to + (d + i) * kQueries, square[i]);
+      }
+      for (; d < head_dim; ++d)
+        for (int i = 0; i < kLanes; ++i) to[d * kQueries + i] = row(i)[d] * factor;
+    }
+  }
+
+  /// rows = out / sum, transposed back; 0 where nothing was kept.
+  static ATTN_INLINE void store_out(const TileMemory<T>& m, T* to, Index stride, Index rows, Index v_dim) {
+    for (int v = 0; v < kVectors; ++v) {
+      const T* from = m.out + v * kLanes;
+      T* first = to + v * kLanes * stride;
+      const Index count = std::min<Index>(rows - v * kLanes, kLanes);
+      Vec sum, inverse;
+      S::load(sum, m.sum + v * kLanes);
+      inverse = T(1) / sum;
+      inverse = sum == Vec{} ? Vec{} : inverse;
+      Index c = 0;
+      for (; c + kLanes <= v_dim; c += kLanes) {
+        Array<Vec, kLanes> square;
+        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) {
+          S::load(square[i], from + (c + i) * kQueries);
+          square[i] *= inverse;
+        }
+        S::transpose(square);
+        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) {
+          if (i < count) S::store(first + i * stride + c, square[i]);
+        }
+      }
+      Array<T, kLanes> factor;
+      S::store(factor, inverse);
+      for (; c < v_dim; ++c)
+        for (Index i = 0; i < count; ++i) first[i * stride + c] = from[c * kQueries + i] * factor[i];
+    }
+  }
+
   /// scores = keys * query, and the maximum over the keys of each query.
   static ATTN_INLINE void score(const TileMemory<T>& m, Rows<T> key, Index keys, Index head_dim) {
     // The maximum waits in memory while the product runs: the register tile leaves no room for it.

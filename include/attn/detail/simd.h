@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "attn/detail/exp2_constants.h"
 #include "attn/types.h"
@@ -64,6 +65,12 @@ struct Simd {
     }
   }
 
+  /// Transposes a square of numbers, kLanes vectors of kLanes, by exchanging off-diagonal blocks of 1, 2, 4, … (Eklundh
+  /// 1972).
+  static ATTN_INLINE void transpose(Vec* square) {
+    if constexpr (kVector) exchange_blocks<1>(square);
+  }
+
   /// Numbers become -inf where `kept` is 0; elsewhere it is -1, all bits set.
   static ATTN_INLINE void drop_where_zero(T* numbers, const Int* kept) {
     Vec x, infinity;
@@ -86,13 +93,29 @@ struct Simd {
       const Vec f = x - (shifted - C::kRound);
       Vec p = f * C::kPolynomial[C::kDegree] + C::kPolynomial[C::kDegree - 1];
       ATTN_UNROLL for (int i = C::kDegree - 2; i >= 0; --i) p = p * f + C::kPolynomial[i];
-      const Vec r =
-          p * (Vec)((IntVec)shifted
-                    << C::kMantissaBits);  // a product, because adding to the bits of a NaN could make a number of it
+      // A product, because adding to the bits of a NaN could make a number of it.
+      const Vec power = (Vec)((IntVec)shifted << C::kMantissaBits), r = p * power;
       x = x < C::kSmallest ? Vec{} : r;
     } else {
       x = std::exp2(x);
     }
+  }
+
+ private:
+  template <int kBlock>
+  static ATTN_INLINE void exchange_blocks(Vec* square) {
+    if constexpr (kBlock < kLanes) {
+      ATTN_UNROLL for (int i = 0; i < kLanes; ++i) {
+        if (!(i & kBlock)) exchange<kBlock>(square[i], square[i + kBlock], std::make_integer_sequence<int, kLanes>());
+      }
+      exchange_blocks<2 * kBlock>(square);
+    }
+  }
+  template <int kBlock, int... i>
+  static ATTN_INLINE void exchange(Vec& a, Vec& b, std::integer_sequence<int, i...>) {
+    const Vec upper = __builtin_shufflevector(a, b, ((i & kBlock) ? kLanes + (i ^ kBlock) : i)...);
+    b = __builtin_shufflevector(a, b, ((i & kBlock) ? kLanes + i : (i ^ kBlock))...);
+    a = upper;
   }
 };
 
