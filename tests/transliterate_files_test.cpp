@@ -150,15 +150,18 @@ TEST(BrokenModel, SaysWhatIsWrong) {
 }
 
 TEST(BrokenModel, ClaimsOfHugeArraysAllocateNothing) {
-  // Products of sizes that wrap around 2^32 and 2^64 to small numbers, and counts that the file cannot hold.
+  // Sizes whose product wraps around 2^32 or 2^64 to a small number, and counts that the file cannot hold.
   const std::vector<std::vector<std::uint32_t>> shapes{{0xFFFFFFFF},
                                                        {0x40000000},
                                                        {0x10000, 0x10000},
                                                        {0x80000000, 2, 0x80000000, 4},
                                                        {0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF}};
   for (const auto& shape : shapes)
-    for (const std::uint32_t count : {0u, 1u, 0x40000000u, 0xFFFFFFFFu})
-      EXPECT_TRUE(is_refused(ModelBytes().add_raw("x", shape, 4, count, {1}).bytes())) << count;
+    for (const std::uint32_t count : {0u, 1u, 0x40000000u, 0xFFFFFFFFu}) {
+      const std::string bytes = ModelBytes().add_raw("x", shape, 4, count, {1}).bytes();
+      EXPECT_TRUE(is_refused(bytes)) << count;
+      expect_error(bytes, shape.size() == 1 && shape[0] == count ? "truncated" : "items for the shape");
+    }
 }
 
 TEST(BrokenModel, TrainedModelTruncatedOrFlipped) {
