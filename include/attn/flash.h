@@ -44,16 +44,32 @@ class TileWorkspace {
   Tensor<T, 2> memory_;
 };
 
-/// How the rows of one head are cut into tiles of queries: as few as possible, of nearly equal height, each a whole
-/// number of vectors but the last.
-struct QueryTiles {
-  Index q_len, lanes;
+/// With up to this many queries each goes by itself: a tile computes whole vectors of them, however few there are.
+constexpr Index kFewQueries = 4;
 
-  Index vectors() const { return (q_len + lanes - 1) / lanes; }
-  Index count() const { return (vectors() + kMaxVectors - 1) / kMaxVectors; }
+/// How the queries of one head are cut into tiles: as few as possible, of nearly equal height, each a whole number of
+/// vectors but the last.
+template <class T>
+class QueryTiles {
+ public:
+  QueryTiles(const KernelFamily<T>& kernels, Index q_len)
+      : kernels_(kernels), q_len_(q_len), lanes_(q_len <= kFewQueries ? 1 : kernels.by_vectors[0].queries) {}
+
+  Index count() const { return lanes_ == 1 ? q_len_ : (vectors() + kMaxVectors - 1) / kMaxVectors; }
   Range rows(Index tile) const {
-    return {vectors() * tile / count() * lanes, std::min(vectors() * (tile + 1) / count() * lanes, q_len)};
+    return {vectors() * tile / count() * lanes_, std::min(vectors() * (tile + 1) / count() * lanes_, q_len_)};
   }
+  /// The kernels for a tile of so many rows.
+  const KernelSet<T>& kernels(Index rows) const {
+    return lanes_ == 1 ? kernels_.row : kernels_.by_vectors[(rows + lanes_ - 1) / lanes_ - 1];
+  }
+  Index most_queries() const { return lanes_ == 1 ? 1 : lanes_ * std::min<Index>(vectors(), kMaxVectors); }
+
+ private:
+  Index vectors() const { return (q_len_ + lanes_ - 1) / lanes_; }
+
+  const KernelFamily<T>& kernels_;
+  Index q_len_, lanes_;
 };
 
 /// One call. `mods` is null where nothing is changed or dropped.
@@ -71,14 +87,12 @@ class FlashCall {
         mods_(mods),
         problem_(problem),
         isa_(isa),
-        kernels_(kernel_sets<T>(isa)),
-        tiles_{problem.q_len, kernels_[0].queries} {}
+        tiles_(kernel_family<T>(isa), problem.q_len) {}
 
   void run(const Executor& executor) const {
     const Index per_head = tiles_.count();
     if (per_head == 0) return;
-    const Index tallest = kernels_[std::min<Index>(tiles_.vectors(), kMaxVectors) - 1].queries;
-    TileWorkspace<T> workspace(executor.concurrency(), tallest, problem_.head_dim, problem_.v_dim);
+    TileWorkspace<T> workspace(executor.concurrency(), tiles_.most_queries(), problem_.head_dim, problem_.v_dim);
     executor.run(problem_.batch * problem_.heads * per_head, [&](Index task, int worker) {
       const Index head = task / per_head % problem_.heads, batch = task / per_head / problem_.heads;
       run_tile(batch, head, tiles_.rows(task % per_head), workspace.of(worker));
@@ -91,7 +105,7 @@ class FlashCall {
   bool has_scores() const { return mods_ && mods_->has_scores(); }
 
   void run_tile(Index batch, Index head, Range rows, const TileMemory<T>& m) const {
-    const KernelSet<T>& kernels = kernels_[(rows.size() + tiles_.lanes - 1) / tiles_.lanes - 1];
+    const KernelSet<T>& kernels = tiles_.kernels(rows.size());
     const Index kv_head = problem_.kv_head(head);
     Tile tile{batch, head, {problem_.q_offset + rows.begin, problem_.q_offset + rows.end}, {0, problem_.kv_len}};
     load_query(tile, rows, m, kernels);
@@ -170,8 +184,7 @@ class FlashCall {
   const TileMods<T>* mods_;
   const Problem& problem_;
   Isa isa_;
-  const KernelSet<T>* kernels_;
-  QueryTiles tiles_;
+  QueryTiles<T> tiles_;
 };
 
 template <class T, class Mods>

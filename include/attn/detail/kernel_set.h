@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attn/detail/kernels.h"
+#include "attn/detail/row_kernels.h"
 #include "attn/isa.h"
 
 namespace attn::detail {
@@ -23,76 +24,65 @@ struct KernelSet {
 };
 
 // One function of the set. The text of the kernel takes on the instruction set of this function, whatever the flags of
-// the program.
-#define ATTN_KERNEL(name, target, Result)                               \
-  template <class... Args>                                              \
-  target static Result name(Args... args) {                             \
-    return TileKernels<T, kBytes, kRegisters, kVectors>::name(args...); \
+// the program. Without a width of its own, clang would cut vectors of 512 bits in two where -march=native prefers 256.
+#define ATTN_KERNEL(name, target, Result)   \
+  template <class... Args>                  \
+  target static Result name(Args... args) { \
+    return Kernels::name(args...);          \
   }
 
-#define ATTN_KERNEL_SET(Name, bytes, registers, target)               \
-  template <class T, int kVectors>                                    \
-  struct Name {                                                       \
-    static constexpr int kBytes = bytes, kRegisters = registers;      \
-    ATTN_KERNEL(load_query, target, void)                             \
-    ATTN_KERNEL(score, target, void)                                  \
-    ATTN_KERNEL(find_max, target, void)                               \
-    ATTN_KERNEL(softmax, target, bool)                                \
-    ATTN_KERNEL(value, target, void)                                  \
-    ATTN_KERNEL(store_out, target, void)                              \
-    ATTN_KERNEL(all_finite, target, bool)                             \
-    ATTN_KERNEL(find_dropped, target, void)                           \
-    ATTN_KERNEL(value_by_selection, target, void)                     \
-    static constexpr KernelSet<T> set() {                             \
-      return {TileKernels<T, kBytes, kRegisters, kVectors>::kQueries, \
-              load_query,                                             \
-              score,                                                  \
-              find_max,                                               \
-              softmax,                                                \
-              value,                                                  \
-              store_out,                                              \
-              all_finite,                                             \
-              find_dropped,                                           \
-              value_by_selection};                                    \
-    }                                                                 \
+#define ATTN_KERNEL_SET(Name, target)                                                         \
+  template <class T, class Kernels>                                                           \
+  struct Name {                                                                               \
+    ATTN_KERNEL(load_query, target, void)                                                     \
+    ATTN_KERNEL(score, target, void)                                                          \
+    ATTN_KERNEL(find_max, target, void)                                                       \
+    ATTN_KERNEL(softmax, target, bool)                                                        \
+    ATTN_KERNEL(value, target, void)                                                          \
+    ATTN_KERNEL(store_out, target, void)                                                      \
+    ATTN_KERNEL(all_finite, target, bool)                                                     \
+    ATTN_KERNEL(find_dropped, target, void)                                                   \
+    ATTN_KERNEL(value_by_selection, target, void)                                             \
+    static constexpr KernelSet<T> set() {                                                     \
+      return {Kernels::kQueries, load_query, score,        find_max,          softmax, value, \
+              store_out,         all_finite, find_dropped, value_by_selection};               \
+    }                                                                                         \
   }
 
-ATTN_KERNEL_SET(GenericKernels, 16, 16, );
+ATTN_KERNEL_SET(GenericKernels, );
 #if ATTN_X86
-#define ATTN_TARGET_AVX2 __attribute__((target("avx2,fma")))
-#define ATTN_TARGET_AVX512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")))
-ATTN_KERNEL_SET(Avx2Kernels, 32, 16, ATTN_TARGET_AVX2);
-ATTN_KERNEL_SET(Avx512Kernels, 64, 32, ATTN_TARGET_AVX512);
+ATTN_KERNEL_SET(Avx2Kernels, ATTN_TARGET_AVX2);
+ATTN_KERNEL_SET(Avx512Kernels, ATTN_TARGET_AVX512);
 #endif
 #undef ATTN_KERNEL
 #undef ATTN_KERNEL_SET
 
-/// The kernels of `isa` for tiles of 1, 2 and 3 vectors of queries.
+/// The kernels of one instruction set: by_vectors[n - 1] for tiles of n vectors of queries, row for a single query.
 template <class T>
-const KernelSet<T>* kernel_sets(Isa isa) {
+struct KernelFamily {
+  KernelSet<T> row;
+  KernelSet<T> by_vectors[kMaxVectors];
+};
+
+template <class T, template <class, class> class Compiled, int kBytes, int kRegisters>
+constexpr KernelFamily<T> kFamily = {Compiled<T, RowKernels<T, kBytes>>::set(),
+                                     {Compiled<T, TileKernels<T, kBytes, kRegisters, 1>>::set(),
+                                      Compiled<T, TileKernels<T, kBytes, kRegisters, 2>>::set(),
+                                      Compiled<T, TileKernels<T, kBytes, kRegisters, 3>>::set()}};
+
+/// The kernels of `isa`, which must be available. Scalars without vectors have only one kind.
+template <class T>
+const KernelFamily<T>& kernel_family(Isa isa) {
 #if ATTN_X86
   if constexpr (Simd<T, 16>::kVector) {
-    if (isa == Isa::avx512) {
-      static constexpr KernelSet<T> sets[] = {Avx512Kernels<T, 1>::set(), Avx512Kernels<T, 2>::set(),
-                                              Avx512Kernels<T, 3>::set()};
-      return sets;
-    }
-    if constexpr (kPromisedIsa <= Isa::avx2) {
-      if (isa == Isa::avx2) {
-        static constexpr KernelSet<T> sets[] = {Avx2Kernels<T, 1>::set(), Avx2Kernels<T, 2>::set(),
-                                                Avx2Kernels<T, 3>::set()};
-        return sets;
-      }
-    }
+    if constexpr (kPromisedIsa == Isa::avx512) return kFamily<T, Avx512Kernels, 64, 32>;
+    if (isa == Isa::avx512) return kFamily<T, Avx512Kernels, 64, 32>;
+    if constexpr (kPromisedIsa == Isa::avx2) return kFamily<T, Avx2Kernels, 32, 16>;
+    if (isa == Isa::avx2) return kFamily<T, Avx2Kernels, 32, 16>;
   }
 #endif
-  if constexpr (kPromisedIsa == Isa::generic || !Simd<T, 16>::kVector) {
-    static constexpr KernelSet<T> sets[] = {GenericKernels<T, 1>::set(), GenericKernels<T, 2>::set(),
-                                            GenericKernels<T, 3>::set()};
-    return sets;
-  }
   (void)isa;
-  return nullptr;
+  return kFamily<T, GenericKernels, 16, 16>;
 }
 
 }  // namespace attn::detail

@@ -48,8 +48,49 @@ struct Rows {
   Index stride;
 };
 
+/// What is needed next to values that are not finite, for tiles of any width.
+template <class T, int Bytes, Index kQueries>
+struct SelectionKernels {
+  using S = Simd<T, Bytes>;
+
+  /// Are all values of the tile finite? x - x is 0 for a finite x and NaN for any other.
+  static ATTN_INLINE bool all_finite(Rows<T> value, Index keys, Index v_dim) {
+    typename S::Vec sum = {}, x;
+    T rest = 0;
+    for (Index j = 0; j < keys; ++j) {
+      const T* row = value.data + j * value.stride;
+      Index c = 0;
+      for (; c + S::kLanes <= v_dim; c += S::kLanes) {
+        S::load(x, row + c);
+        sum += x - x;
+      }
+      for (; c < v_dim; ++c) rest += row[c] - row[c];
+    }
+    return !S::any_differs(sum, typename S::Vec{}) && rest == T(0);
+  }
+
+  /// Which pairs of the tile are dropped; to be asked before softmax() overwrites the scores.
+  static ATTN_INLINE void find_dropped(const TileMemory<T>& m, Index keys) {
+    for (Index i = 0; i < keys * kQueries; ++i) m.dropped[i] = m.scores[i] == -std::numeric_limits<T>::infinity();
+  }
+
+  /// As value(), but a dropped pair is not even multiplied: 0 * NaN is NaN. Slow, and only needed where a value is not
+  /// finite.
+  static ATTN_INLINE void value_by_selection(const TileMemory<T>& m, Rows<T> value, Index keys, Index v_dim) {
+    for (Index c = 0; c < v_dim; ++c) {
+      T* out = m.out + c * kQueries;
+      for (Index i = 0; i < kQueries; ++i) out[i] *= m.rescale[i];
+      for (Index j = 0; j < keys; ++j) {
+        const T x = value.data[j * value.stride + c];
+        for (Index i = 0; i < kQueries; ++i)
+          if (!m.dropped[j * kQueries + i]) out[i] += m.scores[j * kQueries + i] * x;
+      }
+    }
+  }
+};
+
 template <class T, int Bytes, int kRegisters, int kVectors>
-struct TileKernels {
+struct TileKernels : SelectionKernels<T, Bytes, kVectors * Simd<T, Bytes>::kLanes> {
   using S = Simd<T, Bytes>;
   using Vec = typename S::Vec;
   static constexpr int kLanes = S::kLanes;
@@ -215,41 +256,6 @@ struct TileKernels {
       }
       ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(out + a * kQueries + v * kLanes, sum[a][v]);
-      }
-    }
-  }
-
-  /// Are all values of the tile finite? x - x is 0 for a finite x and NaN for any other.
-  static ATTN_INLINE bool all_finite(Rows<T> value, Index keys, Index v_dim) {
-    Vec sum = {}, x;
-    T rest = 0;
-    for (Index j = 0; j < keys; ++j) {
-      const T* row = value.data + j * value.stride;
-      Index c = 0;
-      for (; c + kLanes <= v_dim; c += kLanes) {
-        S::load(x, row + c);
-        sum += x - x;
-      }
-      for (; c < v_dim; ++c) rest += row[c] - row[c];
-    }
-    return !S::any_differs(sum, Vec{}) && rest == T(0);
-  }
-
-  /// Which pairs of the tile are dropped; to be asked before softmax() overwrites the scores.
-  static ATTN_INLINE void find_dropped(const TileMemory<T>& m, Index keys) {
-    for (Index i = 0; i < keys * kQueries; ++i) m.dropped[i] = m.scores[i] == -std::numeric_limits<T>::infinity();
-  }
-
-  /// As value(), but a dropped pair is not even multiplied: 0 * NaN is NaN. Slow, and only needed where a value is not
-  /// finite.
-  static ATTN_INLINE void value_by_selection(const TileMemory<T>& m, Rows<T> value, Index keys, Index v_dim) {
-    for (Index c = 0; c < v_dim; ++c) {
-      T* out = m.out + c * kQueries;
-      for (Index i = 0; i < kQueries; ++i) out[i] *= m.rescale[i];
-      for (Index j = 0; j < keys; ++j) {
-        const T x = value.data[j * value.stride + c];
-        for (Index i = 0; i < kQueries; ++i)
-          if (!m.dropped[j * kQueries + i]) out[i] += m.scores[j * kQueries + i] * x;
       }
     }
   }

@@ -14,6 +14,16 @@
 #include "attn/detail/exp2_constants.h"
 #include "attn/types.h"
 
+// Attributes that compile a function for an instruction set, whatever the flags of the program. Where flags like
+// -march=native prefer vectors of 256 bits, clang would cut those of 512 in two unless told their width.
+#if defined(__clang__)
+#define ATTN_WIDE_VECTORS __attribute__((min_vector_width(512)))
+#else
+#define ATTN_WIDE_VECTORS
+#endif
+#define ATTN_TARGET_AVX2 __attribute__((target("avx2,fma")))
+#define ATTN_TARGET_AVX512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))) ATTN_WIDE_VECTORS
+
 #define ATTN_INLINE __attribute__((always_inline)) inline
 #define ATTN_UNROLL _Pragma("GCC unroll 32")
 

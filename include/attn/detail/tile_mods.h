@@ -115,11 +115,10 @@ class TileModsOf final : public TileMods<T> {
 
 #if ATTN_X86
   // `flatten` brings the caller's lambdas in, so that they too are compiled for the instruction set.
-  __attribute__((target("avx2,fma"), flatten)) void apply_avx2(const ScoreTile<T>& t, bool masked) const {
+  ATTN_TARGET_AVX2 __attribute__((flatten)) void apply_avx2(const ScoreTile<T>& t, bool masked) const {
     with_bytes<32>(t, masked);
   }
-  __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"), flatten)) void apply_avx512(
-      const ScoreTile<T>& t, bool masked) const {
+  ATTN_TARGET_AVX512 __attribute__((flatten)) void apply_avx512(const ScoreTile<T>& t, bool masked) const {
     with_bytes<64>(t, masked);
   }
 #endif
