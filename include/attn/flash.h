@@ -87,7 +87,8 @@ class FlashCall {
         mods_(mods),
         problem_(problem),
         isa_(isa),
-        tiles_(kernel_family<T>(isa), problem.q_len) {}
+        family_(kernel_family<T>(isa)),
+        tiles_(family_, problem.q_len) {}
 
   void run(const Executor& executor) const {
     const Index per_head = tiles_.count();
@@ -134,18 +135,18 @@ class FlashCall {
     bool multiply_all = true;
     if (masked || has_scores()) {
       mods_->apply(isa_, m.scores, kernels.queries, tile, masked);
-      kernels.find_max(m, keys);
+      family_.find_max(m, kernels.queries, keys);
       // A dropped pair weighs 0, and 0 times a value is 0, unless that value is not finite: then it must not be
       // multiplied.
-      multiply_all = kernels.all_finite(value, keys, problem_.v_dim);
+      multiply_all = family_.all_finite(value, keys, problem_.v_dim);
     }
     if (multiply_all) {
       const bool moved = kernels.softmax(m, keys);
       kernels.value(m, value, keys, problem_.v_dim, moved);
     } else {
-      kernels.find_dropped(m, keys);
+      family_.find_dropped(m, kernels.queries, keys);
       kernels.softmax(m, keys);
-      kernels.value_by_selection(m, value, keys, problem_.v_dim);
+      family_.value_by_selection(m, kernels.queries, value, keys, problem_.v_dim);
     }
   }
 
@@ -184,6 +185,7 @@ class FlashCall {
   const TileMods<T>* mods_;
   const Problem& problem_;
   Isa isa_;
+  const KernelFamily<T>& family_;
   QueryTiles<T> tiles_;
 };
 

@@ -7,20 +7,28 @@
 
 namespace attn::detail {
 
-/// The kernels of one instruction set and one width of tile, as pointers: the tile loop is compiled once and runs with
+/// The kernels of one instruction set for tiles of one width, as pointers: the tile loop is compiled once and runs with
 /// any of them. Calls cost nothing next to a tile, which is tens of thousands of flops.
 template <class T>
 struct KernelSet {
   Index queries;  ///< in a tile
   void (*load_query)(const TileMemory<T>&, Rows<T>, Index rows, Index head_dim, T factor);
   void (*score)(const TileMemory<T>&, Rows<T>, Index keys, Index head_dim);
-  void (*find_max)(const TileMemory<T>&, Index keys);
   bool (*softmax)(const TileMemory<T>&, Index keys);
   void (*value)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim, bool rescale);
   void (*store_out)(const TileMemory<T>&, T* to, Index stride, Index rows, Index v_dim);
+};
+
+/// All kernels of one instruction set: by_vectors[n - 1] for tiles of n vectors of queries, row for a single query, and
+/// what they share.
+template <class T>
+struct KernelFamily {
+  KernelSet<T> row;
+  KernelSet<T> by_vectors[kMaxVectors];
+  void (*find_max)(const TileMemory<T>&, Index queries, Index keys);
   bool (*all_finite)(Rows<T>, Index keys, Index v_dim);
-  void (*find_dropped)(const TileMemory<T>&, Index keys);
-  void (*value_by_selection)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim);
+  void (*find_dropped)(const TileMemory<T>&, Index queries, Index keys);
+  void (*value_by_selection)(const TileMemory<T>&, Index queries, Rows<T>, Index keys, Index v_dim);
 };
 
 // One function of the set. The text of the kernel takes on the instruction set of this function, whatever the flags of
@@ -31,44 +39,38 @@ struct KernelSet {
     return Kernels::name(args...);          \
   }
 
-#define ATTN_KERNEL_SET(Name, target)                                                         \
-  template <class T, class Kernels>                                                           \
-  struct Name {                                                                               \
-    ATTN_KERNEL(load_query, target, void)                                                     \
-    ATTN_KERNEL(score, target, void)                                                          \
-    ATTN_KERNEL(find_max, target, void)                                                       \
-    ATTN_KERNEL(softmax, target, bool)                                                        \
-    ATTN_KERNEL(value, target, void)                                                          \
-    ATTN_KERNEL(store_out, target, void)                                                      \
-    ATTN_KERNEL(all_finite, target, bool)                                                     \
-    ATTN_KERNEL(find_dropped, target, void)                                                   \
-    ATTN_KERNEL(value_by_selection, target, void)                                             \
-    static constexpr KernelSet<T> set() {                                                     \
-      return {Kernels::kQueries, load_query, score,        find_max,          softmax, value, \
-              store_out,         all_finite, find_dropped, value_by_selection};               \
-    }                                                                                         \
+#define ATTN_KERNEL_FAMILY(Name, target)                                                                              \
+  template <class T, class Kernels>                                                                                   \
+  struct Name {                                                                                                       \
+    ATTN_KERNEL(load_query, target, void)                                                                             \
+    ATTN_KERNEL(score, target, void)                                                                                  \
+    ATTN_KERNEL(softmax, target, bool)                                                                                \
+    ATTN_KERNEL(value, target, void)                                                                                  \
+    ATTN_KERNEL(store_out, target, void)                                                                              \
+    ATTN_KERNEL(find_max, target, void)                                                                               \
+    ATTN_KERNEL(all_finite, target, bool)                                                                             \
+    ATTN_KERNEL(find_dropped, target, void)                                                                           \
+    ATTN_KERNEL(value_by_selection, target, void)                                                                     \
+    static constexpr KernelSet<T> set() { return {Kernels::kQueries, load_query, score, softmax, value, store_out}; } \
   }
 
-ATTN_KERNEL_SET(GenericKernels, );
+ATTN_KERNEL_FAMILY(GenericKernels, );
 #if ATTN_X86
-ATTN_KERNEL_SET(Avx2Kernels, ATTN_TARGET_AVX2);
-ATTN_KERNEL_SET(Avx512Kernels, ATTN_TARGET_AVX512);
+ATTN_KERNEL_FAMILY(Avx2Kernels, ATTN_TARGET_AVX2);
+ATTN_KERNEL_FAMILY(Avx512Kernels, ATTN_TARGET_AVX512);
 #endif
 #undef ATTN_KERNEL
-#undef ATTN_KERNEL_SET
-
-/// The kernels of one instruction set: by_vectors[n - 1] for tiles of n vectors of queries, row for a single query.
-template <class T>
-struct KernelFamily {
-  KernelSet<T> row;
-  KernelSet<T> by_vectors[kMaxVectors];
-};
+#undef ATTN_KERNEL_FAMILY
 
 template <class T, template <class, class> class Compiled, int kBytes, int kRegisters>
 constexpr KernelFamily<T> kFamily = {Compiled<T, RowKernels<T, kBytes>>::set(),
                                      {Compiled<T, TileKernels<T, kBytes, kRegisters, 1>>::set(),
                                       Compiled<T, TileKernels<T, kBytes, kRegisters, 2>>::set(),
-                                      Compiled<T, TileKernels<T, kBytes, kRegisters, 3>>::set()}};
+                                      Compiled<T, TileKernels<T, kBytes, kRegisters, 3>>::set()},
+                                     Compiled<T, CommonKernels<T, kBytes>>::find_max,
+                                     Compiled<T, CommonKernels<T, kBytes>>::all_finite,
+                                     Compiled<T, CommonKernels<T, kBytes>>::find_dropped,
+                                     Compiled<T, CommonKernels<T, kBytes>>::value_by_selection};
 
 /// The kernels of `isa`, which must be available. Scalars without vectors have only one kind.
 template <class T>

@@ -48,10 +48,30 @@ struct Rows {
   Index stride;
 };
 
-/// What is needed next to values that are not finite, for tiles of any width.
-template <class T, int Bytes, Index kQueries>
-struct SelectionKernels {
+/// What tiles of any width share: the work around mods and values that are not finite. The width is a number here, so
+/// that this is compiled once for each instruction set.
+template <class T, int Bytes>
+struct CommonKernels {
   using S = Simd<T, Bytes>;
+
+  /// tile_max from the scores in memory, after mods changed them.
+  static ATTN_INLINE void find_max(const TileMemory<T>& m, Index queries, Index keys) {
+    Index i = 0;
+    for (; i + S::kLanes <= queries; i += S::kLanes) {
+      typename S::Vec max, x;
+      S::splat(max, -std::numeric_limits<T>::infinity());
+      for (Index j = 0; j < keys; ++j) {
+        S::load(x, m.scores + j * queries + i);
+        S::max_with(max, x);
+      }
+      S::store(m.tile_max + i, max);
+    }
+    for (; i < queries; ++i) {
+      T max = -std::numeric_limits<T>::infinity();
+      for (Index j = 0; j < keys; ++j) max = std::max(max, m.scores[j * queries + i]);
+      m.tile_max[i] = max;
+    }
+  }
 
   /// Are all values of the tile finite? x - x is 0 for a finite x and NaN for any other.
   static ATTN_INLINE bool all_finite(Rows<T> value, Index keys, Index v_dim) {
@@ -70,27 +90,28 @@ struct SelectionKernels {
   }
 
   /// Which pairs of the tile are dropped; to be asked before softmax() overwrites the scores.
-  static ATTN_INLINE void find_dropped(const TileMemory<T>& m, Index keys) {
-    for (Index i = 0; i < keys * kQueries; ++i) m.dropped[i] = m.scores[i] == -std::numeric_limits<T>::infinity();
+  static ATTN_INLINE void find_dropped(const TileMemory<T>& m, Index queries, Index keys) {
+    for (Index i = 0; i < keys * queries; ++i) m.dropped[i] = m.scores[i] == -std::numeric_limits<T>::infinity();
   }
 
   /// As value(), but a dropped pair is not even multiplied: 0 * NaN is NaN. Slow, and only needed where a value is not
   /// finite.
-  static ATTN_INLINE void value_by_selection(const TileMemory<T>& m, Rows<T> value, Index keys, Index v_dim) {
+  static ATTN_INLINE void value_by_selection(const TileMemory<T>& m, Index queries, Rows<T> value, Index keys,
+                                             Index v_dim) {
     for (Index c = 0; c < v_dim; ++c) {
-      T* out = m.out + c * kQueries;
-      for (Index i = 0; i < kQueries; ++i) out[i] *= m.rescale[i];
+      T* out = m.out + c * queries;
+      for (Index i = 0; i < queries; ++i) out[i] *= m.rescale[i];
       for (Index j = 0; j < keys; ++j) {
         const T x = value.data[j * value.stride + c];
-        for (Index i = 0; i < kQueries; ++i)
-          if (!m.dropped[j * kQueries + i]) out[i] += m.scores[j * kQueries + i] * x;
+        for (Index i = 0; i < queries; ++i)
+          if (!m.dropped[j * queries + i]) out[i] += m.scores[j * queries + i] * x;
       }
     }
   }
 };
 
 template <class T, int Bytes, int kRegisters, int kVectors>
-struct TileKernels : SelectionKernels<T, Bytes, kVectors * Simd<T, Bytes>::kLanes> {
+struct TileKernels {
   using S = Simd<T, Bytes>;
   using Vec = typename S::Vec;
   static constexpr int kLanes = S::kLanes;
@@ -176,19 +197,6 @@ struct TileKernels : SelectionKernels<T, Bytes, kVectors * Simd<T, Bytes>::kLane
         }
         S::store(m.tile_max + v * kLanes, max);
       }
-    }
-  }
-
-  /// tile_max from the scores in memory, after mods changed them.
-  static ATTN_INLINE void find_max(const TileMemory<T>& m, Index keys) {
-    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-      Vec max, x;
-      S::splat(max, -std::numeric_limits<T>::infinity());
-      for (Index j = 0; j < keys; ++j) {
-        S::load(x, m.scores + j * kQueries + v * kLanes);
-        S::max_with(max, x);
-      }
-      S::store(m.tile_max + v * kLanes, max);
     }
   }
 

@@ -8,7 +8,7 @@
 namespace attn::detail {
 
 template <class T, int Bytes>
-struct RowKernels : SelectionKernels<T, Bytes, 1> {
+struct RowKernels {
   using S = Simd<T, Bytes>;
   using Vec = typename S::Vec;
   static constexpr int kLanes = S::kLanes;
@@ -53,12 +53,6 @@ struct RowKernels : SelectionKernels<T, Bytes, 1> {
       S::max_with(max, total);
     }
     store_max(m, max);
-  }
-
-  static ATTN_INLINE void find_max(const TileMemory<T>& m, Index keys) {
-    T max = -std::numeric_limits<T>::infinity();
-    for (Index j = 0; j < keys; ++j) max = max > m.scores[j] ? max : m.scores[j];
-    *m.tile_max = max;
   }
 
   static ATTN_INLINE bool softmax(const TileMemory<T>& m, Index keys) {
