@@ -103,8 +103,7 @@ void expect_contained(const Inputs& clean, const Poison& poison, const Numbers& 
   }
 }
 
-template <class T>
-void poison_every_mod() {
+TEST(Poison, StaysWithTheQueriesThatKeepIt) {
   Random random(1);
   for (const Sizes& s : {Sizes{1, 1, 1, 7, 9, 3, 2}, Sizes{2, 2, 1, 35, 70, 16, 8}, Sizes{1, 2, 2, 50, 130, 8, 17},
                          Sizes{1, 1, 1, 1, 66, 64, 64}, Sizes{1, 1, 1, 70, 40, 5, 65}})
@@ -115,14 +114,12 @@ void poison_every_mod() {
         Poison poison{{}, what, (where & 1) != 0, (where & 2) != 0};
         for (Index n = random.integer(1, 3); n > 0; --n) poison.keys.push_back(random.integer(0, s.kv_len - 1));
         each_kind(Setting{s, numbers, random},
-                  [&](const auto& row) { expect_contained<T>(clean, poison, numbers, row); });
+                  [&](const auto& row) { expect_contained<float>(clean, poison, numbers, row); });
       }
 }
 
-TEST(Poison, StaysWithTheQueriesThatKeepItFloat) { poison_every_mod<float>(); }
-TEST(Poison, StaysWithTheQueriesThatKeepItDouble) { poison_every_mod<double>(); }
-
-TEST(Poison, EveryKeyInTurn) {
+template <class T>
+void poison_every_key_in_turn() {
   // Also in the tiles where a mask begins and ends, and where nothing but the poisoned key is dropped.
   Random random(2);
   const Sizes s{1, 1, 1, 20, 67, 4, 3};
@@ -130,19 +127,22 @@ TEST(Poison, EveryKeyInTurn) {
   for (Index key = 0; key < s.kv_len; ++key)
     for (const bool in_keys : {false, true}) {
       const Poison poison{{key}, kNaN, in_keys, !in_keys};
-      expect_contained<float>(clean, poison, {},
-                              mask("causal", causal(), [](const Pair& p) { return p.kv <= p.q; })[0]);
+      expect_contained<T>(clean, poison, {}, mask("causal", causal(), [](const Pair& p) { return p.kv <= p.q; })[0]);
       const auto all_but_one = mask_mod([key](const Position& p) { return p.kv != key || p.q % 2 == 0; });
-      expect_contained<float>(clean, poison, {}, mask("all but one", all_but_one, [key](const Pair& p) {
-                                return p.kv != key || p.q % 2 == 0;
-                              })[0]);
+      expect_contained<T>(clean, poison, {}, mask("all but one", all_but_one, [key](const Pair& p) {
+                            return p.kv != key || p.q % 2 == 0;
+                          })[0]);
       const auto scored = lambda_distance() | causal();
-      expect_contained<float>(
+      expect_contained<T>(
           clean, poison, {},
           Row<std::remove_const_t<decltype(scored)>>{
               "scored causal", scored, {[](const Pair& p) { return p.kv <= p.q; }, lambda_distance_by_hand}});
     }
 }
+
+TEST(Poison, EveryKeyInTurnFloat) { poison_every_key_in_turn<float>(); }
+TEST(Poison, EveryKeyInTurnDouble) { poison_every_key_in_turn<double>(); }
+TEST(Poison, EveryKeyInTurnLongDouble) { poison_every_key_in_turn<long double>(); }
 
 TEST(Poison, OfOneQueryStaysInItsRow) {
   Random random(3);
