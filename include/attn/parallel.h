@@ -41,13 +41,17 @@ class Executor {
     virtual void run(Index tasks, TaskRef task) const = 0;
   };
 
-  Executor();  ///< all cores, see threads()
+  /// All cores, see threads(); the calling thread alone where the work is too little to wake others for.
+  Executor() = default;
   explicit Executor(std::shared_ptr<const Backend> backend) : backend_(std::move(backend)) {}
 
-  int concurrency() const { return backend_->concurrency(); }
-  void run(Index tasks, TaskRef task) const { backend_->run(tasks, task); }
+  bool is_default() const { return backend_ == nullptr; }
+  int concurrency() const { return backend().concurrency(); }
+  void run(Index tasks, TaskRef task) const { backend().run(tasks, task); }
 
  private:
+  const Backend& backend() const;
+
   std::shared_ptr<const Backend> backend_;
 };
 
@@ -122,6 +126,6 @@ inline Executor threads() {
   return pool;
 }
 
-inline Executor::Executor() : Executor(threads()) {}
+inline const Executor::Backend& Executor::backend() const { return backend_ ? *backend_ : *threads().backend_; }
 
 }  // namespace attn
