@@ -3,74 +3,13 @@
 
 #include <numbers>
 
-#include "attn/detail/kernel_set.h"
 #include "attn/detail/pack.h"
+#include "attn/detail/query_tiles.h"
 #include "attn/detail/tile_mods.h"
 #include "attn/options.h"
 #include "attn/tensor.h"
 
 namespace attn::detail {
-
-/// The working memory of all workers of a call: one block, linear in head_dim + v_dim, independent of the lengths.
-template <class T>
-class TileWorkspace {
- public:
-  TileWorkspace(int workers, Index queries, Index head_dim, Index v_dim)
-      : queries_(queries),
-        head_dim_(head_dim),
-        v_rows_(padded_rows(v_dim)),
-        memory_(Tensor<T, 2>::uninitialized({workers, size_per_worker()})) {}
-
-  TileMemory<T> of(int worker) {
-    T* next = memory_.data() + worker * size_per_worker();
-    const auto take = [&](Index rows) { return std::exchange(next, next + rows * queries_); };
-    TileMemory<T> m{};
-    m.query = take(head_dim_);
-    m.scores = take(kKeyTile);
-    m.out = take(v_rows_);
-    for (T** row : {&m.max, &m.sum, &m.tile_max, &m.rescale}) *row = take(1);
-    m.dropped = reinterpret_cast<bool*>(next);
-    return m;
-  }
-
- private:
-  // Rounded up to whole cache lines, so that two workers never write to the same one.
-  Index size_per_worker() const {
-    const Index flags = kKeyTile * queries_ / static_cast<Index>(sizeof(T)) + 1, line = 64;
-    return (queries_ * (head_dim_ + kKeyTile + v_rows_ + 4) + flags + line - 1) / line * line;
-  }
-
-  Index queries_, head_dim_, v_rows_;
-  Tensor<T, 2> memory_;
-};
-
-/// With up to this many queries each goes by itself: a tile computes whole vectors of them, however few there are.
-constexpr Index kFewQueries = 4;
-
-/// How the queries of one head are cut into tiles: as few as possible, of nearly equal height, each a whole number of
-/// vectors but the last.
-template <class T>
-class QueryTiles {
- public:
-  QueryTiles(const KernelFamily<T>& kernels, Index q_len)
-      : kernels_(kernels), q_len_(q_len), lanes_(q_len <= kFewQueries ? 1 : kernels.by_vectors[0].queries) {}
-
-  Index count() const { return lanes_ == 1 ? q_len_ : (vectors() + kMaxVectors - 1) / kMaxVectors; }
-  Range rows(Index tile) const {
-    return {vectors() * tile / count() * lanes_, std::min(vectors() * (tile + 1) / count() * lanes_, q_len_)};
-  }
-  /// The kernels for a tile of so many rows.
-  const KernelSet<T>& kernels(Index rows) const {
-    return lanes_ == 1 ? kernels_.row : kernels_.by_vectors[(rows + lanes_ - 1) / lanes_ - 1];
-  }
-  Index most_queries() const { return lanes_ == 1 ? 1 : lanes_ * std::min<Index>(vectors(), kMaxVectors); }
-
- private:
-  Index vectors() const { return (q_len_ + lanes_ - 1) / lanes_; }
-
-  const KernelFamily<T>& kernels_;
-  Index q_len_, lanes_;
-};
 
 /// One call. `mods` is null where nothing is changed or dropped.
 template <class T>
@@ -207,7 +146,7 @@ void flash(TensorView<T, 4> out, TensorView<T, 3> lse, const TensorView<const T,
   const TileModsOf<T, Mods> tile_mods(mods);
   const bool plain = !Mods::kHasScores && !Mods::kHasMasks;
   FlashCall<T>(out, lse, q, with_unit_stride(k, k_storage), with_unit_stride(v, v_storage),
-               plain ? nullptr : &tile_mods, problem, options.isa ? checked_isa(*options.isa) : default_isa())
+               plain ? nullptr : &tile_mods, problem, isa_of(options))
       .run(options.executor);
 }
 

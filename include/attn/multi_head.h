@@ -144,14 +144,15 @@ class MultiHeadAttention {
     if (options.weights) weights = Tensor<T, 4>::uninitialized({batch, config_.heads, q_len, kv_len});
     const Tensor<T, 3> heads = attend(inputs, weights, mods, options);
     auto out = Tensor<T, 3>::uninitialized(heads.shape());
-    output_projection()(heads.data(), out.data(), batch * q_len);
+    output_projection()(heads.data(), out.data(), batch * q_len, detail::isa_of(options.attention),
+                        options.attention.executor);
 
     if constexpr (detail::EigenDense<Q>) {
       using Out = decltype(detail::Answer<Q>::out(Problem{}));
       return MultiHeadResult<Out, T>{Out(std::as_const(out).matrix(0)), std::move(weights)};
     } else if constexpr (detail::Traits<Q>::kRank == 2) {
-      return MultiHeadResult<Tensor<T, 2>, T>{
-          Tensor<T, 2>(TensorView<const T, 2>(out.data(), {q_len, config_.embed_dim})), std::move(weights)};
+      const TensorView<const T, 2> rows(out.data(), {q_len, config_.embed_dim});
+      return MultiHeadResult<Tensor<T, 2>, T>{Tensor<T, 2>(rows), std::move(weights)};
     } else {
       return MultiHeadResult<Tensor<T, 3>, T>{std::move(out), std::move(weights)};
     }
@@ -159,7 +160,6 @@ class MultiHeadAttention {
 
  private:
   using Inputs = std::array<TensorView<const T, 3>, 3>;  // query, key, value (batch, len, features)
-
   static MultiHeadConfig resolved(MultiHeadConfig c) {
     detail::require(c.embed_dim > 0, "embed_dim must be positive, it is ", c.embed_dim);
     detail::require(c.heads > 0, "heads must be positive, it is ", c.heads);
@@ -248,7 +248,7 @@ class MultiHeadAttention {
     const Index batch = inputs[0].dim(0), q_len = inputs[0].dim(1);
     std::array<Tensor<T, 3>, 3> projected;
     std::array<TensorView<const T, 4>, 3> heads;  // (batch, heads, len, head_dim), inside `projected`
-    for (std::size_t first = 0; first < 3;) first = project(inputs, first, projected[first], heads);
+    for (std::size_t first = 0; first < 3;) first = project(inputs, first, projected[first], heads, options);
     const auto& [q, k, v] = heads;
     auto result = Tensor<T, 3>::uninitialized({batch, q_len, config_.embed_dim});
     const TensorView<T, 4> out = bshd(result.data(), batch, q_len, config_.heads, head_dim());
@@ -269,7 +269,7 @@ class MultiHeadAttention {
   /// Projects input `first`, and in the same product those that follow it if they are the same object and their weights
   /// lie together. Returns the first input that is left.
   std::size_t project(const Inputs& inputs, std::size_t first, Tensor<T, 3>& projected,
-                      std::array<TensorView<const T, 4>, 3>& heads) const {
+                      std::array<TensorView<const T, 4>, 3>& heads, const MultiHeadOptions& options) const {
     const TensorView<const T, 3>& x = inputs[first];
     const auto is_x = [&](const TensorView<const T, 3>& y) {
       return y.data() == x.data() && y.shape() == x.shape() && y.strides() == x.strides();
@@ -281,7 +281,8 @@ class MultiHeadAttention {
     const Index batch = x.dim(0), len = x.dim(1), dim = head_dim(), row = linear.outputs;
     projected = Tensor<T, 3>::uninitialized({batch, len, row});
     const Tensor<T, 3> copy = x.is_contiguous() ? Tensor<T, 3>() : Tensor<T, 3>(x);
-    linear(x.is_contiguous() ? x.data() : copy.data(), projected.data(), batch * len);
+    linear(x.is_contiguous() ? x.data() : copy.data(), projected.data(), batch * len, detail::isa_of(options.attention),
+           options.attention.executor);
 
     const T* column = projected.data();
     for (std::size_t i = first; i < last; ++i) {
