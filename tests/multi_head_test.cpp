@@ -111,6 +111,12 @@ TEST(MultiHeadCall, PassesTheOptionsOfTheHeadsOn) {
     }
     EXPECT_GT(std::abs(layer(q, k, k).out(0, 0, 0) - layer(q, k, k).out(0, 3, 0)), 1e-3);
   }
+  // The Options of the heads alone mean the same, and without a type's name as well.
+  const auto whole = layer(q, k, k, attn::causal(), attn::MultiHeadOptions{.attention = {.q_offset = 0}});
+  const auto brief = layer(q, k, k, attn::causal(), {.q_offset = 0});
+  EXPECT_TRUE(std::equal(whole.out.data(), whole.out.data() + whole.out.size(), brief.out.data()));
+  EXPECT_NE(brief.out(0, 0, 0), layer(q, k, k, attn::causal()).out(0, 0, 0));
+
   const auto one = layer(q, k, k, attn::causal(), attn::Options{.executor = attn::serial()});
   const auto three = layer(q, k, k, attn::causal(), attn::Options{.executor = attn::threads(3)});
   EXPECT_TRUE(std::equal(one.out.data(), one.out.data() + one.out.size(), three.out.data()));
