@@ -64,8 +64,12 @@ class FlashCall {
     std::fill_n(m.max, kernels.queries, -std::numeric_limits<T>::infinity());
     std::fill_n(m.sum, kernels.queries, T(0));
 
-    const T* key = k_.data() + batch * k_.stride(0) + kv_head * k_.stride(1);
-    const T* value = v_.data() + batch * v_.stride(0) + kv_head * v_.stride(1);
+    // Without keys the data may be null, to which no offset may be added.
+    const auto head_of = [&](const auto& t) {
+      return t.size() == 0 ? t.data() : t.data() + batch * t.stride(0) + kv_head * t.stride(1);
+    };
+    const T* key = head_of(k_);
+    const T* value = head_of(v_);
     const Range visited = mods_ ? mods_->kv_range(tile) : tile.kv;
     for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
       tile.kv = {j, std::min(j + kKeyTile, visited.end)};
