@@ -101,7 +101,8 @@ TEST(MultiHeadParameters, RefuseUnknownNamesAndOtherShapes) {
   expect_refused([&] { layer.load("in_proj_weight", bias); }, {"'in_proj_weight'", "(12, 4)", "(3)"});
   expect_refused([&] { layer.load("in_proj_bias", bias); }, {"'in_proj_bias'", "(12)", "(3)"});
   expect_refused([&] { layer.load("in_proj_bias", weight); }, {"'in_proj_bias'", "(12)", "(4, 12)"});
-  expect_refused([&] { layer.load("in_proj_bias", Eigen::MatrixXd(12, 1)); }, {"'in_proj_bias'", "(12)", "(12, 1)"});
+  expect_refused([&] { layer.load("in_proj_bias", Eigen::MatrixXd::Zero(12, 1).eval()); },
+                 {"'in_proj_bias'", "(12)", "(12, 1)"});
   expect_refused([&] { layer.weight("in_proj_bias"); }, {"'in_proj_bias'", "bias()"});
   expect_refused([&] { layer.bias("in_proj_weight"); }, {"'in_proj_weight'", "weight()"});
 }
@@ -198,7 +199,7 @@ TEST(MultiHeadErrors, InTheInputs) {
   EXPECT_NO_THROW(layer(q, k, v));
   expect_refused([&] { layer(q, k, v, attn::key_lengths({1, 2, 3})); }, {"key_lengths", "3", "2"});
   expect_refused([&] { layer(q, k, v, attn::key_lengths({1, 5})); }, {"key_lengths", "5", "4"});
-  expect_refused([&] { layer(Eigen::MatrixXd(3, 9), Eigen::MatrixXd(4, 5), Eigen::MatrixXd(4, 6)); },
+  expect_refused([&] { layer(Eigen::MatrixXd::Zero(3, 9), Eigen::MatrixXd::Zero(4, 5), Eigen::MatrixXd::Zero(4, 6)); },
                  {"query has 9", "embed_dim has 8"});
 }
 
