@@ -73,16 +73,15 @@ class PoolBackend final : public Executor::Backend {
   int concurrency() const override { return workers_; }
 
   void run(Index tasks, TaskRef task) const override {
-    // A task that itself asks for this pool runs alone: its siblings already use the other threads, and waiting for
-    // them could deadlock.
-    const bool nested = pool_.CurrentThreadId() != -1;
-    const int helpers = nested ? 0 : static_cast<int>(std::min<Index>(workers_, tasks)) - 1;
+    // A call from inside a task runs alone: its siblings already use the other threads.
+    const int helpers = inside_task_ ? 0 : static_cast<int>(std::min<Index>(workers_, tasks)) - 1;
     if (helpers <= 0) return serial_.run(tasks, task);
 
     std::atomic<Index> next{0};
     std::exception_ptr error;
     std::mutex error_mutex;
     const auto work = [&](int worker) {
+      inside_task_ = true;
       try {
         for (Index i = next++; i < tasks; i = next++) task(i, worker);
       } catch (...) {
@@ -90,6 +89,7 @@ class PoolBackend final : public Executor::Backend {
         const std::lock_guard lock(error_mutex);
         if (!error) error = std::current_exception();
       }
+      inside_task_ = false;
     };
     Eigen::Barrier done(static_cast<unsigned>(helpers));
     for (int h = 1; h <= helpers; ++h)
@@ -103,6 +103,8 @@ class PoolBackend final : public Executor::Backend {
   }
 
  private:
+  inline static thread_local bool inside_task_ = false;
+
   int workers_;
   SerialBackend serial_;
   mutable Eigen::ThreadPool pool_;

@@ -5,6 +5,10 @@
 // have no agreed calling convention.
 #pragma once
 
+#if !defined(__GNUC__)
+#error "attn: the kernels are written in the vector extension of g++ and clang"
+#endif
+
 #include <cmath>
 #include <cstdint>
 #include <limits>
