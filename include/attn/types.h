@@ -53,8 +53,8 @@ struct Problem {
   Index kv_len = 0;
   Index head_dim = 0;
   Index v_dim = 0;
-  double scale = 1;    ///< multiplies query * key
-  Index q_offset = 0;  ///< absolute position of query row 0
+  long double scale = 1;  ///< multiplies query * key
+  Index q_offset = 0;     ///< absolute position of query row 0
 
   /// Which key and value head serves a query head: neighbours share one.
   constexpr Index kv_head(Index head) const { return head / (heads / kv_heads); }

@@ -73,8 +73,7 @@ struct Truth {
 inline Truth oracle(const Inputs& in, const Meaning& mod = {}, const Numbers& numbers = {}) {
   constexpr Real kInf = std::numeric_limits<Real>::infinity();
   const Sizes& s = in.sizes;
-  // A double, as Options::scale is one: a default is not more exact than a given one.
-  const Real scale = numbers.scale ? *numbers.scale : 1 / std::sqrt(static_cast<double>(s.head_dim));
+  const Real scale = numbers.scale ? *numbers.scale : 1 / std::sqrt(static_cast<Real>(s.head_dim));
   const Index first = numbers.first_position(s);
   const auto at = [](const std::vector<double>& x, Index i) { return Real(x[static_cast<std::size_t>(i)]); };
 

@@ -47,7 +47,9 @@ Problem make_problem(const TensorView<const T, 4>& q, const TensorView<const T, 
   p.kv_len = k.dim(2);
   p.head_dim = q.dim(3);
   p.v_dim = v.dim(3);
-  p.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.head_dim)));
+  // In double, as a caller would write it, unless the scalar is finer.
+  using Fine = std::conditional_t<(sizeof(T) > sizeof(double)), T, double>;
+  p.scale = options.scale ? static_cast<Fine>(*options.scale) : Fine(1) / std::sqrt(static_cast<Fine>(p.head_dim));
   p.q_offset = options.q_offset.value_or(p.kv_len - p.q_len);
   require(std::isfinite(p.scale), "scale must be finite, it is ", p.scale);
   return p;
