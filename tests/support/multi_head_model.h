@@ -27,14 +27,18 @@ struct Model {
     Random random(20);
     const Index e = c.embed_dim, kv_e = c.kv_heads * (e / c.heads);
     const auto draw = [&](const char* name, Index size) { parameters[name] = random.values(size, 0.6); };
+    // The more terms a sum has the smaller they are, so that results are about 1 whatever the width.
+    const auto draw_weight = [&](const char* name, Index size) {
+      parameters[name] = random.values(size, 0.6 * std::sqrt(12. / static_cast<double>(e)));
+    };
     if (c.key_dim == e && c.value_dim == e) {
-      draw("in_proj_weight", (e + 2 * kv_e) * e);
+      draw_weight("in_proj_weight", (e + 2 * kv_e) * e);
     } else {
-      draw("q_proj_weight", e * e);
-      draw("k_proj_weight", kv_e * c.key_dim);
-      draw("v_proj_weight", kv_e * c.value_dim);
+      draw_weight("q_proj_weight", e * e);
+      draw_weight("k_proj_weight", kv_e * c.key_dim);
+      draw_weight("v_proj_weight", kv_e * c.value_dim);
     }
-    draw("out_proj.weight", e * e);
+    draw_weight("out_proj.weight", e * e);
     if (c.bias) {
       draw("in_proj_bias", e + 2 * kv_e);
       draw("out_proj.bias", e);
@@ -75,7 +79,7 @@ struct Expected {
   std::vector<Real> out, weights;
 };
 
-/// The formula with loops and vectors alone. The scale is a double, as Options::scale is one.
+/// The formula with loops and vectors alone.
 /// `keep(batch, query, key)` in rows, not in positions.
 template <class Keep>
 Expected expected(const Model& m, const Keep& keep) {
@@ -84,16 +88,29 @@ Expected expected(const Model& m, const Keep& keep) {
     const auto found = m.parameters.find(name);
     return found == m.parameters.end() ? 0 : found->second[static_cast<std::size_t>(i)];
   };
-  const Real scale = 1 / std::sqrt(static_cast<double>(dim));
+  const Real scale = 1 / std::sqrt(static_cast<Real>(dim));
   const bool packed = m.parameters.count("in_proj_weight") != 0;
-  // Feature f of projection `name` of a token; `skip` rows of the packed weight and bias belong to others.
-  const auto projected = [&](const char* name, Index skip, const std::vector<double>& x, Index token, Index features,
-                             Index f) {
-    Real sum = number("in_proj_bias", skip + f);
-    for (Index i = 0; i < features; ++i)
-      sum += static_cast<Real>(x[static_cast<std::size_t>(token * features + i)]) *
-             (packed ? number("in_proj_weight", (skip + f) * features + i) : number(name, f * features + i));
-    return sum;
+  // All tokens' features of projection `name`; `skip` rows of the packed weight and bias belong to others.
+  const auto projected = [&](const char* name, Index skip, const std::vector<double>& x, Index features,
+                             Index outputs) {
+    const std::vector<double>& weight = m.parameters.at(packed ? "in_proj_weight" : name);
+    const std::size_t width = static_cast<std::size_t>(features);
+    std::vector<Real> y;
+    for (auto token = x.begin(); token != x.end(); token += features)
+      for (Index f = 0; f < outputs; ++f) {
+        Real sum = number("in_proj_bias", skip + f);
+        const std::size_t row = static_cast<std::size_t>(packed ? skip + f : f) * width;
+        for (std::size_t i = 0; i < width; ++i)
+          sum += static_cast<Real>(token[static_cast<std::ptrdiff_t>(i)]) * weight[row + i];
+        y.push_back(sum);
+      }
+    return y;
+  };
+  const std::vector<Real> queries = projected("q_proj_weight", 0, m.query, e, e),
+                          keys = projected("k_proj_weight", e, m.key, m.config.key_dim, kv_e),
+                          values = projected("v_proj_weight", e + kv_e, m.value, m.config.value_dim, kv_e);
+  const auto feature = [](const std::vector<Real>& x, Index token, Index features, Index f) {
+    return x[static_cast<std::size_t>(token * features + f)];
   };
 
   Expected result;
@@ -108,8 +125,8 @@ Expected expected(const Model& m, const Keep& keep) {
         for (Index j = 0; j < m.kv_len; ++j) {
           Real score = 0;
           for (Index d = 0; d < dim; ++d)
-            score += projected("q_proj_weight", 0, m.query, b * m.q_len + i, e, h * dim + d) *
-                     projected("k_proj_weight", e, m.key, b * m.kv_len + j, m.config.key_dim, first + d);
+            score +=
+                feature(queries, b * m.q_len + i, e, h * dim + d) * feature(keys, b * m.kv_len + j, kv_e, first + d);
           w[static_cast<std::size_t>(j)] = keep(b, i, j) ? std::exp(scale * score) : 0;
           total += w[static_cast<std::size_t>(j)];
         }
@@ -117,8 +134,7 @@ Expected expected(const Model& m, const Keep& keep) {
           Real sum = 0;
           for (Index j = 0; j < m.kv_len; ++j)
             if (total > 0)
-              sum += w[static_cast<std::size_t>(j)] / total *
-                     projected("v_proj_weight", e + kv_e, m.value, b * m.kv_len + j, m.config.value_dim, first + d);
+              sum += w[static_cast<std::size_t>(j)] / total * feature(values, b * m.kv_len + j, kv_e, first + d);
           joined.push_back(sum);
         }
         for (Index j = 0; j < m.kv_len; ++j)
