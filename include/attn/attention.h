@@ -35,7 +35,7 @@ TensorView<T, 4> output_view(Out&& out, const Problem& problem) {
   static_assert(std::is_same_v<std::remove_pointer_t<decltype(v.data())>, T>,
                 "attn: the output must hold the same scalar type as the query");
   const TensorView<T, 4> v4 = as_rank4<T>(v);
-  check_output(problem, v4.shape());
+  check_output(problem, v4);
   return v4;
 }
 
@@ -44,7 +44,7 @@ TensorView<T, 3> lse_view(Lse&& lse, const Problem& problem) {
   auto v = lse_rank3(lse);
   static_assert(std::is_same_v<std::remove_pointer_t<decltype(v.data())>, T>,
                 "attn: lse must be writable and hold the scalar type of the query");
-  check_lse(problem, v.shape());
+  check_lse(problem, v);
   return v;
 }
 
@@ -150,10 +150,11 @@ void naive_attention_into(Out&& out, const Q& query, const K& key, const V& valu
         using T = typename detail::Traits<Q>::Scalar;
         const auto o = detail::output_view<T>(out, problem);
         std::vector<detail::RowMajor<T>> weights(static_cast<std::size_t>(options.executor.concurrency()));
-        for (auto& w : weights) w.resize(problem.q_len, problem.kv_len);
         detail::naive<T>(
             o, detail::no_lse<T>(), q, k, v, bound, problem, options.executor, [&](Index, Index, int worker) -> auto& {
-              return weights[static_cast<std::size_t>(worker)];
+              auto& own = weights[static_cast<std::size_t>(worker)];
+              own.resize(problem.q_len, problem.kv_len);  // once, and only for workers that have work
+              return own;
             });
       });
 }

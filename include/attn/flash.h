@@ -1,9 +1,9 @@
 // Layer 3: attention tile by tile with an online softmax (Milakov & Gimelshein 2018; Dao et al. 2022, algorithm 1).
 #pragma once
 
-#include <numbers>
+#include <cmath>
+#include <limits>
 
-#include "attn/detail/pack.h"
 #include "attn/detail/query_tiles.h"
 #include "attn/detail/tile_mods.h"
 #include "attn/options.h"
@@ -32,8 +32,9 @@ class FlashCall {
   void run(const Executor& asked) const {
     const Index per_head = tiles_.count(), tasks = problem_.batch * problem_.heads * per_head;
     if (tasks == 0) return;
-    const Executor executor = asked.is_default() && flops() < kFlopsWorthSharing ? serial() : asked;
-    TileWorkspace<T> workspace(executor.concurrency(), tiles_.most_queries(), problem_.head_dim, problem_.v_dim);
+    const Executor executor = executor_for(flops(), asked);
+    TileWorkspace<T> workspace(executor.concurrency(), tiles_.most_queries(), problem_.head_dim, problem_.v_dim,
+                               is_packed(k_) ? 0 : problem_.head_dim, is_packed(v_) ? 0 : problem_.v_dim);
     executor.run(tasks, [&](Index task, int worker) {
       const Index head = task / per_head % problem_.heads, batch = task / per_head / problem_.heads;
       // Later queries first: under causal masks they see the most keys, and what is long should not be begun last.
@@ -42,16 +43,14 @@ class FlashCall {
   }
 
  private:
-  static constexpr T kLog2e = std::numbers::log2e_v<T>, kLn2 = std::numbers::ln2_v<T>;
-
-  // Waking a thread takes about 10 us, in which one core does a million flops and more.
-  static constexpr double kFlopsWorthSharing = 2e6;
-
   double flops() const {
     const double pairs = static_cast<double>(problem_.batch * problem_.heads) * static_cast<double>(problem_.q_len) *
                          static_cast<double>(problem_.kv_len);
     return 2 * pairs * static_cast<double>(problem_.head_dim + problem_.v_dim);
   }
+
+  /// Can the kernels read the rows in place?
+  static bool is_packed(const TensorView<const T, 4>& t) { return t.stride(3) == 1 || t.dim(3) <= 1; }
 
   bool has_scores() const { return mods_ && mods_->has_scores(); }
 
@@ -64,19 +63,22 @@ class FlashCall {
     std::fill_n(m.max, kernels.queries, -std::numeric_limits<T>::infinity());
     std::fill_n(m.sum, kernels.queries, T(0));
 
-    // Without keys the data may be null, to which no offset may be added.
-    const auto head_of = [&](const auto& t) {
-      return t.size() == 0 ? t.data() : t.data() + batch * t.stride(0) + kv_head * t.stride(1);
+    const auto rows_of = [&](const TensorView<const T, 4>& t, T* packed) {
+      const T* first = t.data() + batch * t.stride(0) + kv_head * t.stride(1);
+      return [&t, first, packed, this](Range keys) -> Rows<T> {
+        const T* from = first + keys.begin * t.stride(2);
+        if (is_packed(t)) return {from, t.stride(2)};
+        family_.pack_rows(from, t.stride(2), t.stride(3), keys.size(), t.dim(3), packed);
+        return {packed, t.dim(3)};
+      };
     };
-    const T* key = head_of(k_);
-    const T* value = head_of(v_);
+    const auto key = rows_of(k_, m.packed_key), value = rows_of(v_, m.packed_value);
     const Range visited = mods_ ? mods_->kv_range(tile) : tile.kv;
     for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
       tile.kv = {j, std::min(j + kKeyTile, visited.end)};
       const Coverage coverage = mods_ ? mods_->coverage(tile) : Coverage::all;
       if (coverage == Coverage::none) continue;
-      add_keys(tile, coverage == Coverage::some, {key + j * k_.stride(2), k_.stride(2)},
-               {value + j * v_.stride(2), v_.stride(2)}, m, kernels);
+      add_keys(tile, coverage == Coverage::some, key(tile.kv), value(tile.kv), m, kernels);
     }
     store_result(tile, rows, m, kernels);
   }
@@ -104,10 +106,9 @@ class FlashCall {
     }
   }
 
-  /// The tile's queries, transposed and scaled. The softmax works with powers of 2, so log2(e) goes in as well, unless
-  /// score mods want to see natural scores.
+  /// The tile's queries, transposed and scaled.
   void load_query(const Tile& tile, Range rows, const TileMemory<T>& m, const KernelSet<T>& kernels) const {
-    const T factor = static_cast<T>(problem_.scale) * (has_scores() ? T(1) : kLog2e);
+    const T factor = static_cast<T>(problem_.scale);
     const T* from = q_.data() + tile.batch * q_.stride(0) + tile.head * q_.stride(1) + rows.begin * q_.stride(2);
     if (q_.stride(3) == 1) return kernels.load_query(m, {from, q_.stride(2)}, rows.size(), problem_.head_dim, factor);
     for (Index d = 0; d < problem_.head_dim; ++d)
@@ -130,7 +131,7 @@ class FlashCall {
     if (lse_.data() == nullptr) return;
     for (Index i = 0; i < rows.size(); ++i)
       lse_(tile.batch, tile.head, rows.begin + i) =
-          m.sum[i] == T(0) ? -std::numeric_limits<T>::infinity() : (m.max[i] + std::log2(m.sum[i])) * kLn2;
+          m.sum[i] == T(0) ? -std::numeric_limits<T>::infinity() : m.max[i] + std::log(m.sum[i]);
   }
 
   TensorView<T, 4> out_;
@@ -146,12 +147,9 @@ class FlashCall {
 template <class T, class Mods>
 void flash(TensorView<T, 4> out, TensorView<T, 3> lse, const TensorView<const T, 4>& q, const TensorView<const T, 4>& k,
            const TensorView<const T, 4>& v, const Mods& mods, const Problem& problem, const Options& options) {
-  Tensor<T, 4> k_storage, v_storage;
   const TileModsOf<T, Mods> tile_mods(mods);
   const bool plain = !Mods::kHasScores && !Mods::kHasMasks;
-  FlashCall<T>(out, lse, q, with_unit_stride(k, k_storage), with_unit_stride(v, v_storage),
-               plain ? nullptr : &tile_mods, problem, isa_of(options))
-      .run(options.executor);
+  FlashCall<T>(out, lse, q, k, v, plain ? nullptr : &tile_mods, problem, isa_of(options)).run(options.executor);
 }
 
 }  // namespace attn::detail

@@ -1,6 +1,7 @@
 // Layer 0: the instruction sets that have kernels, and which one a call uses.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <string_view>

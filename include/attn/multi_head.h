@@ -126,11 +126,11 @@ class MultiHeadAttention {
   auto operator()(const Q& query, const K& key, const V& value, const M& mods = {}) const {
     return (*this)(query, key, value, mods, MultiHeadOptions{});
   }
-  template <class Q, class K, class V, class M>
+  template <class Q, class K, class V, class M = Mods<>>
   auto operator()(const Q& query, const K& key, const V& value, const M& mods, const Options& options) const {
     return (*this)(query, key, value, mods, MultiHeadOptions{Path::flash, false, options});
   }
-  template <class Q, class K, class V, class M>
+  template <class Q, class K, class V, class M = Mods<>>
   auto operator()(const Q& query, const K& key, const V& value, const M& mods, const MultiHeadOptions& options) const {
     check_types<Q, K, V>();
     const auto& q_held = detail::evaluated(query);

@@ -1,15 +1,19 @@
 // Layer 1: who runs the tasks of a call. Kernels never start a thread themselves.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include <unsupported/Eigen/CXX11/ThreadPool>
 
+#include "attn/detail/check.h"
 #include "attn/types.h"
 
 namespace attn {
@@ -68,7 +72,7 @@ class SerialBackend final : public Executor::Backend {
 /// Hands out tasks in ascending order to whichever worker is free; the calling thread is worker 0.
 class PoolBackend final : public Executor::Backend {
  public:
-  explicit PoolBackend(int workers) : workers_(std::max(workers, 1)), pool_(workers_ - 1 > 0 ? workers_ - 1 : 1) {}
+  explicit PoolBackend(int workers) : workers_(workers), pool_(workers - 1) {}
 
   int concurrency() const override { return workers_; }
 
@@ -77,32 +81,60 @@ class PoolBackend final : public Executor::Backend {
     const int helpers = inside_task_ ? 0 : static_cast<int>(std::min<Index>(workers_, tasks)) - 1;
     if (helpers <= 0) return serial_.run(tasks, task);
 
-    std::atomic<Index> next{0};
-    std::exception_ptr error;
-    std::mutex error_mutex;
-    const auto work = [&](int worker) {
-      inside_task_ = true;
-      try {
-        for (Index i = next++; i < tasks; i = next++) task(i, worker);
-      } catch (...) {
-        next = tasks;
-        const std::lock_guard lock(error_mutex);
-        if (!error) error = std::current_exception();
-      }
-      inside_task_ = false;
-    };
-    Eigen::Barrier done(static_cast<unsigned>(helpers));
-    for (int h = 1; h <= helpers; ++h)
-      pool_.Schedule([&work, &done, h] {
-        work(h);
-        done.Notify();
-      });
-    work(0);
-    done.Wait();
-    if (error) std::rethrow_exception(error);
+    // Shared, because a helper that the pool starts late, when another call kept it busy, finds the call gone and leaves.
+    const auto call = std::make_shared<Call>(tasks, task);
+    for (int worker = 1; worker <= helpers; ++worker) pool_.Schedule([call, worker] { call->help(worker); });
+    call->work(0);
+    call->wait_for_helpers();
   }
 
  private:
+  class Call {
+   public:
+    Call(Index tasks, TaskRef task) : tasks_(tasks), task_(task) {}
+
+    void work(int worker) {
+      inside_task_ = true;
+      try {
+        for (Index i = next_++; i < tasks_; i = next_++) task_(i, worker);
+      } catch (...) {
+        next_ = tasks_;
+        const std::lock_guard lock(mutex_);
+        if (!error_) error_ = std::current_exception();
+      }
+      inside_task_ = false;
+    }
+
+    void help(int worker) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (over_) return;
+        ++helping_;
+      }
+      work(worker);
+      const std::lock_guard lock(mutex_);
+      if (--helping_ == 0) idle_.notify_one();
+    }
+
+    /// After work() has returned there are no tasks left to begin. Throws what a task threw first.
+    void wait_for_helpers() {
+      std::unique_lock lock(mutex_);
+      over_ = true;
+      idle_.wait(lock, [this] { return helping_ == 0; });
+      if (error_) std::rethrow_exception(error_);
+    }
+
+   private:
+    const Index tasks_;
+    const TaskRef task_;
+    std::atomic<Index> next_{0};
+    std::mutex mutex_;
+    std::condition_variable idle_;
+    int helping_ = 0;
+    bool over_ = false;
+    std::exception_ptr error_;
+  };
+
   inline static thread_local bool inside_task_ = false;
 
   int workers_;
@@ -118,16 +150,30 @@ inline Executor serial() {
   return executor;
 }
 
-/// A pool of `workers` threads, the caller among them. The pool lives as long as a copy of the executor does: make it
-/// once.
-inline Executor threads(int workers) { return Executor(std::make_shared<detail::PoolBackend>(workers)); }
+/// A pool of `workers` threads, the caller among them. The pool lives as long as a copy of the executor does: make it once.
+/// @throws std::invalid_argument unless workers is positive.
+inline Executor threads(int workers) {
+  detail::require(workers > 0, "threads(", workers, "): there must be at least one worker, the caller");
+  return workers == 1 ? serial() : Executor(std::make_shared<detail::PoolBackend>(workers));
+}
 
 /// The pool of the process: as many workers as the machine has hardware threads, started at first use.
 inline Executor threads() {
-  static const Executor pool = threads(static_cast<int>(std::thread::hardware_concurrency()));
+  static const Executor pool = threads(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   return pool;
 }
 
 inline const Executor::Backend& Executor::backend() const { return backend_ ? *backend_ : *threads().backend_; }
+
+namespace detail {
+
+/// The executor for work of so many flops: the one asked for, but by default no thread is woken for little. Waking one takes
+/// about 10 us, in which a core does a million flops and more.
+inline Executor executor_for(double flops, const Executor& asked) {
+  constexpr double kFlopsWorthSharing = 2e6;
+  return asked.is_default() && flops < kFlopsWorthSharing ? serial() : asked;
+}
+
+}  // namespace detail
 
 }  // namespace attn

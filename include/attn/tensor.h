@@ -3,8 +3,10 @@
 
 #include <array>
 #include <cassert>
+#include <concepts>
 #include <memory>
 #include <new>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -39,9 +41,23 @@ constexpr Shape<Rank> row_major_strides(const Shape<Rank>& shape) {
 }
 
 template <int Rank>
-void check_sizes(const Shape<Rank>& shape) {
-  for (std::size_t i = 0; i < Rank; ++i)
+std::string text(const Shape<Rank>& shape) {
+  std::string s = "(";
+  for (std::size_t i = 0; i < Rank; ++i) s += (i ? ", " : "") + std::to_string(shape[i]);
+  return s + ")";
+}
+
+/// @throws std::invalid_argument if a size is negative, or the elements take more bytes than can be counted.
+template <int Rank>
+void check_sizes(const Shape<Rank>& shape, std::size_t element) {
+  Index bytes = static_cast<Index>(element);
+  bool overflow = false, empty = false;
+  for (std::size_t i = 0; i < Rank; ++i) {
     require(shape[i] >= 0, "tensor size ", shape[i], " in dimension ", i, " is negative");
+    overflow = __builtin_mul_overflow(bytes, shape[i], &bytes) || overflow;
+    empty = empty || shape[i] == 0;
+  }
+  require(!overflow || empty, "a tensor of shape ", text<Rank>(shape), " has more bytes than can be counted");
 }
 
 }  // namespace detail
@@ -66,8 +82,10 @@ class TensorView {
   TensorView() = default;
   TensorView(T* data, const Shape& shape) : TensorView(data, shape, detail::row_major_strides<Rank>(shape)) {}
   TensorView(T* data, const Shape& shape, const Shape& strides) : data_(data), shape_(shape), strides_(strides) {
-    detail::check_sizes<Rank>(shape);
+    detail::check_sizes<Rank>(shape, sizeof(T));
     detail::require(data != nullptr || size() == 0, "null data for a tensor of ", size(), " elements");
+    if (size() == 0) strides_ = {};  // there is nothing to step to, and null must not be stepped from
+    if (size() == 0) strides_ = {};  // there is nothing to step to, and null must not be stepped from
   }
 
   operator TensorView<const T, Rank>() const requires(!std::is_const_v<T>) { return {data_, shape_, strides_}; }
@@ -156,7 +174,7 @@ class Tensor {
 
   /// Elements hold whatever the memory held.
   static Tensor uninitialized(const Shape& shape) {
-    detail::check_sizes<Rank>(shape);
+    detail::check_sizes<Rank>(shape, sizeof(T));
     Tensor t;
     t.shape_ = shape;
     const Index n = detail::product<Rank>(shape);
@@ -230,7 +248,9 @@ TensorView<T, 4> bshd(T* data, Index batch, Index len, Index heads, Index dim) {
 namespace detail {
 
 template <class X>
-concept EigenDense = std::is_base_of_v<Eigen::DenseBase<std::remove_cvref_t<X>>, std::remove_cvref_t<X>>;
+concept EigenDense = requires(const std::remove_cvref_t<X>& x) {
+  []<class D>(const Eigen::DenseBase<D>&) {}(x);
+};
 
 // Eigen's own tensors are known by their members, so that their header need not be included.
 template <class X>
@@ -247,8 +267,9 @@ using element_t = std::remove_pointer_t<decltype(std::declval<X&>().data())>;
 
 template <class X>
 constexpr bool has_memory = [] {
-  if constexpr (EigenDense<X>)
-    return bool(Eigen::internal::traits<std::remove_cvref_t<X>>::Flags & Eigen::DirectAccessBit);
+  if constexpr (EigenDense<X>) return (std::remove_cvref_t<X>::Flags & Eigen::DirectAccessBit) != 0 && requires(X & x) {
+      x.data();
+    };
   else
     return true;
 }();

@@ -125,8 +125,10 @@ auto lse_rank3(X&& x) {
     return v;
   else if constexpr (decltype(v)::kRank == 1)
     return TensorView<T, 3>(v.data(), {1, 1, v.dim(0)}, {0, 0, v.stride(0)});
-  else  // Eigen vectors have two dimensions, one of them 1
+  else {  // Eigen vectors have two dimensions, one of them 1
+    require(v.dim(0) == 1 || v.dim(1) == 1, "lse must be a vector, it has shape ", text<2>(v.shape()));
     return TensorView<T, 3>(v.data(), {1, 1, v.size()}, {0, 0, v.dim(0) == 1 ? v.stride(1) : v.stride(0)});
+  }
 }
 
 }  // namespace detail

@@ -64,6 +64,19 @@ class BroadcastTensor {
   std::shared_ptr<const void> owner_;
 };
 
+/// A view of `x`; Eigen's vectors have one dimension here, not two.
+template <class X>
+auto pair_view(X&& x) {
+  if constexpr (EigenDense<X>) {
+    if constexpr (std::remove_cvref_t<X>::IsVectorAtCompileTime)
+      return TensorView<element_t<X>, 1>(x.data(), {x.size()}, {x.innerStride()});
+    else
+      return view(x);
+  } else {
+    return view(x);
+  }
+}
+
 /// Takes whatever attn::view takes, and Eigen expressions, which it evaluates.
 template <class X>
 auto broadcast_tensor(X&& x) {
@@ -77,10 +90,10 @@ auto broadcast_tensor(X&& x) {
       return BroadcastTensor<T>(TensorView<const T, View::kRank>(view), std::move(owner));
     };
     if constexpr (std::is_lvalue_reference_v<X>) {
-      return hold(view(x), nullptr);
+      return hold(pair_view(x), nullptr);
     } else {
       const auto kept = std::make_shared<const Given>(std::forward<X>(x));
-      return hold(view(*kept), kept);
+      return hold(pair_view(*kept), kept);
     }
   }
 }

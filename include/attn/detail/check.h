@@ -1,6 +1,7 @@
 // Layer 0: argument checks whose messages carry the numbers.
 #pragma once
 
+#include <cstdio>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -10,10 +11,15 @@ namespace attn::detail {
 
 template <class Part>
 void append(std::string& message, const Part& part) {
-  if constexpr (std::is_arithmetic_v<Part>)
+  if constexpr (std::is_integral_v<Part>) {
     message += std::to_string(part);
-  else
+  } else if constexpr (std::is_floating_point_v<Part>) {
+    char digits[32];
+    std::snprintf(digits, sizeof(digits), "%Lg", static_cast<long double>(part));
+    message += digits;
+  } else {
     message += std::string_view(part);
+  }
 }
 
 /// Throws std::invalid_argument("attn: " followed by the parts) unless `condition` holds. The parts are put together

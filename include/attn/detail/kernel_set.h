@@ -25,6 +25,7 @@ template <class T>
 struct KernelFamily {
   KernelSet<T> row;
   KernelSet<T> by_vectors[kMaxVectors];
+  void (*pack_rows)(const T* from, Index row_stride, Index column_stride, Index rows, Index columns, T* to);
   void (*find_max)(const TileMemory<T>&, Index queries, Index keys);
   bool (*all_finite)(Rows<T>, Index keys, Index v_dim);
   void (*find_dropped)(const TileMemory<T>&, Index queries, Index keys);
@@ -47,6 +48,7 @@ struct KernelFamily {
     ATTN_KERNEL(softmax, target, bool)                                                                                \
     ATTN_KERNEL(value, target, void)                                                                                  \
     ATTN_KERNEL(store_out, target, void)                                                                              \
+    ATTN_KERNEL(pack_rows, target, void)                                                                              \
     ATTN_KERNEL(find_max, target, void)                                                                               \
     ATTN_KERNEL(all_finite, target, bool)                                                                             \
     ATTN_KERNEL(find_dropped, target, void)                                                                           \
@@ -67,6 +69,7 @@ constexpr KernelFamily<T> kFamily = {Compiled<T, RowKernels<T, kBytes>>::set(),
                                      {Compiled<T, TileKernels<T, kBytes, kRegisters, 1>>::set(),
                                       Compiled<T, TileKernels<T, kBytes, kRegisters, 2>>::set(),
                                       Compiled<T, TileKernels<T, kBytes, kRegisters, 3>>::set()},
+                                     Compiled<T, CommonKernels<T, kBytes>>::pack_rows,
                                      Compiled<T, CommonKernels<T, kBytes>>::find_max,
                                      Compiled<T, CommonKernels<T, kBytes>>::all_finite,
                                      Compiled<T, CommonKernels<T, kBytes>>::find_dropped,

@@ -34,11 +34,13 @@ struct TileMemory {
   T* query;
   T* scores;
   T* out;
-  T* max;         ///< of each query's scores so far, in units of log2
-  T* sum;         ///< of 2^(score - max) so far
-  T* tile_max;    ///< of the scores of the present tile
-  T* rescale;     ///< 2^(old max - new max)
-  bool* dropped;  ///< (keys, queries), only used next to values that are not finite
+  T* max;           ///< of each query's scores so far
+  T* sum;           ///< of e^(score - max) so far
+  T* tile_max;      ///< of the scores of the present tile
+  T* rescale;       ///< e^(old max - new max)
+  T* packed_key;    ///< (keys, head_dim), where the caller's rows are not packed
+  T* packed_value;  ///< (keys, v_dim), likewise
+  bool* dropped;    ///< (keys, queries), only used next to values that are not finite
 };
 
 /// Rows of keys or values in the user's memory, their elements next to each other.
@@ -53,6 +55,26 @@ struct Rows {
 template <class T, int Bytes>
 struct CommonKernels {
   using S = Simd<T, Bytes>;
+
+  /// Copies rows of any strides behind each other, as the other kernels read them. Columns that lie next to each other, as
+  /// in a column-major matrix, are transposed in registers.
+  static ATTN_INLINE void pack_rows(const T* from, Index row_stride, Index column_stride, Index rows, Index columns,
+                                    T* to) {
+    constexpr Index kLanes = S::kLanes;
+    const Index whole_rows = row_stride == 1 ? rows / kLanes * kLanes : 0;
+    const Index whole_columns = columns / kLanes * kLanes;
+    for (Index r = 0; r < whole_rows; r += kLanes) {
+      for (Index c = 0; c < whole_columns; c += kLanes) {
+        Array<typename S::Vec, kLanes> square;
+        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::load(square[i], from + r + (c + i) * column_stride);
+        S::transpose(square);
+        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::store(to + (r + i) * columns + c, square[i]);
+      }
+    }
+    for (Index r = 0; r < rows; ++r)
+      for (Index c = r < whole_rows ? whole_columns : 0; c < columns; ++c)
+        to[r * columns + c] = from[r * row_stride + c * column_stride];
+  }
 
   /// tile_max from the scores in memory, after mods changed them.
   static ATTN_INLINE void find_max(const TileMemory<T>& m, Index queries, Index keys) {
@@ -218,7 +240,7 @@ struct TileKernels {
       // right weight.
       max[v] = max[v] == -infinity ? Vec{} : max[v];
       Vec rescale = old - max[v];
-      S::exp2(rescale);
+      S::exp(rescale);
       S::store(m.rescale + v * kLanes, rescale);
       S::load(sum[v], m.sum + v * kLanes);
       sum[v] *= rescale;
@@ -228,7 +250,7 @@ struct TileKernels {
         Vec x;
         S::load(x, m.scores + j * kQueries + v * kLanes);
         x -= max[v];
-        S::exp2(x);
+        S::exp(x);
         sum[v] += x;
         S::store(m.scores + j * kQueries + v * kLanes, x);
       }

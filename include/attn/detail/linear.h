@@ -18,10 +18,12 @@ struct Linear {
   Index outputs;
 
   /// All tokens at once. x (tokens, inputs) and y (tokens, outputs) are row-major without gaps.
-  void operator()(const T* x, T* y, Index tokens, Isa isa, const Executor& executor) const {
+  void operator()(const T* x, T* y, Index tokens, Isa isa, const Executor& asked) const {
     if (tokens == 0) return;
     const QueryTiles<T> tiles(kernel_family<T>(isa), tokens);
-    TileWorkspace<T> workspace(executor.concurrency(), tiles.most_queries(), inputs, 0);
+    const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(inputs) * static_cast<double>(outputs);
+    const Executor executor = executor_for(flops, asked);
+    TileWorkspace<T> workspace(executor.concurrency(), tiles.most_queries(), inputs, 0, 0, 0);
     executor.run(tiles.count(), [&](Index task, int worker) {
       const Range rows = tiles.rows(task);
       run_tile(x + rows.begin * inputs, y + rows.begin * outputs, rows.size(), tiles.kernels(rows.size()),

@@ -10,13 +10,6 @@
 
 namespace attn::detail {
 
-template <int Rank>
-std::string text(const Shape<Rank>& shape) {
-  std::string s = "(";
-  for (std::size_t i = 0; i < Rank; ++i) s += (i ? ", " : "") + std::to_string(shape[i]);
-  return s + ")";
-}
-
 /// Checks query (batch, heads, q_len, head_dim), key (batch, kv_heads, kv_len, head_dim) and value (batch, kv_heads,
 /// kv_len, v_dim) against each other and fills in the defaults of `options`. Every path uses this, so that all refuse
 /// the same calls with the same words.
@@ -51,21 +44,38 @@ Problem make_problem(const TensorView<const T, 4>& q, const TensorView<const T, 
   using Fine = std::conditional_t<(sizeof(T) > sizeof(double)), T, double>;
   p.scale = options.scale ? static_cast<Fine>(*options.scale) : Fine(1) / std::sqrt(static_cast<Fine>(p.head_dim));
   p.q_offset = options.q_offset.value_or(p.kv_len - p.q_len);
-  require(std::isfinite(p.scale), "scale must be finite, it is ", p.scale);
+  require(std::isfinite(static_cast<T>(p.scale)), "scale must be finite in the scalar type of the tensors, it is ",
+          p.scale);
+  constexpr Index kFarthest = Index(1) << 61;  // sums of a few positions stay in range
+  require(p.q_offset >= -kFarthest && p.q_offset <= kFarthest, "q_offset ", p.q_offset, " is outside ±2^61");
   return p;
 }
 
-inline void check_output(const Problem& p, const Shape<4>& out) {
-  const Shape<4> want{p.batch, p.heads, p.q_len, p.v_dim};
-  if (out == want) return;
-  require(false, "out has shape ", text<4>(out), ", the result has ", text<4>(want),
-          " as (batch, heads, q_len, v_dim)");
+/// Do two positions of a writable tensor share an element, as far as strides of 0 tell?
+template <int Rank>
+bool repeats_elements(const Shape<Rank>& shape, const Shape<Rank>& strides) {
+  for (std::size_t i = 0; i < Rank; ++i)
+    if (shape[i] > 1 && strides[i] == 0 && product<Rank>(shape) > 0) return true;
+  return false;
 }
 
-inline void check_lse(const Problem& p, const Shape<3>& lse) {
-  const Shape<3> want{p.batch, p.heads, p.q_len};
-  if (lse == want) return;
-  require(false, "lse has shape ", text<3>(lse), ", the result has ", text<3>(want), " as (batch, heads, q_len)");
+/// Checks what a call writes to, named `name`, against the shape `want` with dimensions `dims`.
+template <class T, int Rank>
+void check_written(const TensorView<T, Rank>& t, const Shape<Rank>& want, const char* name, const char* dims) {
+  if (t.shape() != want)
+    require(false, name, " has shape ", text<Rank>(t.shape()), ", the result has ", text<Rank>(want), " as ", dims);
+  if (repeats_elements<Rank>(t.shape(), t.strides()))
+    require(false, name, " of shape ", text<Rank>(t.shape()),
+            " has a stride of 0: its elements share memory, and cannot hold different results");
+}
+
+template <class T>
+void check_output(const Problem& p, const TensorView<T, 4>& out) {
+  check_written<T, 4>(out, {p.batch, p.heads, p.q_len, p.v_dim}, "out", "(batch, heads, q_len, v_dim)");
+}
+template <class T>
+void check_lse(const Problem& p, const TensorView<T, 3>& lse) {
+  check_written<T, 3>(lse, {p.batch, p.heads, p.q_len}, "lse", "(batch, heads, q_len)");
 }
 
 }  // namespace attn::detail

@@ -36,24 +36,29 @@ class QueryTiles {
   Index q_len_, lanes_;
 };
 
-/// The working memory of all workers of a call: one block, linear in head_dim + v_dim, independent of the lengths.
+/// The working memory of all workers of a call: one block, linear in head_dim + v_dim, independent of the lengths. Keys and
+/// values that must be packed have `key_dim` and `value_dim` columns, others 0.
 template <class T>
 class TileWorkspace {
  public:
-  TileWorkspace(int workers, Index queries, Index head_dim, Index v_dim)
+  TileWorkspace(int workers, Index queries, Index head_dim, Index v_dim, Index key_dim, Index value_dim)
       : queries_(queries),
         head_dim_(head_dim),
         v_rows_(padded_rows(v_dim)),
+        key_dim_(key_dim),
+        value_dim_(value_dim),
         memory_(Tensor<T, 2>::uninitialized({workers, size_per_worker()})) {}
 
   TileMemory<T> of(int worker) {
     T* next = memory_.data() + worker * size_per_worker();
-    const auto take = [&](Index rows) { return std::exchange(next, next + rows * queries_); };
+    const auto take = [&](Index size) { return std::exchange(next, next + size); };
     TileMemory<T> m{};
-    m.query = take(head_dim_);
-    m.scores = take(kKeyTile);
-    m.out = take(v_rows_);
-    for (T** row : {&m.max, &m.sum, &m.tile_max, &m.rescale}) *row = take(1);
+    m.query = take(head_dim_ * queries_);
+    m.scores = take(kKeyTile * queries_);
+    m.out = take(v_rows_ * queries_);
+    for (T** row : {&m.max, &m.sum, &m.tile_max, &m.rescale}) *row = take(queries_);
+    m.packed_key = take(kKeyTile * key_dim_);
+    m.packed_value = take(kKeyTile * value_dim_);
     m.dropped = reinterpret_cast<bool*>(next);
     return m;
   }
@@ -62,10 +67,11 @@ class TileWorkspace {
   // Rounded up to whole cache lines, so that two workers never write to the same one.
   Index size_per_worker() const {
     const Index flags = kKeyTile * queries_ / static_cast<Index>(sizeof(T)) + 1, line = 64;
-    return (queries_ * (head_dim_ + kKeyTile + v_rows_ + 4) + flags + line - 1) / line * line;
+    const Index numbers = queries_ * (head_dim_ + kKeyTile + v_rows_ + 4) + kKeyTile * (key_dim_ + value_dim_);
+    return (numbers + flags + line - 1) / line * line;
   }
 
-  Index queries_, head_dim_, v_rows_;
+  Index queries_, head_dim_, v_rows_, key_dim_, value_dim_;
   Tensor<T, 2> memory_;
 };
 

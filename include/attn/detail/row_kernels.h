@@ -61,7 +61,7 @@ struct RowKernels {
     const T from = max == -kInfinity ? T(0) : max;  // as in TileKernels::softmax
     Vec sum = {}, x;
     S::splat(x, old - from);
-    S::exp2(x);
+    S::exp(x);
     Array<T, kLanes> lanes;
     S::store(lanes, x);
     *m.rescale = lanes[0];
@@ -71,7 +71,7 @@ struct RowKernels {
     for (Index j = 0; j < keys; j += kLanes) {
       S::load(x, m.scores + j);
       x -= from;
-      S::exp2(x);
+      S::exp(x);
       sum += x;
       S::store(m.scores + j, x);
     }

@@ -8,10 +8,15 @@
 #if !defined(__GNUC__)
 #error "attn: the kernels are written in the vector extension of g++ and clang"
 #endif
+#if defined(__FAST_MATH__)
+#error \
+    "attn: -ffast-math takes the rounding out of the exponential function and infinity out of masks; compile without it"
+#endif
 
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 #include <type_traits>
 #include <utility>
 
@@ -99,19 +104,20 @@ struct Simd {
     }
   }
 
-  /// x = 2^x for x <= 0. Exactly 0 for -inf and wherever the result would be denormal; NaN stays NaN.
-  static ATTN_INLINE void exp2(Vec& x) {
+  /// x = e^x for x <= 0. Exactly 0 for -inf and wherever the result would be denormal; NaN stays NaN.
+  static ATTN_INLINE void exp(Vec& x) {
     if constexpr (kVector) {
       using C = Exp2Constants<T>;
-      const Vec shifted = x + C::kRound;
-      const Vec f = x - (shifted - C::kRound);
+      constexpr T kLog2e = std::numbers::log2e_v<T>;
+      const Vec shifted = x * kLog2e + C::kRound;
+      const Vec f = x * kLog2e - (shifted - C::kRound);
       Vec p = f * C::kPolynomial[C::kDegree] + C::kPolynomial[C::kDegree - 1];
       ATTN_UNROLL for (int i = C::kDegree - 2; i >= 0; --i) p = p * f + C::kPolynomial[i];
       // A product, because adding to the bits of a NaN could make a number of it.
       const Vec power = (Vec)((IntVec)shifted << C::kMantissaBits), r = p * power;
       x = x < C::kSmallest ? Vec{} : r;
     } else {
-      x = std::exp2(x);
+      x = std::exp(x);
     }
   }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <limits>
-#include <numbers>
 
 #include "attn/detail/simd.h"
 #include "attn/isa.h"
@@ -25,8 +24,8 @@ class TileMods {
   /// Does a tile whose pairs are all kept still have its scores changed?
   virtual bool has_scores() const = 0;
 
-  /// Replaces scores[key * stride + query] of the tile's pairs by the modded ones, times log2(e) if they have score
-  /// mods; -inf for dropped pairs if `masked`.
+  /// Replaces scores[key * stride + query] of the tile's pairs by the modded ones;
+  /// -inf for dropped pairs if `masked`.
   virtual void apply(Isa isa, T* scores, Index stride, const Tile& tile, bool masked) const = 0;
 };
 
@@ -36,7 +35,6 @@ struct ScoreTile {
   T* scores;
   Index stride;
   const Tile& tile;
-  T factor;
 };
 
 /// Mods are written for one pair; the compilers make vectors of the loops below. To that end a loop has a constant
@@ -54,25 +52,25 @@ struct ModLoops {
     for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv) {
       T* row = t.scores + (p.kv - t.tile.kv.begin) * t.stride;
       p.q = t.tile.q.begin;
-      for (Index i = 0; i < whole; i += kLanes, p.q += kLanes) vector_of_pairs<kMasked>(mods, row + i, t.factor, p);
+      for (Index i = 0; i < whole; i += kLanes, p.q += kLanes) vector_of_pairs<kMasked>(mods, row + i, p);
       // Only pairs that exist are shown to the mods: a lambda may use the position to index memory of its own.
-      for (Index i = whole; i < queries; ++i, ++p.q) pair<kMasked>(mods, row[i], t.factor, p);
+      for (Index i = whole; i < queries; ++i, ++p.q) pair<kMasked>(mods, row[i], p);
     }
   }
 
  private:
   template <bool kMasked>
-  static ATTN_INLINE void pair(const Mods& mods, T& x, T factor, const Position& p) {
-    if constexpr (Mods::kHasScores) x = mods.score(x, p) * factor;
+  static ATTN_INLINE void pair(const Mods& mods, T& x, const Position& p) {
+    if constexpr (Mods::kHasScores) x = mods.score(x, p);
     if constexpr (kMasked) x = mods.keep(p) ? x : -std::numeric_limits<T>::infinity();
   }
 
   template <bool kMasked>
-  static ATTN_INLINE void vector_of_pairs(const Mods& mods, T* scores, T factor, const Position& p) {
+  static ATTN_INLINE void vector_of_pairs(const Mods& mods, T* scores, const Position& p) {
     using Int = typename S::Int;
     if constexpr (Mods::kHasScores) {
       Array<T, kLanes> x;
-      for (int i = 0; i < kLanes; ++i) x[i] = mods.score(scores[i], Position{p.batch, p.head, p.q + i, p.kv}) * factor;
+      for (int i = 0; i < kLanes; ++i) x[i] = mods.score(scores[i], Position{p.batch, p.head, p.q + i, p.kv});
       for (int i = 0; i < kLanes; ++i) scores[i] = x[i];
     }
     if constexpr (kMasked) {
@@ -93,7 +91,7 @@ class TileModsOf final : public TileMods<T> {
   bool has_scores() const override { return Mods::kHasScores; }
 
   void apply(Isa isa, T* scores, Index stride, const Tile& tile, bool masked) const override {
-    const ScoreTile<T> t{scores, stride, tile, std::numbers::log2e_v<T>};
+    const ScoreTile<T> t{scores, stride, tile};
 #if ATTN_X86
     if (isa == Isa::avx512) return apply_avx512(t, masked);
     if constexpr (kPromisedIsa <= Isa::avx2)

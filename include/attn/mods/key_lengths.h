@@ -1,6 +1,7 @@
 // Layer 2: key_lengths(), padding at the end of each batch element's keys.
 #pragma once
 
+#include <concepts>
 #include <initializer_list>
 #include <span>
 #include <vector>
@@ -38,9 +39,7 @@ inline auto key_lengths(std::vector<Index> lengths) {
 
 /// The same from any range of integers, e.g. std::vector<int> or Eigen::VectorXi.
 template <class Lengths>
-requires requires(const Lengths& l) {
-  { *l.begin() } -> std::convertible_to<Index>;
-}
+requires requires(const Lengths& l) { requires std::integral<std::remove_cvref_t<decltype(*l.begin())>>; }
 auto key_lengths(const Lengths& lengths) {
   std::vector<Index> copy;
   for (const auto& length : lengths) copy.push_back(static_cast<Index>(length));
