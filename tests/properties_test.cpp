@@ -13,6 +13,18 @@ Options with(Isa isa) {
   return options;
 }
 
+/// Every way to compute the same: the flash path with each instruction set, and the naive path (none).
+std::vector<std::optional<Isa>> paths() {
+  std::vector<std::optional<Isa>> all{std::nullopt};
+  for (Isa isa : instruction_sets()) all.emplace_back(isa);
+  return all;
+}
+
+template <class M>
+Computed<double> compute(std::optional<Isa> path, Arguments<double>& a, const M& mods) {
+  return path ? flash(a, mods, with(*path)) : naive(a, mods);
+}
+
 /// Within a few roundings of numbers of size `size`.
 template <class T>
 void expect_near(const std::vector<T>& a, const std::vector<T>& b, double size, const char* what) {
@@ -87,10 +99,10 @@ TEST(Properties, ChunksOfQueriesAreTheWhole) {
   const Eigen::MatrixXf k = Eigen::Map<Eigen::MatrixXd>(random.values(kv_len * dim).data(), kv_len, dim).cast<float>();
   const Eigen::MatrixXf v = Eigen::Map<Eigen::MatrixXd>(random.values(kv_len * dim).data(), kv_len, dim).cast<float>();
   const auto mods = causal() | sliding_window(30) | lambda_distance();
-  for (const bool use_flash : {true, false}) {
+  for (const std::optional<Isa> path : paths()) {
     const auto call = [&](const auto& rows, Index offset) {
-      const Options options{.q_offset = offset, .executor = serial()};
-      if (use_flash) return attention(rows, k, v, mods, options).out;
+      const Options options{.q_offset = offset, .executor = serial(), .isa = path};
+      if (path) return attention(rows, k, v, mods, options).out;
       return naive_attention(rows, k, v, mods, options).out;
     };
     const Eigen::MatrixXf whole = call(q, kv_len - q_len);
@@ -101,7 +113,8 @@ TEST(Properties, ChunksOfQueriesAreTheWhole) {
         parts.middleRows(i, n) = call(q.middleRows(i, n), kv_len - q_len + i);
         // A decoder that has seen i + n tokens so far gets the same from the default alignment.
         const Index seen = kv_len - q_len + i + n;
-        const Eigen::MatrixXf so_far = attention(q.middleRows(i, n), k.topRows(seen), v.topRows(seen), mods).out;
+        const Eigen::MatrixXf so_far =
+            attention(q.middleRows(i, n), k.topRows(seen), v.topRows(seen), mods, {.isa = path}).out;
         EXPECT_LT((so_far - parts.middleRows(i, n)).cwiseAbs().maxCoeff(), 1e-5f);
       }
       EXPECT_LT((whole - parts).cwiseAbs().maxCoeff(), 1e-5f) << "chunks of " << chunk;
@@ -115,24 +128,27 @@ TEST(Properties, ChunksOfKeysMergeThroughLse) {
   const Inputs in(s, random);
   using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const Eigen::Map<const Matrix> q(in.q.data(), 40, 8), k(in.k.data(), 100, 8), v(in.v.data(), 100, 6);
-  const auto whole = attention(q, k, v, causal());
-  for (Index chunk : {1, 13, 50, 64}) {
-    Matrix sum = Matrix::Zero(40, 6);
-    Eigen::VectorXd lse = Eigen::VectorXd::Constant(40, -kInf);
-    for (Index j = 0; j < 100; j += chunk) {
-      const Index n = std::min<Index>(chunk, 100 - j);
-      // Key 0 of the chunk stands at position j, so the queries move j to the left.
-      const auto part = attention(q, k.middleRows(j, n), v.middleRows(j, n), causal(), {.q_offset = 60 - j});
-      for (Index i = 0; i < 40; ++i) {
-        const double top = std::max(lse(i), part.lse(i));
-        if (top == -kInf) continue;
-        const double a = std::exp(lse(i) - top), b = std::exp(part.lse(i) - top);
-        sum.row(i) = (a * sum.row(i) + b * part.out.row(i)) / (a + b);
-        lse(i) = top + std::log(a + b);
+  for (Isa isa : instruction_sets()) {
+    const auto whole = attention(q, k, v, causal(), with(isa));
+    for (Index chunk : {1, 13, 50, 64}) {
+      Matrix sum = Matrix::Zero(40, 6);
+      Eigen::VectorXd lse = Eigen::VectorXd::Constant(40, -kInf);
+      for (Index j = 0; j < 100; j += chunk) {
+        const Index n = std::min<Index>(chunk, 100 - j);
+        // Key 0 of the chunk stands at position j, so the queries move j to the left.
+        const auto part =
+            attention(q, k.middleRows(j, n), v.middleRows(j, n), causal(), {.q_offset = 60 - j, .isa = isa});
+        for (Index i = 0; i < 40; ++i) {
+          const double top = std::max(lse(i), part.lse(i));
+          if (top == -kInf) continue;
+          const double a = std::exp(lse(i) - top), b = std::exp(part.lse(i) - top);
+          sum.row(i) = (a * sum.row(i) + b * part.out.row(i)) / (a + b);
+          lse(i) = top + std::log(a + b);
+        }
       }
+      EXPECT_LT((sum - whole.out).cwiseAbs().maxCoeff(), 1e-13) << "chunks of " << chunk;
+      EXPECT_LT((lse - whole.lse).cwiseAbs().maxCoeff(), 1e-13) << "chunks of " << chunk;
     }
-    EXPECT_LT((sum - whole.out).cwiseAbs().maxCoeff(), 1e-13) << "chunks of " << chunk;
-    EXPECT_LT((lse - whole.lse).cwiseAbs().maxCoeff(), 1e-13) << "chunks of " << chunk;
   }
 }
 
@@ -156,9 +172,8 @@ TEST(Properties, OrderOfKeysDoesNotMatter) {
   for (Index j = 0; j < n; ++j) kept(j) = random.chance(0.7);
   for (Index j = 0; j < n; ++j) kept_permuted(j) = kept(order[static_cast<std::size_t>(j)]);
   Arguments<double> a(in), b(permuted);
-  for (const bool use_flash : {true, false}) {
-    const auto x = use_flash ? flash(a, keep(kept)) : naive(a, keep(kept));
-    const auto y = use_flash ? flash(b, keep(kept_permuted)) : naive(b, keep(kept_permuted));
+  for (const std::optional<Isa> path : paths()) {
+    const auto x = compute(path, a, keep(kept)), y = compute(path, b, keep(kept_permuted));
     expect_near(x.out, y.out, 2, "out");
     expect_near(x.lse, y.lse, 8, "lse");
   }
@@ -170,9 +185,9 @@ TEST(Properties, ConstantShiftOfScoresMovesOnlyLse) {
   Arguments<double> a(in);
   for (double shift : {-700.0, -3.0, 40.0, 5000.0}) {
     const auto mods = score_mod([shift](auto x, auto) { return x + static_cast<decltype(x)>(shift); }) | causal();
-    for (const bool use_flash : {true, false}) {
-      const auto plain = use_flash ? flash(a, causal()) : naive(a, causal());
-      auto shifted = use_flash ? flash(a, mods) : naive(a, mods);
+    for (const std::optional<Isa> path : paths()) {
+      const auto plain = compute(path, a, causal());
+      auto shifted = compute(path, a, mods);
       for (double& x : shifted.lse) x -= shift;
       const double size = 8 + std::abs(shift);
       expect_near(plain.out, shifted.out, 2 * size, "out");
@@ -210,11 +225,13 @@ TEST(Properties, LayoutsAgreeBitForBit) {
     const Inputs in(s, random);
     Arguments<float> packed(in);
     const auto mods = causal() | lambda_distance();
-    const auto expected = flash(packed, mods), expected_naive = naive(packed, mods);
+    const auto expected_naive = naive(packed, mods);
     for (Layout q : kOutputLayouts)
       for (Layout kv : kOutputLayouts) {
         Arguments<float> a(in, q, kv, kv);
-        EXPECT_TRUE(same_bits(expected, flash(a, mods, {}, q))) << int(q) << " " << int(kv) << ", " << s;
+        for (Isa isa : instruction_sets())
+          EXPECT_TRUE(same_bits(flash(packed, mods, with(isa)), flash(a, mods, with(isa), q)))
+              << to_string(isa) << " " << int(q) << " " << int(kv) << ", " << s;
         EXPECT_TRUE(same_bits(expected_naive, naive(a, mods))) << int(q) << " " << int(kv) << ", " << s;
       }
   }
@@ -226,15 +243,18 @@ TEST(Properties, HeadsDoNotDependOnTheirNeighbours) {
   const Sizes s{2, 6, 2, 41, 67, 24, 16};
   const Inputs in(s, random);
   Arguments<float> all(in);
-  const Computed<float> whole = flash(all, causal());
-  for (Index b = 0; b < s.batch; ++b)
-    for (Index h = 0; h < s.heads; ++h) {
-      const auto r =
-          attention(all.q.view().matrix(b, h), all.k.view().matrix(b, h / 3), all.v.view().matrix(b, h / 3), causal());
-      for (Index i = 0; i < s.q_len; ++i)
-        for (Index e = 0; e < s.v_dim; ++e)
-          ASSERT_EQ(r.out(i, e), whole.out[static_cast<std::size_t>(((b * s.heads + h) * s.q_len + i) * s.v_dim + e)]);
-    }
+  for (Isa isa : instruction_sets()) {
+    const Computed<float> whole = flash(all, causal(), with(isa));
+    for (Index b = 0; b < s.batch; ++b)
+      for (Index h = 0; h < s.heads; ++h) {
+        const auto r = attention(all.q.view().matrix(b, h), all.k.view().matrix(b, h / 3),
+                                 all.v.view().matrix(b, h / 3), causal(), with(isa));
+        for (Index i = 0; i < s.q_len; ++i)
+          for (Index e = 0; e < s.v_dim; ++e)
+            ASSERT_EQ(r.out(i, e),
+                      whole.out[static_cast<std::size_t>(((b * s.heads + h) * s.q_len + i) * s.v_dim + e)]);
+      }
+  }
 }
 
 TEST(Properties, DefaultsCanBeWrittenOut) {
