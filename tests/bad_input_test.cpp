@@ -100,11 +100,71 @@ TEST(BadInput, Outputs) {
   for (Index i = 0; i < out.size(); ++i) ASSERT_EQ(out.data()[i], kUntouched);
 }
 
+TEST(BadInput, LseThatIsNoVector) {
+  const Eigen::MatrixXf q(6, 8), k(7, 8), v(7, 3);
+  Eigen::MatrixXf out = Eigen::MatrixXf::Constant(6, 3, kUntouched), lse = Eigen::MatrixXf::Constant(3, 2, kUntouched);
+  expect_refused("six numbers, not in a row", {"(3, 2)"}, [&] { attention_into(out, lse, q, k, v); });
+  EXPECT_TRUE((out.array() == kUntouched).all());
+  EXPECT_TRUE((lse.array() == kUntouched).all());
+}
+
+TEST(BadInput, OutputsThatShareElements) {
+  const auto q = tensor(kQ), k = tensor(kK), v = tensor(kV);
+  auto memory = tensor({2, 6, 11, 19});
+  std::fill_n(memory.data(), memory.size(), kUntouched);
+  const TensorView<float, 3> lse(memory.data(), {2, 6, 11});
+  for (std::size_t i = 0; i < 4; ++i) {
+    Shape<4> strides = memory.view().strides();
+    strides[i] = 0;
+    const TensorView<float, 4> out(memory.data(), {2, 6, 11, 19}, strides);
+    expect_refused("out", {"(2, 6, 11, 19)"}, [&] { attention_into(out, q, k, v); });
+    expect_refused("out with lse", {"(2, 6, 11, 19)"}, [&] { attention_into(out, lse, q, k, v); });
+    expect_refused("naive out", {"(2, 6, 11, 19)"}, [&] { naive_attention_into(out, q, k, v); });
+  }
+  auto out = tensor({2, 6, 11, 19});
+  for (std::size_t i = 0; i < 3; ++i) {
+    Shape<3> strides = lse.strides();
+    strides[i] = 0;
+    const TensorView<float, 3> shared(memory.data(), {2, 6, 11}, strides);
+    expect_refused("lse", {"(2, 6, 11)"}, [&] { attention_into(out, shared, q, k, v); });
+  }
+  for (Index i = 0; i < memory.size(); ++i) ASSERT_EQ(memory.data()[i], kUntouched);
+
+  // A stride of 0 where there is one element, or none, shares nothing.
+  const TensorView<float, 4> one_batch(out.data(), {1, 6, 11, 19}, {0, 11 * 19, 19, 1});
+  EXPECT_NO_THROW(attention_into(one_batch, tensor({1, 6, 11, 13}), tensor({1, 3, 17, 13}), tensor({1, 3, 17, 19})));
+  const TensorView<float, 4> nothing(out.data(), {2, 6, 0, 19}, {0, 0, 0, 0});
+  EXPECT_NO_THROW(attention_into(nothing, tensor({2, 6, 0, 13}), k, v));
+}
+
+TEST(BadInput, OffsetsThatOverflow) {
+  constexpr Index kFarthest = Index(1) << 61;
+  expect_all_refuse("far", {"2305843009213693953"}, kQ, kK, kV, causal(), {.q_offset = kFarthest + 1});
+  expect_all_refuse("far before", {"-2305843009213693953"}, kQ, kK, kV, full(), {.q_offset = -kFarthest - 1});
+  const Index most = std::numeric_limits<Index>::max();
+  expect_all_refuse("largest", {std::to_string(most)}, kQ, kK, kV, sliding_window(3), {.q_offset = most});
+  expect_all_refuse("least", {std::to_string(-most - 1)}, kQ, kK, kV, full(), {.q_offset = -most - 1});
+  const auto q = tensor(kQ), k = tensor(kK), v = tensor(kV);
+  for (const Index farthest : {kFarthest, -kFarthest}) {
+    const auto mods = causal() | sliding_window(std::numeric_limits<Index>::max()) | alibi(alibi_slopes(6));
+    EXPECT_NO_THROW(attention(q, k, v, mods, {.q_offset = farthest}));
+    EXPECT_NO_THROW(naive_attention(q, k, v, mods, {.q_offset = farthest}));
+  }
+}
+
+TEST(BadInput, Workers) {
+  expect_refused("none", {"0"}, [] { threads(0); });
+  expect_refused("fewer than none", {"-1"}, [] { threads(-1); });
+}
+
 TEST(BadInput, Scale) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   expect_all_refuse("infinite", {"inf"}, kQ, kK, kV, full(), {.scale = kInf});
   expect_all_refuse("minus infinite", {"-inf"}, kQ, kK, kV, full(), {.scale = -kInf});
   expect_all_refuse("not a number", {"nan"}, kQ, kK, kV, full(), {.scale = std::numeric_limits<double>::quiet_NaN()});
+  expect_all_refuse("no float", {"1e+300"}, kQ, kK, kV, full(), {.scale = 1e300});
+  const Tensor<double, 2> x({2, 3});
+  EXPECT_NO_THROW(attention(x, x, x, full(), {.scale = 1e300}));
 }
 
 TEST(BadInput, Views) {
@@ -117,6 +177,14 @@ TEST(BadInput, Views) {
   expect_refused("negative bhsd", {"-3"}, [&] { bhsd(&one, 1, 1, -3, 1); });
   expect_refused("negative bshd", {"-7"}, [&] { bshd(&one, -7, 1, 1, 1); });
   expect_refused("negative tensor", {"-9"}, [&] { Tensor<float, 2>({3, -9}); });
+  constexpr Index kHuge = Index(1) << 32, kBytes = Index(1) << 62;  // whose product, or bytes, are more than 2^63
+  const Numbers huge{"(4294967296, 4294967296)"};
+  expect_refused("huge tensor", huge, [] { Tensor<float, 2>({kHuge, kHuge}); });
+  expect_refused("huge uninitialised tensor", huge, [] { Tensor<float, 2>::uninitialized({kHuge, kHuge}); });
+  expect_refused("huge view", huge, [&] { TensorView<float, 2>(&one, {kHuge, kHuge}); });
+  expect_refused("huge view of null", huge, [&] { TensorView<float, 2>(null, {kHuge, kHuge}); });
+  expect_refused("huge bytes", {"4611686018427387904"}, [] { Tensor<float, 1>::uninitialized({kBytes}); });
+  EXPECT_NO_THROW((Tensor<float, 2>({kBytes, 0})));
   EXPECT_NO_THROW((TensorView<float, 2>(null, {5, 0})));
   EXPECT_NO_THROW((Tensor<float, 2>({0, 7})));
 }
@@ -157,6 +225,10 @@ TEST(BadInput, NumbersOfMods) {
   expect_refused("window", {"5", "-2"}, [] { sliding_window(5, -2); });
   expect_refused("softcap 0", {"0"}, [] { softcap(0); });
   expect_refused("softcap -3", {"-3"}, [] { softcap(-3); });
+  expect_refused("softcap -1e-9", {"-1e-09"}, [] { softcap(-1e-9); });
+  expect_refused("softcap inf", {"inf"}, [] { softcap(std::numeric_limits<double>::infinity()); });
+  expect_refused("softcap 1e39", {"1e+39"}, [] { softcap(1e39); });
+  expect_refused("softcap 1e-50", {"1e-50"}, [] { softcap(1e-50); });
   expect_refused("softcap NaN", {"nan"}, [] { softcap(std::numeric_limits<double>::quiet_NaN()); });
   expect_refused("alibi_slopes", {"0"}, [] { alibi_slopes(0); });
   expect_refused("alibi_slopes", {"-2"}, [] { alibi_slopes(-2); });

@@ -124,6 +124,82 @@ TEST_F(EigenTypes, Expressions) {
   expect_same<ColMajor>(wide.cast<float>(), k_, v_);
 }
 
+/// A matrix under another name, as Eigen's manual shows how to make one.
+struct Embeddings : ColMajor {
+  using ColMajor::ColMajor;
+};
+
+TEST_F(EigenTypes, DerivedClasses) {
+  const Embeddings q(q_), k(k_), v(v_);
+  expect_same<ColMajor>(q, k, v);
+  Embeddings out(kQueries, kWide);
+  expect_into(out, "derived");
+}
+
+TEST_F(EigenTypes, IndexedRows) {
+  // Every second row, which has strides, and rows from a list, which are an expression.
+  const auto want = attention(ColMajor(q_(Eigen::seq(0, 4, Eigen::fix<2>), Eigen::all)), k_, v_);
+  const auto strided = attention(q_(Eigen::seq(0, 4, Eigen::fix<2>), Eigen::all), k_, v_);
+  const auto listed = attention(q_(std::vector<Index>{0, 2, 4}, Eigen::all), k_, v_);
+  EXPECT_EQ(want.out.rows(), 3);
+  EXPECT_EQ(strided.out, want.out);
+  EXPECT_EQ(listed.out, want.out);
+  EXPECT_EQ(naive_attention(q_(Eigen::seq(0, 4, Eigen::fix<2>), Eigen::all), k_, v_).out.rows(), 3);
+  expect_same<ColMajor>(q_(Eigen::seq(0, Eigen::last), Eigen::all), k_(Eigen::seq(0, Eigen::last), Eigen::all), v_);
+}
+
+TEST_F(EigenTypes, VectorsInModsAreOfKeys) {
+  // Square, so that a column over the queries would fit as well.
+  const ColMajor q = q_, k = k_.topRows(kQueries), v = v_.topRows(kQueries);
+  Eigen::Array<bool, Eigen::Dynamic, 1> kept(kQueries);
+  Eigen::VectorXf added(kQueries);
+  for (Index j = 0; j < kQueries; ++j) {
+    kept(j) = j % 3 != 1;
+    added(j) = static_cast<float>(j % 5) / 2;
+  }
+  const auto of_keys = [&](const auto& vector) {
+    Tensor<typename std::remove_cvref_t<decltype(vector)>::Scalar, 1> t({kQueries});
+    for (Index j = 0; j < kQueries; ++j) t(j) = vector(j);
+    return t;
+  };
+  const auto same = [&](const auto& mods, const auto& want, const char* what) {
+    EXPECT_EQ(attention(q, k, v, mods).out, attention(q, k, v, want).out) << what;
+    EXPECT_EQ(naive_attention(q, k, v, mods).out, naive_attention(q, k, v, want).out) << what;
+    EXPECT_NE(attention(q, k, v, mods).out, attention(q, k, v).out) << what;
+  };
+  same(keep(kept), keep(of_keys(kept)), "keep");
+  same(keep(kept.transpose()), keep(of_keys(kept)), "keep of a row");
+  same(drop(kept), drop(of_keys(kept)), "drop");
+  same(drop(!kept), keep(of_keys(kept)), "drop of an expression");
+  same(bias(added), bias(of_keys(added)), "bias");
+  same(bias(added.transpose()), bias(of_keys(added)), "bias of a row");
+  same(bias(Eigen::VectorXf(added)), bias(of_keys(added)), "bias of a temporary");
+  const Eigen::MatrixXf in_matrix = added.replicate(1, 3);
+  same(bias(in_matrix.col(1)), bias(of_keys(added)), "bias of a column");
+  // With other lengths it fits the keys, and only them.
+  const Eigen::VectorXf longer = Eigen::VectorXf::Zero(kKeys);
+  EXPECT_NO_THROW(attention(q_, k_, v_, bias(longer)));
+  EXPECT_THROW(attention(q_, k_, v_, bias(added)), std::invalid_argument);
+}
+
+TEST_F(EigenTypes, NoValues) {
+  // v_dim 0: no output to point to, yet a log-sum-exp.
+  const auto want = attention(q_, k_, v_, causal());
+  const auto r = attention(q_, k_, ColMajor(kKeys, 0), causal());
+  EXPECT_EQ(r.out.rows(), kQueries);
+  EXPECT_EQ(r.out.cols(), 0);
+  EXPECT_EQ(r.lse, want.lse);
+  EXPECT_EQ(attention(q_, k_, RowMajor(kKeys, 0), causal()).lse, want.lse);
+  EXPECT_EQ(naive_attention(q_, k_, ColMajor(kKeys, 0), causal()).lse, naive_attention(q_, k_, v_, causal()).lse);
+
+  const RowMajor q = q_, k = k_;
+  float* const none = nullptr;
+  Tensor<float, 3> lse({1, 1, kQueries});
+  attention_into(bshd(none, 1, kQueries, 1, 0), lse, bshd(q.data(), 1, kQueries, 1, kDim),
+                 bshd(k.data(), 1, kKeys, 1, kDim), bshd<const float>(none, 1, kKeys, 1, 0), causal());
+  for (Index i = 0; i < kQueries; ++i) EXPECT_EQ(lse(0, 0, i), want.lse(i));
+}
+
 TEST_F(EigenTypes, TensorsOfRankTwo) {
   Tensor<float, 2> k({kKeys, kDim});
   k.matrix() = k_;
@@ -157,11 +233,18 @@ TEST_F(EigenTypes, Outputs) {
   attention_into(columns, lse, q_, k_, v_, causal());
   attention_into(columns, lse_row, q_, k_, v_, causal());
   attention_into(columns, lse_in_matrix.row(2), q_, k_, v_, causal());
+  Eigen::VectorXf longer = Eigen::VectorXf::Constant(3 * kQueries, 7);
+  attention_into(columns, longer.head(kQueries), q_, k_, v_, causal());
+  attention_into(columns, longer.segment(kQueries + 1, kQueries), q_, k_, v_, causal());
   for (Index i = 0; i < kQueries; ++i) {
     EXPECT_EQ(lse(i), flash_.lse[static_cast<std::size_t>(i)]);
     EXPECT_EQ(lse_row(i), lse(i));
     EXPECT_EQ(lse_in_matrix(2, i), lse(i));
+    EXPECT_EQ(longer(i), lse(i));
+    EXPECT_EQ(longer(kQueries + 1 + i), lse(i));
   }
+  EXPECT_EQ(longer(kQueries), 7) << "written between the segments";
+  EXPECT_TRUE((longer.tail(kQueries - 1).array() == 7).all()) << "written behind the segment";
 }
 
 template <int Order>

@@ -133,6 +133,11 @@ TEST(MultiHeadCall, PassesTheOptionsOfTheHeadsOn) {
   EXPECT_TRUE(std::equal(whole.out.data(), whole.out.data() + whole.out.size(), brief.out.data()));
   EXPECT_NE(brief.out(0, 0, 0), layer(q, k, k, attn::causal()).out(0, 0, 0));
 
+  // No mods, in the shortest words, with either kind of options.
+  const Tensor<double, 3> flat = layer(q, k, k, {}, {.scale = 0.0}), same = layer(q, k, k, {}, {.path = Path::naive});
+  EXPECT_NEAR(flat(0, 0, 0), flat(0, 3, 0), 1e-14);
+  EXPECT_GT(std::abs(same(0, 0, 0) - same(0, 3, 0)), 1e-3);
+
   const auto one = layer(q, k, k, attn::causal(), attn::Options{.executor = attn::serial()});
   const auto three = layer(q, k, k, attn::causal(), attn::Options{.executor = attn::threads(3)});
   EXPECT_TRUE(std::equal(one.out.data(), one.out.data() + one.out.size(), three.out.data()));
