@@ -39,6 +39,7 @@ class Kept {
 };
 
 struct Hint {
+  bool keeps_first;  ///< what the predicate says of the first pair
   Coverage coverage;
   Range kv_range;
 };
@@ -63,8 +64,9 @@ void each_tile(const Sizes& s, const Numbers& numbers, const Row<M>& row, Check 
           for (Index j0 = 0; j0 < s.kv_len; ++j0)
             for (Index j1 = j0 + 1; j1 <= s.kv_len; ++j1) {
               const Tile tile{b, h, {first + i0, first + i1}, {j0, j1}};
-              check(tile, Hint{bound.coverage(tile), bound.kv_range(tile)}, kept.count({i0, i1}, {j0, j1}),
-                    (i1 - i0) * (j1 - j0), kept.hull({i0, i1}, {j0, j1}));
+              check(tile,
+                    Hint{bound.keep({b, h, tile.q.begin, tile.kv.begin}), bound.coverage(tile), bound.kv_range(tile)},
+                    kept.count({i0, i1}, {j0, j1}), (i1 - i0) * (j1 - j0), kept.hull({i0, i1}, {j0, j1}));
             }
     }
 }
@@ -90,6 +92,7 @@ template <class M>
 void expect_sound(const Sizes& s, const Numbers& numbers, const Row<M>& row) {
   if (::testing::Test::HasFailure()) return;
   each_tile(s, numbers, row, [&](const Tile& tile, const Hint& hint, Index kept, Index all, Range hull) {
+    ASSERT_TRUE(all > 1 || hint.keeps_first == (kept == 1)) << text(row.name, tile);  // the predicate, pair by pair
     ASSERT_TRUE(hint.coverage != Coverage::none || kept == 0) << text(row.name, tile);
     ASSERT_TRUE(hint.coverage != Coverage::all || kept == all) << text(row.name, tile);
     if (kept == 0) return;

@@ -15,13 +15,16 @@ enum class Layout {
   dim_major,  ///< column-major matrices: the inner stride is the length
   gaps,       ///< every stride larger than need be, inner stride 3
   reversed,   ///< all strides negative
-  repeated    ///< one batch element and head, stride 0 for all others; for inputs only
+  repeated,   ///< one batch element and head, stride 0 for all others; for inputs only
+  repeated_dim_major
 };
 constexpr Layout kOutputLayouts[] = {Layout::bhsd, Layout::bshd, Layout::dim_major, Layout::gaps, Layout::reversed};
-constexpr Layout kInputLayouts[] = {Layout::bhsd, Layout::bshd,     Layout::dim_major,
-                                    Layout::gaps, Layout::reversed, Layout::repeated};
+constexpr Layout kInputLayouts[] = {Layout::bhsd,     Layout::bshd,     Layout::dim_major,         Layout::gaps,
+                                    Layout::reversed, Layout::repeated, Layout::repeated_dim_major};
 
-/// Makes all (batch, head) parts of a row-major vector the same, as Layout::repeated needs it.
+inline bool is_repeated(Layout layout) { return layout == Layout::repeated || layout == Layout::repeated_dim_major; }
+
+/// Makes all (batch, head) parts of a row-major vector the same, as a repeated layout needs it.
 inline void repeat_first(std::vector<double>& values, Index parts) {
   if (parts == 0) return;
   const std::size_t part = values.size() / static_cast<std::size_t>(parts);
@@ -55,6 +58,9 @@ class Strided {
         break;
       case Layout::repeated:
         strides_ = {0, 0, dim, 1};
+        break;
+      case Layout::repeated_dim_major:
+        strides_ = {0, 0, 1, len};
         break;
     }
     Index low = 0, high = 0;

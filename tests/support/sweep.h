@@ -27,9 +27,9 @@ struct Drawn {
     if (random.chance(0.4)) n.scale = random.pick(std::vector{1.0, 0.25, -0.5, 0.0});
     Inputs in(s, random);
     const Layout q = random.pick(kInputLayouts), k = random.pick(kInputLayouts), v = random.pick(kInputLayouts);
-    if (q == Layout::repeated) repeat_first(in.q, s.batch * s.heads);
-    if (k == Layout::repeated) repeat_first(in.k, s.batch * s.kv_heads);
-    if (v == Layout::repeated) repeat_first(in.v, s.batch * s.kv_heads);
+    if (is_repeated(q)) repeat_first(in.q, s.batch * s.heads);
+    if (is_repeated(k)) repeat_first(in.k, s.batch * s.kv_heads);
+    if (is_repeated(v)) repeat_first(in.v, s.batch * s.kv_heads);
     Arguments<T> arguments(in, q, k, v);
     return {s, n, std::move(in), std::move(arguments), random.pick(kOutputLayouts)};
   }
