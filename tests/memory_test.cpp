@@ -1,4 +1,8 @@
 // The flash path's memory is linear in the length: what it takes from the heap is counted, all of it.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdlib>
 
 #include "attn/attn.h"
@@ -78,6 +82,68 @@ TEST(Memory, OneThreadNeedsOneTile) {
   EXPECT_EQ(small, large);
   EXPECT_LT(large, 128 * 1024);
   RecordProperty("bytes", std::to_string(large));
+}
+
+/// The same for keys and values of other strides, which the kernels cannot read in place.
+template <class Call>
+std::ptrdiff_t peak_of_second(const Call& call) {
+  call();
+  return allocations_of(call).peak;
+}
+
+std::ptrdiff_t extra_bytes_column_major(Index q_len, Index kv_len) {
+  const Eigen::MatrixXf q = Eigen::MatrixXf::Constant(q_len, 64, 0.5f), k = Eigen::MatrixXf::Constant(kv_len, 64, 0.5f);
+  Eigen::MatrixXf out(q_len, 64);
+  Eigen::VectorXf lse(q_len);
+  return peak_of_second([&] { attention_into(out, lse, q, k, k, causal(), {.executor = serial()}); });
+}
+
+std::ptrdiff_t extra_bytes_every_third(Index q_len, Index kv_len) {
+  const auto spread = [](Tensor<float, 4>& t) {
+    return TensorView<float, 4>(t.data(), {1, 2, t.dim(2), 64}, {t.dim(2) * 64 * 3, t.dim(2) * 64 * 3, 64 * 3, 3});
+  };
+  Tensor<float, 4> q({2, 1, q_len, 64 * 3}), k({2, 1, kv_len, 64 * 3}), out(q.shape());
+  return peak_of_second(
+      [&] { attention_into(spread(out), spread(q), spread(k), spread(k), causal(), {.executor = serial()}); });
+}
+
+TEST(Memory, AnyStridesNeedOneTile) {
+  // Keys and values are copied tile by tile: two more tiles of 64 rows, whatever the length.
+  constexpr std::ptrdiff_t kMost = 512 * 1024;
+  for (const auto extra : {extra_bytes_column_major, extra_bytes_every_third}) {
+    EXPECT_EQ(extra(512, 2048), extra(512, 4096));
+    EXPECT_EQ(extra(2048, 512), extra(4096, 512));
+    EXPECT_EQ(extra(2048, 2048), extra(4096, 4096));
+    EXPECT_LT(extra(4096, 4096), kMost);
+    EXPECT_EQ(extra(1, 2048), extra(1, 4096));
+  }
+}
+
+TEST(Memory, ASlidingWindowTouchesItsKeysAlone) {
+  // One query at the end of many column-major keys: those outside its window are neither copied nor read, so they may
+  // lie in pages that no program can read.
+  constexpr Index kKeys = 50000, kDim = 64, kWindow = 100;
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t bytes = (kKeys * kDim * sizeof(float) + page - 1) / page * page;
+  void* const memory = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  float* const keys = static_cast<float*>(memory);
+  for (Index column = 0; column < kDim; ++column) {
+    const auto begin = static_cast<std::size_t>((column + 1) * kKeys - kWindow) * sizeof(float);
+    const auto end = static_cast<std::size_t>((column + 1) * kKeys) * sizeof(float);
+    const std::size_t first = begin / page * page;
+    ASSERT_EQ(mprotect(static_cast<char*>(memory) + first, end - first, PROT_READ | PROT_WRITE), 0);
+    std::fill_n(keys + (column + 1) * kKeys - kWindow, kWindow, 0.5f);
+  }
+  const Eigen::Map<const Eigen::MatrixXf> k(keys, kKeys, kDim);
+  for (Index q_len : {1, 5}) {  // by the kernels for single queries, and by those for many
+    const Eigen::MatrixXf q = Eigen::MatrixXf::Constant(q_len, kDim, 0.5f), half = q;
+    Eigen::MatrixXf out(q_len, kDim);
+    const auto mods = sliding_window(kWindow - q_len);
+    EXPECT_LT(peak_of_second([&] { attention_into(out, q, k, k, mods, {.executor = serial()}); }), 256 * 1024);
+    EXPECT_TRUE(out.isApprox(half, 1e-6f)) << out;
+  }
+  munmap(memory, bytes);
 }
 
 TEST(Memory, AttentionTakesItsResultAndATile) {

@@ -1,5 +1,6 @@
 // Who runs the tasks must not matter: not for the bits, not for exceptions, not when calls nest or overlap.
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <thread>
 
@@ -101,6 +102,62 @@ TEST(Parallel, CallsFromSeveralThreadsAreRight) {
     });
   for (std::thread& t : callers) t.join();
   EXPECT_EQ(wrong, 0);
+}
+
+/// Waits for `condition`, but not for ever: what never comes true must fail, not hang.
+template <class Condition>
+bool comes_true(const Condition& condition) {
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > give_up) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+TEST(Parallel, AShortCallDoesNotWaitForALongOne) {
+  // The long call's tasks keep both of its workers until the short call has returned.
+  const Executor shared = threads(2);
+  std::atomic<bool> short_is_over{false}, gave_up{false};
+  std::atomic<int> begun{0}, ran{0};
+  std::thread other([&] {
+    shared.run(40, [&](Index, int) {
+      ++begun;
+      if (!gave_up && !comes_true([&] { return short_is_over.load(); })) gave_up = true;
+    });
+  });
+  EXPECT_TRUE(comes_true([&] { return begun == 2; }));
+  shared.run(2, [&](Index, int) { ++ran; });
+  EXPECT_EQ(begun, 2) << "the long call went on before the short one returned";
+  short_is_over = true;
+  other.join();
+  EXPECT_FALSE(gave_up);
+  EXPECT_EQ(ran, 2);
+  EXPECT_EQ(begun, 40);
+}
+
+TEST(Parallel, ACallInsideATaskRunsAlone) {
+  const Executor outer = threads(3), inner = threads(2);
+  std::atomic<int> elsewhere{0}, tasks{0};
+  outer.run(12, [&](Index, int) {
+    for (const Executor& executor : {outer, inner, threads()})
+      executor.run(5, [&, caller = std::this_thread::get_id()](Index, int worker) {
+        elsewhere += std::this_thread::get_id() != caller || worker != 0;
+        ++tasks;
+      });
+  });
+  EXPECT_EQ(elsewhere, 0);
+  EXPECT_EQ(tasks, 12 * 3 * 5);
+
+  // Afterwards calls share their tasks again: two that wait for each other need two threads.
+  for (const Executor& executor : {outer, inner}) {
+    std::atomic<int> arrived{0}, met{0};
+    executor.run(2, [&](Index, int) {
+      ++arrived;
+      met += comes_true([&] { return arrived == 2; });
+    });
+    EXPECT_EQ(met, 2);
+  }
 }
 
 TEST(Parallel, ACallInsideATaskIsRight) {
