@@ -135,7 +135,7 @@ auto naive_attention(const Q& query, const K& key, const V& value, const M& mods
             result{Answer::out(problem), Answer::lse(problem), Answer::weights(problem)};
         const auto weights = detail::as_rank4<T>(view(result.weights));
         detail::naive<T>(detail::as_rank4<T>(view(result.out)), detail::lse_rank3(result.lse), q, k, v, bound, problem,
-                         options.executor, [&](Index b, Index h, int) { return weights.matrix(b, h); });
+                         options.executor, [&](Index b, Index h, int) { return detail::head_of(weights, b, h); });
         return result;
       });
 }

@@ -255,9 +255,9 @@ class MultiHeadAttention {
     if (options.weights)
       detail::with_views(q, k, v, mods, options.attention,
                          [&](auto& q4, auto& k4, auto& v4, const Problem& problem, const auto& bound) {
-                           detail::naive<T>(out, detail::no_lse<T>(), q4, k4, v4, bound, problem,
-                                            options.attention.executor,
-                                            [&](Index b, Index h, int) { return weights.matrix(b, h); });
+                           detail::naive<T>(
+                               out, detail::no_lse<T>(), q4, k4, v4, bound, problem, options.attention.executor,
+                               [&](Index b, Index h, int) { return detail::head_of(weights.view(), b, h); });
                          });
     else if (options.path == Path::naive)
       naive_attention_into(out, q, k, v, mods, options.attention);

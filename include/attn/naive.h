@@ -26,7 +26,7 @@ void apply_mods(Scores& scores, const Mods& mods, const Problem& problem, Index 
 /// Each row of scores becomes its softmax; fills in the log-sum-exp of each row. Without a kept pair: weights 0, lse
 /// -inf.
 template <class Scores, class Lse>
-void softmax_rows(Scores& scores, Lse&& lse) {
+void softmax_rows(Scores& scores, bool may_drop, Lse&& lse) {
   using T = typename Scores::Scalar;
   constexpr T kInf = std::numeric_limits<T>::infinity();
   for (Index i = 0; i < scores.rows(); ++i) {
@@ -37,9 +37,10 @@ void softmax_rows(Scores& scores, Lse&& lse) {
       lse(i) = -kInf;
       continue;
     }
-    // Eigen's vectorised exp(-inf) is a denormal in some instruction sets, and denormals are slow: a dropped pair
-    // weighs exactly nothing.
-    row = (row == -kInf).select(T(0), (row - max).exp());
+    row = (row - max).exp();
+    // Eigen's vectorised exp(-inf) is a denormal in some instruction sets, and denormals are slow: a dropped pair weighs
+    // exactly nothing. A select() around exp() would say so too, but keeps Eigen 3.4 from using vectors at all.
+    if (may_drop) row = row.unaryExpr([](T x) { return x < std::numeric_limits<T>::min() ? T(0) : x; });
     const T sum = row.sum();
     row /= sum;
     lse(i) = max + std::log(sum);
@@ -55,26 +56,34 @@ void weighted_sum_of_kept(const Weights& weights, const Kept& kept, const Value&
       if (kept(i, j)) out.row(i) += weights(i, j) * value.row(j);
 }
 
+/// The weights of one head in a tensor without gaps, as a map that Eigen can work on with vectors.
+template <class T>
+Eigen::Map<RowMajor<T>> head_of(const TensorView<T, 4>& weights, Index batch, Index head) {
+  const Index rows = weights.dim(2), cols = weights.dim(3);
+  return {weights.data() + (batch * weights.dim(1) + head) * rows * cols, rows, cols};
+}
+
 /// One head. `weights` (q_len, kv_len) holds the scores on the way; out (q_len, v_dim); lse (q_len).
 template <class Q, class K, class V, class Mods, class Weights, class Out, class Lse>
 void naive_head(const Q& q, const K& k, const V& v, const Mods& mods, const Problem& problem, Index batch, Index head,
                 Weights& weights, Out&& out, Lse&& lse) {
   using T = typename Weights::Scalar;
+  constexpr bool kModded = Mods::kHasScores || Mods::kHasMasks;
 
   // The scale goes into the queries: scaling the product, as formulas are usually written, is a second pass over q_len
   // x kv_len numbers.
   const RowMajor<T> scaled = static_cast<T>(problem.scale) * q;
   weights.noalias() = scaled * k.transpose();
 
-  if constexpr (Mods::kHasScores || Mods::kHasMasks) apply_mods(weights, mods, problem, batch, head);
+  if constexpr (kModded) apply_mods(weights, mods, problem, batch, head);
 
-  if (!(Mods::kHasScores || Mods::kHasMasks) || v.allFinite()) {
-    softmax_rows(weights, lse);
+  if (!kModded || v.allFinite()) {
+    softmax_rows(weights, kModded, lse);
     out.noalias() = weights * v;
   } else {
     const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept =
         weights.array() != -std::numeric_limits<T>::infinity();
-    softmax_rows(weights, lse);
+    softmax_rows(weights, kModded, lse);
     weighted_sum_of_kept(weights, kept, v, out);
   }
 }
