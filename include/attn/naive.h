@@ -26,7 +26,7 @@ void apply_mods(Scores& scores, const Mods& mods, const Problem& problem, Index 
 /// Each row of scores becomes its softmax; fills in the log-sum-exp of each row. Without a kept pair: weights 0, lse
 /// -inf.
 template <class Scores, class Lse>
-void softmax_rows(Scores& scores, bool may_drop, Lse&& lse) {
+void softmax_rows(Scores& scores, Lse&& lse) {
   using T = typename Scores::Scalar;
   constexpr T kInf = std::numeric_limits<T>::infinity();
   for (Index i = 0; i < scores.rows(); ++i) {
@@ -38,9 +38,9 @@ void softmax_rows(Scores& scores, bool may_drop, Lse&& lse) {
       continue;
     }
     row = (row - max).exp();
-    // Eigen's vectorised exp(-inf) is a denormal in some instruction sets, and denormals are slow: a dropped pair weighs
-    // exactly nothing. A select() around exp() would say so too, but keeps Eigen 3.4 from using vectors at all.
-    if (may_drop) row = row.unaryExpr([](T x) { return x < std::numeric_limits<T>::min() ? T(0) : x; });
+    // Eigen's vectorised exp() never gets below the smallest numbers, and those are slow where they are denormal: what is
+    // dropped or vanishes weighs exactly nothing. A select() would say so too, but keeps Eigen 3.4 from using vectors.
+    row = row.unaryExpr([](T x) { return x < std::numeric_limits<T>::min() ? T(0) : x; });
     const T sum = row.sum();
     row /= sum;
     lse(i) = max + std::log(sum);
@@ -78,12 +78,12 @@ void naive_head(const Q& q, const K& k, const V& v, const Mods& mods, const Prob
   if constexpr (kModded) apply_mods(weights, mods, problem, batch, head);
 
   if (!kModded || v.allFinite()) {
-    softmax_rows(weights, kModded, lse);
+    softmax_rows(weights, lse);
     out.noalias() = weights * v;
   } else {
     const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept =
         weights.array() != -std::numeric_limits<T>::infinity();
-    softmax_rows(weights, kModded, lse);
+    softmax_rows(weights, lse);
     weighted_sum_of_kept(weights, kept, v, out);
   }
 }

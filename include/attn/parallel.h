@@ -81,7 +81,8 @@ class PoolBackend final : public Executor::Backend {
     const int helpers = inside_task_ ? 0 : static_cast<int>(std::min<Index>(workers_, tasks)) - 1;
     if (helpers <= 0) return serial_.run(tasks, task);
 
-    // Shared, because a helper that the pool starts late, when another call kept it busy, finds the call gone and leaves.
+    // Shared, because a helper that the pool starts late, when another call kept it busy, finds the call gone and
+    // leaves.
     const auto call = std::make_shared<Call>(tasks, task);
     for (int worker = 1; worker <= helpers; ++worker) pool_.Schedule([call, worker] { call->help(worker); });
     call->work(0);
@@ -150,7 +151,8 @@ inline Executor serial() {
   return executor;
 }
 
-/// A pool of `workers` threads, the caller among them. The pool lives as long as a copy of the executor does: make it once.
+/// A pool of `workers` threads, the caller among them. The pool lives as long as a copy of the executor does: make it
+/// once.
 /// @throws std::invalid_argument unless workers is positive.
 inline Executor threads(int workers) {
   detail::require(workers > 0, "threads(", workers, "): there must be at least one worker, the caller");
@@ -167,8 +169,8 @@ inline const Executor::Backend& Executor::backend() const { return backend_ ? *b
 
 namespace detail {
 
-/// The executor for work of so many flops: the one asked for, but by default no thread is woken for little. Waking one takes
-/// about 10 us, in which a core does a million flops and more.
+/// The executor for work of so many flops: the one asked for, but by default no thread is woken for little. Waking one
+/// takes about 10 us, in which a core does a million flops and more.
 inline Executor executor_for(double flops, const Executor& asked) {
   constexpr double kFlopsWorthSharing = 2e6;
   return asked.is_default() && flops < kFlopsWorthSharing ? serial() : asked;

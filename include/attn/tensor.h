@@ -1,66 +1,18 @@
 // Layer 1: tensors, owned and viewed, and views of what Eigen owns.
 #pragma once
 
-#include <array>
 #include <cassert>
 #include <concepts>
 #include <memory>
 #include <new>
-#include <string>
 #include <type_traits>
 #include <utility>
 
 #include <Eigen/Core>
 
-#include "attn/detail/check.h"
-#include "attn/types.h"
+#include "attn/detail/shape.h"
 
 namespace attn {
-
-template <int Rank>
-using Shape = std::array<Index, static_cast<std::size_t>(Rank)>;
-
-namespace detail {
-
-template <int Rank>
-constexpr Index product(const Shape<Rank>& shape) {
-  Index n = 1;
-  for (Index d : shape) n *= d;
-  return n;
-}
-
-template <int Rank>
-constexpr Shape<Rank> row_major_strides(const Shape<Rank>& shape) {
-  Shape<Rank> strides{};
-  Index step = 1;
-  for (std::size_t i = Rank; i-- > 0;) {
-    strides[i] = step;
-    step *= shape[i];
-  }
-  return strides;
-}
-
-template <int Rank>
-std::string text(const Shape<Rank>& shape) {
-  std::string s = "(";
-  for (std::size_t i = 0; i < Rank; ++i) s += (i ? ", " : "") + std::to_string(shape[i]);
-  return s + ")";
-}
-
-/// @throws std::invalid_argument if a size is negative, or the elements take more bytes than can be counted.
-template <int Rank>
-void check_sizes(const Shape<Rank>& shape, std::size_t element) {
-  Index bytes = static_cast<Index>(element);
-  bool overflow = false, empty = false;
-  for (std::size_t i = 0; i < Rank; ++i) {
-    require(shape[i] >= 0, "tensor size ", shape[i], " in dimension ", i, " is negative");
-    overflow = __builtin_mul_overflow(bytes, shape[i], &bytes) || overflow;
-    empty = empty || shape[i] == 0;
-  }
-  require(!overflow || empty, "a tensor of shape ", text<Rank>(shape), " has more bytes than can be counted");
-}
-
-}  // namespace detail
 
 /// Another's memory seen as a tensor: a pointer, sizes and strides (in elements). Nothing is owned or copied.
 ///
@@ -84,7 +36,6 @@ class TensorView {
   TensorView(T* data, const Shape& shape, const Shape& strides) : data_(data), shape_(shape), strides_(strides) {
     detail::check_sizes<Rank>(shape, sizeof(T));
     detail::require(data != nullptr || size() == 0, "null data for a tensor of ", size(), " elements");
-    if (size() == 0) strides_ = {};  // there is nothing to step to, and null must not be stepped from
     if (size() == 0) strides_ = {};  // there is nothing to step to, and null must not be stepped from
   }
 

@@ -56,8 +56,8 @@ template <class T, int Bytes>
 struct CommonKernels {
   using S = Simd<T, Bytes>;
 
-  /// Copies rows of any strides behind each other, as the other kernels read them. Columns that lie next to each other, as
-  /// in a column-major matrix, are transposed in registers.
+  /// Copies rows of any strides behind each other, as the other kernels read them. Columns that lie next to each
+  /// other, as in a column-major matrix, are transposed in registers.
   static ATTN_INLINE void pack_rows(const T* from, Index row_stride, Index column_stride, Index rows, Index columns,
                                     T* to) {
     constexpr Index kLanes = S::kLanes;

@@ -36,8 +36,8 @@ class QueryTiles {
   Index q_len_, lanes_;
 };
 
-/// The working memory of all workers of a call: one block, linear in head_dim + v_dim, independent of the lengths. Keys and
-/// values that must be packed have `key_dim` and `value_dim` columns, others 0.
+/// The working memory of all workers of a call: one block, linear in head_dim + v_dim, independent of the lengths.
+/// Keys and values that must be packed have `key_dim` and `value_dim` columns, others 0.
 template <class T>
 class TileWorkspace {
  public:

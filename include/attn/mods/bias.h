@@ -9,7 +9,8 @@ namespace attn {
 /// Adds an element to each score: x + bias(batch, head, query row, kv). Not multiplied by scale. -inf drops the pair.
 ///
 /// The tensor is anything attn::view takes, of rank 1 to 4, aligned from the right with (batch, heads, q_len, kv_len);
-/// a size of 1 is broadcast. An Eigen vector has rank 1: a number for each key. A temporary is kept alive in the mod; any other tensor is only viewed and must outlive it.
+/// a size of 1 is broadcast. An Eigen vector has rank 1: a number for each key. A temporary is kept alive in the mod;
+/// any other tensor is only viewed and must outlive it.
 /// @throws std::invalid_argument in the call, if the shape does not fit.
 template <class X>
 auto bias(X&& tensor) {

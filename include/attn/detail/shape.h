@@ -1,0 +1,63 @@
+// Layer 0: the sizes of tensors.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "attn/detail/check.h"
+#include "attn/types.h"
+
+namespace attn {
+
+template <int Rank>
+using Shape = std::array<Index, static_cast<std::size_t>(Rank)>;
+
+namespace detail {
+
+// Sizes may be the caller's mistake, to be refused later: until then their products wrap around and do no harm.
+constexpr Index wrapping_product(Index a, Index b) {
+  return static_cast<Index>(static_cast<std::size_t>(a) * static_cast<std::size_t>(b));
+}
+
+template <int Rank>
+constexpr Index product(const Shape<Rank>& shape) {
+  Index n = 1;
+  for (Index d : shape) n = wrapping_product(n, d);
+  return n;
+}
+
+template <int Rank>
+constexpr Shape<Rank> row_major_strides(const Shape<Rank>& shape) {
+  Shape<Rank> strides{};
+  Index step = 1;
+  for (std::size_t i = Rank; i-- > 0;) {
+    strides[i] = step;
+    step = wrapping_product(step, shape[i]);
+  }
+  return strides;
+}
+
+template <int Rank>
+std::string text(const Shape<Rank>& shape) {
+  std::string s = "(";
+  for (std::size_t i = 0; i < Rank; ++i) s += (i ? ", " : "") + std::to_string(shape[i]);
+  return s + ")";
+}
+
+/// @throws std::invalid_argument if a size is negative, or the elements take more bytes than can be counted.
+template <int Rank>
+void check_sizes(const Shape<Rank>& shape, std::size_t element) {
+  Index bytes = static_cast<Index>(element);
+  bool overflow = false, empty = false;
+  for (std::size_t i = 0; i < Rank; ++i) {
+    require(shape[i] >= 0, "tensor size ", shape[i], " in dimension ", i, " is negative");
+    overflow = __builtin_mul_overflow(bytes, shape[i], &bytes) || overflow;
+    empty = empty || shape[i] == 0;
+  }
+  if (overflow && !empty)
+    require(false, "a tensor of shape ", text<Rank>(shape), " has more bytes than can be counted");
+}
+
+}  // namespace detail
+
+}  // namespace attn
