@@ -60,9 +60,11 @@ TensorView<T, 3> no_lse() {
 ///
 ///     out = softmax(mods(scale * query * keyᵀ)) * value          (softmax over each row; Vaswani et al. 2017, eq. 1)
 ///
-/// Shapes (a row is a token):   query (q_len, head_dim)                  key (kv_len, head_dim) value (kv_len, v_dim)
-/// or, for many heads at once:  query (batch, heads, q_len, head_dim)    key (batch, kv_heads, kv_len, head_dim) value
-/// (…, kv_len, v_dim)
+/// Shapes, a row being a token, of one head and of many:
+///
+///     query  (q_len, head_dim)       (batch, heads, q_len, head_dim)
+///     key    (kv_len, head_dim)      (batch, kv_heads, kv_len, head_dim)
+///     value  (kv_len, v_dim)         (batch, kv_heads, kv_len, v_dim)
 ///
 /// Matrices are any Eigen matrix, map, block or expression, in either storage order; rank-4 arguments are attn::Tensor,
 /// attn::TensorView or Eigen's tensors, with any strides. With kv_heads < heads, neighbouring query heads share a key

@@ -51,9 +51,8 @@ inline bool cpu_has(Isa isa) {
 
 }  // namespace detail
 
-/// Can this program use the instruction set here? False if the CPU lacks it, and if the program was compiled for a
-/// higher one
-/// (-march=native, say), because then there are no kernels for less.
+/// Can this program use the instruction set here? False if the CPU lacks it, and if the program was compiled for a higher
+/// one (-march=native, say), because then there are no kernels for less.
 inline bool available(Isa isa) { return isa >= detail::kPromisedIsa && detail::cpu_has(isa); }
 
 /// The best available one.

@@ -113,8 +113,9 @@ constexpr auto score_mod(Score score) {
 /// A mod that is made when the sizes of the call are known: `make(problem)` checks its arguments against them and
 /// returns a mask or score mod.
 ///
-///     auto not_last = attn::bind_mod([](const attn::Problem& c) { return attn::mask_mod([n = c.kv_len](auto p) {
-///     return p.kv + 1 < n; }); });
+///     auto not_last = attn::bind_mod([](const attn::Problem& c) {
+///       return attn::mask_mod([n = c.kv_len](auto p) { return p.kv + 1 < n; });
+///     });
 template <class Make>
 constexpr auto bind_mod(Make make) {
   using R = typename detail::ResultOf<Make, Problem>::type;

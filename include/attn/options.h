@@ -18,7 +18,7 @@ struct Options {
   /// ("top-left").
   std::optional<Index> q_offset = std::nullopt;
 
-  /// Who runs the tasks. Default all cores. Results do not depend on it, bit for bit.
+  /// Who runs the tasks. Default all cores, or the calling thread alone where there is little to do. Results do not depend on it, bit for bit.
   Executor executor = {};
 
   /// The instruction set to use, for tests and comparisons. Default the best there is, or what the environment variable
