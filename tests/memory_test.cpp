@@ -110,12 +110,17 @@ std::ptrdiff_t extra_bytes_every_third(Index q_len, Index kv_len) {
 TEST(Memory, AnyStridesNeedOneTile) {
   // Keys and values are copied tile by tile: two more tiles of 64 rows, whatever the length.
   constexpr std::ptrdiff_t kMost = 512 * 1024;
+  // What an aligned block is rounded up by depends on where the heap finds room for it.
+  constexpr double kRounding = 64;
+  const auto near = [](std::ptrdiff_t a, std::ptrdiff_t b) {
+    EXPECT_NEAR(static_cast<double>(a), static_cast<double>(b), kRounding);
+  };
   for (const auto extra : {extra_bytes_column_major, extra_bytes_every_third}) {
-    EXPECT_EQ(extra(512, 2048), extra(512, 4096));
-    EXPECT_EQ(extra(2048, 512), extra(4096, 512));
-    EXPECT_EQ(extra(2048, 2048), extra(4096, 4096));
+    near(extra(512, 2048), extra(512, 4096));
+    near(extra(2048, 512), extra(4096, 512));
+    near(extra(2048, 2048), extra(4096, 4096));
     EXPECT_LT(extra(4096, 4096), kMost);
-    EXPECT_EQ(extra(1, 2048), extra(1, 4096));
+    near(extra(1, 2048), extra(1, 4096));
   }
 }
 

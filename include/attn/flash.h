@@ -30,19 +30,32 @@ class FlashCall {
         tiles_(family_, problem.q_len) {}
 
   void run(const Executor& asked) const {
-    const Index per_head = tiles_.count(), tasks = problem_.batch * problem_.heads * per_head;
+    const Index tasks = problem_.batch * problem_.heads * tiles_.count();
     if (tasks == 0) return;
     const Executor executor = executor_for(flops(), asked);
     TileWorkspace<T> workspace(executor.concurrency(), tiles_.most_queries(), problem_.head_dim, problem_.v_dim,
                                is_packed(k_) ? 0 : problem_.head_dim, is_packed(v_) ? 0 : problem_.v_dim);
     executor.run(tasks, [&](Index task, int worker) {
-      const Index head = task / per_head % problem_.heads, batch = task / per_head / problem_.heads;
-      // Later queries first: under causal masks they see the most keys, and what is long should not be begun last.
-      run_tile(batch, head, tiles_.rows(per_head - 1 - task % per_head), workspace.of(worker));
+      run_tile(queries(task), queries(std::min(task + 1, tasks - 1)), workspace.of(worker));
     });
   }
 
  private:
+  /// The queries of one task.
+  struct Queries {
+    Index batch;
+    Index head;
+    Index tile;
+    Range rows;
+  };
+
+  Queries queries(Index task) const {
+    const Index per_head = tiles_.count(), head = task / per_head;
+    // Later queries first: under causal masks they see the most keys, and what is long should not be begun last.
+    const Index tile = per_head - 1 - task % per_head;
+    return {head / problem_.heads, head % problem_.heads, tile, tiles_.rows(tile)};
+  }
+
   double flops() const {
     const double pairs = static_cast<double>(problem_.batch * problem_.heads) * static_cast<double>(problem_.q_len) *
                          static_cast<double>(problem_.kv_len);
@@ -54,62 +67,112 @@ class FlashCall {
 
   bool has_scores() const { return mods_ && mods_->has_scores(); }
 
-  void run_tile(Index batch, Index head, Range rows, const TileMemory<T>& m) const {
-    const KernelSet<T>& kernels = tiles_.kernels(rows.size());
-    const Index kv_head = problem_.kv_head(head);
-    Tile tile{batch, head, {problem_.q_offset + rows.begin, problem_.q_offset + rows.end}, {0, problem_.kv_len}};
-    load_query(tile, rows, m, kernels);
-    std::fill_n(m.out, padded_rows(problem_.v_dim) * kernels.queries, T(0));
+  void run_tile(const Queries& queries, const Queries& following, const TileMemory<T>& m) const {
+    const KernelSet<T>& kernels = tiles_.kernels(queries.rows.size());
+    load_query(queries, m, kernels);
+    // A dropped pair weighs 0, and 0 times a value is 0, unless that value is not finite: then it must not be
+    // multiplied. That is rare, so it is found out afterwards, from what became of the output.
+    const bool dropped_any = visit_keys(queries, following, m, kernels, false);
+    if (dropped_any && !family_.all_finite({m.out, 0}, 1, problem_.v_dim * kernels.queries))
+      visit_keys(queries, following, m, kernels, true);
+    store_result(queries, m, kernels);
+  }
+
+  /// The recurrence over all tiles of keys. Returns whether any pair may have been dropped inside one.
+  bool visit_keys(const Queries& queries, const Queries& following, const TileMemory<T>& m, const KernelSet<T>& kernels,
+                  bool by_selection) const {
     std::fill_n(m.max, kernels.queries, -std::numeric_limits<T>::infinity());
     std::fill_n(m.sum, kernels.queries, T(0));
-
-    const auto rows_of = [&](const TensorView<const T, 4>& t, T* packed) {
-      const T* first = t.data() + batch * t.stride(0) + kv_head * t.stride(1);
-      return [&t, first, packed, this](Range keys) -> Rows<T> {
-        const T* from = first + keys.begin * t.stride(2);
-        if (is_packed(t)) return {from, t.stride(2)};
-        family_.pack_rows(from, t.stride(2), t.stride(3), keys.size(), t.dim(3), packed);
-        return {packed, t.dim(3)};
-      };
-    };
-    const auto key = rows_of(k_, m.packed_key), value = rows_of(v_, m.packed_value);
+    const Range& rows = queries.rows;
+    Tile tile{queries.batch,
+              queries.head,
+              {problem_.q_offset + rows.begin, problem_.q_offset + rows.end},
+              {0, problem_.kv_len}};
     const Range visited = mods_ ? mods_->kv_range(tile) : tile.kv;
+    bool dropped_any = false, first = true;
     for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
       tile.kv = {j, std::min(j + kKeyTile, visited.end)};
       const Coverage coverage = mods_ ? mods_->coverage(tile) : Coverage::all;
       if (coverage == Coverage::none) continue;
-      add_keys(tile, coverage == Coverage::some, key(tile.kv), value(tile.kv), m, kernels);
+      const bool masked = coverage == Coverage::some;
+      dropped_any |= masked || has_scores();  // a changed score may be -inf
+      const Rows<T> key = rows_of(k_, queries, tile.kv, m.packed_key),
+                    value = rows_of(v_, queries, tile.kv, m.packed_value);
+      add_keys(tile, masked, by_selection, std::exchange(first, false), key, value,
+               ahead(queries, following, {tile.kv.begin, visited.end}), m, kernels);
     }
-    store_result(tile, rows, m, kernels);
+    if (first) std::fill_n(m.out, problem_.v_dim * kernels.queries, T(0));
+    return dropped_any;
   }
 
   /// One step of the recurrence: brings max, sum and out up to date with the keys and values of the tile.
-  void add_keys(const Tile& tile, bool masked, Rows<T> key, Rows<T> value, const TileMemory<T>& m,
-                const KernelSet<T>& kernels) const {
+  void add_keys(const Tile& tile, bool masked, bool by_selection, bool first, Rows<T> key, Rows<T> value,
+                const FetchAhead<T>& ahead, const TileMemory<T>& m, const KernelSet<T>& kernels) const {
     const Index keys = tile.kv.size();
     kernels.score(m, key, keys, problem_.head_dim);
-    bool multiply_all = true;
     if (masked || has_scores()) {
       mods_->apply(isa_, m.scores, kernels.queries, tile, masked);
       family_.find_max(m, kernels.queries, keys);
-      // A dropped pair weighs 0, and 0 times a value is 0, unless that value is not finite: then it must not be
-      // multiplied.
-      multiply_all = family_.all_finite(value, keys, problem_.v_dim);
     }
-    if (multiply_all) {
-      const bool moved = kernels.softmax(m, keys);
-      kernels.value(m, value, keys, problem_.v_dim, moved);
-    } else {
-      family_.find_dropped(m, kernels.queries, keys);
-      kernels.softmax(m, keys);
-      family_.value_by_selection(m, kernels.queries, value, keys, problem_.v_dim);
+    const bool select = (masked || has_scores()) && by_selection && !family_.all_finite(value, keys, problem_.v_dim);
+    if (select) family_.find_dropped(m, kernels.queries, keys);
+    const bool moved = kernels.softmax(m, keys, value, problem_.v_dim);
+    const Carry carry = first ? Carry::zero : moved ? Carry::rescale : Carry::keep;
+    if (select)
+      family_.value_by_selection(m, kernels.queries, value, keys, problem_.v_dim, carry);
+    else
+      kernels.value(m, value, keys, problem_.v_dim, carry, ahead);
+  }
+
+  /// What to fetch while the first tile of `remaining` keys is worked on: what is needed next and not in the cache yet.
+  FetchAhead<T> ahead(const Queries& queries, const Queries& following, Range remaining) const {
+    const Index j = remaining.begin, next = j + kKeyTile;
+    if (!stays_in_cache() && next < remaining.end) return {in_memory(k_, queries, next), in_memory(v_, queries, next)};
+    FetchAhead<T> rows{{in_memory(q_, following), q_.stride(2)}, {in_memory(out_, queries), out_.stride(2)}};
+    if (stays_in_cache()) {
+      // The head has been read with its first tile of queries. Those of the next head are shared out among this head's
+      // tiles of queries, because memory has no time for them all at once where sequences are short.
+      Queries neighbour = queries;
+      if (++neighbour.head == problem_.heads) neighbour = {std::min(queries.batch + 1, problem_.batch - 1), 0, 0, {}};
+      const Index turn = j / kKeyTile * 2 + queries.tile;
+      if (turn % tiles_.count() == 0) rows.first = in_memory(k_, neighbour, j);
+      if ((turn + 1) % tiles_.count() == 0) rows.second = in_memory(v_, neighbour, j);
     }
+    return rows;
+  }
+
+  /// Do keys and values of a head stay in the L2 cache from one tile of queries to the next? They may have a quarter of
+  /// the 2 MiB that today's server cores have, half of what others do.
+  bool stays_in_cache() const {
+    constexpr Index kBytes = 512 * 1024;
+    return problem_.kv_len * (problem_.head_dim + problem_.v_dim) * static_cast<Index>(sizeof(T)) <= kBytes;
+  }
+
+  /// The row of key `j` for these queries.
+  Rows<T> in_memory(const TensorView<const T, 4>& t, const Queries& queries, Index j) const {
+    return {t.data() + queries.batch * t.stride(0) + problem_.kv_head(queries.head) * t.stride(1) + j * t.stride(2),
+            t.stride(2)};
+  }
+
+  /// The first row of these queries in the query or output tensor.
+  template <class U>
+  static U* in_memory(const TensorView<U, 4>& t, const Queries& queries) {
+    return t.data() + queries.batch * t.stride(0) + queries.head * t.stride(1) + queries.rows.begin * t.stride(2);
+  }
+
+  /// The rows of some keys as the kernels read them, copied to `packed` if they must.
+  Rows<T> rows_of(const TensorView<const T, 4>& t, const Queries& queries, Range keys, T* packed) const {
+    const Rows<T> rows = in_memory(t, queries, keys.begin);
+    if (is_packed(t)) return rows;
+    family_.pack_rows(rows.data, rows.stride, t.stride(3), keys.size(), t.dim(3), packed);
+    return {packed, t.dim(3)};
   }
 
   /// The tile's queries, transposed and scaled.
-  void load_query(const Tile& tile, Range rows, const TileMemory<T>& m, const KernelSet<T>& kernels) const {
+  void load_query(const Queries& queries, const TileMemory<T>& m, const KernelSet<T>& kernels) const {
+    const Range& rows = queries.rows;
     const T factor = static_cast<T>(problem_.scale);
-    const T* from = q_.data() + tile.batch * q_.stride(0) + tile.head * q_.stride(1) + rows.begin * q_.stride(2);
+    const T* from = in_memory(q_, queries);
     if (q_.stride(3) == 1) return kernels.load_query(m, {from, q_.stride(2)}, rows.size(), problem_.head_dim, factor);
     for (Index d = 0; d < problem_.head_dim; ++d)
       for (Index i = 0; i < kernels.queries; ++i)
@@ -118,8 +181,9 @@ class FlashCall {
   }
 
   /// out / sum and the log-sum-exp. A sum of 0 means that no key was kept: 0 and -inf.
-  void store_result(const Tile& tile, Range rows, const TileMemory<T>& m, const KernelSet<T>& kernels) const {
-    T* to = out_.data() + tile.batch * out_.stride(0) + tile.head * out_.stride(1) + rows.begin * out_.stride(2);
+  void store_result(const Queries& queries, const TileMemory<T>& m, const KernelSet<T>& kernels) const {
+    const Range& rows = queries.rows;
+    T* to = in_memory(out_, queries);
     if (out_.stride(3) == 1) {
       kernels.store_out(m, to, out_.stride(2), rows.size(), problem_.v_dim);
     } else {
@@ -130,7 +194,7 @@ class FlashCall {
     }
     if (lse_.data() == nullptr) return;
     for (Index i = 0; i < rows.size(); ++i)
-      lse_(tile.batch, tile.head, rows.begin + i) =
+      lse_(queries.batch, queries.head, rows.begin + i) =
           m.sum[i] == T(0) ? -std::numeric_limits<T>::infinity() : m.max[i] + std::log(m.sum[i]);
   }
 

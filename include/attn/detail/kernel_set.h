@@ -1,6 +1,7 @@
 // Layer 2: the kernels compiled for each instruction set, and the choice among them at run time.
 #pragma once
 
+#include "attn/detail/common_kernels.h"
 #include "attn/detail/kernels.h"
 #include "attn/detail/row_kernels.h"
 #include "attn/isa.h"
@@ -14,8 +15,8 @@ struct KernelSet {
   Index queries;  ///< in a tile
   void (*load_query)(const TileMemory<T>&, Rows<T>, Index rows, Index head_dim, T factor);
   void (*score)(const TileMemory<T>&, Rows<T>, Index keys, Index head_dim);
-  bool (*softmax)(const TileMemory<T>&, Index keys);
-  void (*value)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim, bool rescale);
+  bool (*softmax)(const TileMemory<T>&, Index keys, Rows<T> value, Index v_dim);
+  void (*value)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim, Carry, const FetchAhead<T>&);
   void (*store_out)(const TileMemory<T>&, T* to, Index stride, Index rows, Index v_dim);
 };
 
@@ -29,7 +30,7 @@ struct KernelFamily {
   void (*find_max)(const TileMemory<T>&, Index queries, Index keys);
   bool (*all_finite)(Rows<T>, Index keys, Index v_dim);
   void (*find_dropped)(const TileMemory<T>&, Index queries, Index keys);
-  void (*value_by_selection)(const TileMemory<T>&, Index queries, Rows<T>, Index keys, Index v_dim);
+  void (*value_by_selection)(const TileMemory<T>&, Index queries, Rows<T>, Index keys, Index v_dim, Carry);
 };
 
 // One function of the set. The text of the kernel takes on the instruction set of this function, whatever the flags of

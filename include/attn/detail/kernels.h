@@ -10,6 +10,10 @@
 // so that row maximum, sum and rescaling are lane-wise, and keys and values are read in place, row by row, without
 // packing. Register tiles: 3 vectors of queries x 8 keys need 24 sums + 3 + 1 of 32 registers, 3 x 4 need 12 + 3 + 1 of
 // 16; both have more independent sums than the 8 to 10 that two FMA units with a latency of 4 or 5 keep busy.
+//
+// Tried and slower on AVX-512, in the products: two or four steps at a time (g++ 12 then keeps a sum or two in memory),
+// pointers to rows found by min() and a product each (likewise), asking for all lines of the next tile at once (the
+// loads of this one wait behind them). With everything in L1 the products run at 88-91 % of the FMA peak.
 #pragma once
 
 #include "attn/detail/simd.h"
@@ -50,86 +54,18 @@ struct Rows {
   Index stride;
 };
 
-/// What tiles of any width share: the work around mods and values that are not finite. The width is a number here, so
-/// that this is compiled once for each instruction set.
-template <class T, int Bytes>
-struct CommonKernels {
-  using S = Simd<T, Bytes>;
+/// What becomes of the output so far when the values of a tile are added to it.
+enum class Carry {
+  zero,     ///< there is none yet
+  keep,     ///< no maximum moved
+  rescale,  ///< some did
+};
 
-  /// Copies rows of any strides behind each other, as the other kernels read them. Columns that lie next to each
-  /// other, as in a column-major matrix, are transposed in registers.
-  static ATTN_INLINE void pack_rows(const T* from, Index row_stride, Index column_stride, Index rows, Index columns,
-                                    T* to) {
-    constexpr Index kLanes = S::kLanes;
-    const Index whole_rows = row_stride == 1 ? rows / kLanes * kLanes : 0;
-    const Index whole_columns = columns / kLanes * kLanes;
-    for (Index r = 0; r < whole_rows; r += kLanes) {
-      for (Index c = 0; c < whole_columns; c += kLanes) {
-        Array<typename S::Vec, kLanes> square;
-        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::load(square[i], from + r + (c + i) * column_stride);
-        S::transpose(square);
-        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::store(to + (r + i) * columns + c, square[i]);
-      }
-    }
-    for (Index r = 0; r < rows; ++r)
-      for (Index c = r < whole_rows ? whole_columns : 0; c < columns; ++c)
-        to[r * columns + c] = from[r * row_stride + c * column_stride];
-  }
-
-  /// tile_max from the scores in memory, after mods changed them.
-  static ATTN_INLINE void find_max(const TileMemory<T>& m, Index queries, Index keys) {
-    Index i = 0;
-    for (; i + S::kLanes <= queries; i += S::kLanes) {
-      typename S::Vec max, x;
-      S::splat(max, -std::numeric_limits<T>::infinity());
-      for (Index j = 0; j < keys; ++j) {
-        S::load(x, m.scores + j * queries + i);
-        S::max_with(max, x);
-      }
-      S::store(m.tile_max + i, max);
-    }
-    for (; i < queries; ++i) {
-      T max = -std::numeric_limits<T>::infinity();
-      for (Index j = 0; j < keys; ++j) max = std::max(max, m.scores[j * queries + i]);
-      m.tile_max[i] = max;
-    }
-  }
-
-  /// Are all values of the tile finite? x - x is 0 for a finite x and NaN for any other.
-  static ATTN_INLINE bool all_finite(Rows<T> value, Index keys, Index v_dim) {
-    typename S::Vec sum = {}, x;
-    T rest = 0;
-    for (Index j = 0; j < keys; ++j) {
-      const T* row = value.data + j * value.stride;
-      Index c = 0;
-      for (; c + S::kLanes <= v_dim; c += S::kLanes) {
-        S::load(x, row + c);
-        sum += x - x;
-      }
-      for (; c < v_dim; ++c) rest += row[c] - row[c];
-    }
-    return !S::any_differs(sum, typename S::Vec{}) && rest == T(0);
-  }
-
-  /// Which pairs of the tile are dropped; to be asked before softmax() overwrites the scores.
-  static ATTN_INLINE void find_dropped(const TileMemory<T>& m, Index queries, Index keys) {
-    for (Index i = 0; i < keys * queries; ++i) m.dropped[i] = m.scores[i] == -std::numeric_limits<T>::infinity();
-  }
-
-  /// As value(), but a dropped pair is not even multiplied: 0 * NaN is NaN. Slow, and only needed where a value is not
-  /// finite.
-  static ATTN_INLINE void value_by_selection(const TileMemory<T>& m, Index queries, Rows<T> value, Index keys,
-                                             Index v_dim) {
-    for (Index c = 0; c < v_dim; ++c) {
-      T* out = m.out + c * queries;
-      for (Index i = 0; i < queries; ++i) out[i] *= m.rescale[i];
-      for (Index j = 0; j < keys; ++j) {
-        const T x = value.data[j * value.stride + c];
-        for (Index i = 0; i < queries; ++i)
-          if (!m.dropped[j * queries + i]) out[i] += m.scores[j * queries + i] * x;
-      }
-    }
-  }
+/// Rows to fetch from memory while a tile is worked on, a few thousand cycles before somebody reads them.
+template <class T>
+struct FetchAhead {
+  Rows<T> first;
+  Rows<T> second;
 };
 
 template <class T, int Bytes, int kRegisters, int kVectors>
@@ -200,7 +136,8 @@ struct TileKernels {
     for (Index j = 0; j < keys; j += kRows) {
       // Past the end the last key stands in: it changes no maximum, and nobody reads its scores.
       Array<const T*, kRows> row;
-      ATTN_UNROLL for (int a = 0; a < kRows; ++a) row[a] = key.data + std::min<Index>(j + a, keys - 1) * key.stride;
+      row[0] = key.data + j * key.stride;
+      ATTN_UNROLL for (int a = 1; a < kRows; ++a) row[a] = row[a - 1] + (j + a < keys ? key.stride : 0);
       Array<Array<Vec, kVectors>, kRows> sum = {};
       for (Index d = 0; d < head_dim; ++d) {
         Array<Vec, kVectors> q;
@@ -210,12 +147,13 @@ struct TileKernels {
           ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::add_product(sum[a][v], q[v], k);
         }
       }
+      T* const scores = m.scores + j * kQueries;
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
         Vec max;
         S::load(max, m.tile_max + v * kLanes);
         ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
           S::max_with(max, sum[a][v]);
-          S::store(m.scores + (j + a) * kQueries + v * kLanes, sum[a][v]);
+          S::store(scores + a * kQueries + v * kLanes, sum[a][v]);
         }
         S::store(m.tile_max + v * kLanes, max);
       }
@@ -224,69 +162,102 @@ struct TileKernels {
 
   /// One step of the online softmax (Milakov & Gimelshein 2018, algorithm 3): scores become weights, max, sum and
   /// rescale are brought up to date. Returns whether any maximum moved, so that `out` must be rescaled.
-  static ATTN_INLINE bool softmax(const TileMemory<T>& m, Index keys) {
-    Vec infinity;
-    Array<Vec, kVectors> max, sum;
+  static ATTN_INLINE bool softmax(const TileMemory<T>& m, Index keys, Rows<T> value, Index v_dim) {
+    Vec infinity, rise = {};
+    Array<Vec, kVectors> old, max, sum;
     S::splat(infinity, std::numeric_limits<T>::infinity());
-    bool moved = false;
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-      Vec old;
-      S::load(old, m.max + v * kLanes);
+      S::load(old[v], m.max + v * kLanes);
       S::load(max[v], m.tile_max + v * kLanes);
-      S::max_with(max[v], old);
-      S::store(m.max + v * kLanes, max[v]);
-      moved |= S::any_differs(max[v], old);
-      // A query that has kept no key yet has max -inf, and -inf - -inf is NaN: measure from 0 instead, 2^-inf is the
-      // right weight.
-      max[v] = max[v] == -infinity ? Vec{} : max[v];
-      Vec rescale = old - max[v];
-      S::exp(rescale);
-      S::store(m.rescale + v * kLanes, rescale);
       S::load(sum[v], m.sum + v * kLanes);
-      sum[v] *= rescale;
+      S::max_with(max[v], old[v]);
+      Vec by = max[v] - old[v];  // NaN where both are -inf
+      S::max_with(by, rise);
+      rise = by;
     }
+    const bool moved = S::largest(rise) > T(0);
+    if (moved) {
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(m.max + v * kLanes, max[v]);
+    }
+    // A query that has kept no key yet has max -inf, and -inf - -inf is NaN: measure from 0 instead, e^-inf is the
+    // right weight.
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) max[v] = max[v] == -infinity ? Vec{} : max[v];
+    if (moved) {
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+        old[v] -= max[v];
+        S::exp(old[v]);
+        S::store(m.rescale + v * kLanes, old[v]);
+        sum[v] *= old[v];
+      }
+    }
+    T* const scores = m.scores;
     for (Index j = 0; j < keys; ++j) {
+      for (Index c = 0; c < v_dim; c += kLine) __builtin_prefetch(value.data + j * value.stride + c);
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
         Vec x;
-        S::load(x, m.scores + j * kQueries + v * kLanes);
+        S::load(x, scores + j * kQueries + v * kLanes);
         x -= max[v];
         S::exp(x);
         sum[v] += x;
-        S::store(m.scores + j * kQueries + v * kLanes, x);
+        S::store(scores + j * kQueries + v * kLanes, x);
       }
     }
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(m.sum + v * kLanes, sum[v]);
     return moved;
   }
 
-  /// out = out * rescale + values^T * weights; without the product by rescale where no maximum moved.
-  static ATTN_INLINE void value(const TileMemory<T>& m, Rows<T> value, Index keys, Index v_dim, bool rescale) {
-    for (Index c = 0; c < v_dim; c += kRows) {
-      Array<const T*, kRows> column;  // past the end the last column stands in, and nobody reads its sums
-      ATTN_UNROLL for (int a = 0; a < kRows; ++a) column[a] = value.data + std::min<Index>(c + a, v_dim - 1);
-      T* out = m.out + c * kQueries;
-      Array<Array<Vec, kVectors>, kRows> sum;
+  /// out = carried out + values^T * weights.
+  static ATTN_INLINE void value(const TileMemory<T>& m, Rows<T> value, Index keys, Index v_dim, Carry carry,
+                                const FetchAhead<T>& ahead) {
+    const Index whole = v_dim / kRows * kRows;
+    for (Index c = 0; c < whole; c += kRows)
+      add_columns(m, {value.data + c, value.stride}, keys, m.out + c * kQueries, carry, lines_of(ahead, c),
+                  [](int a) { return a; });
+    // Past the end the last column stands in, and nobody reads its sums.
+    if (whole < v_dim)
+      add_columns(m, {value.data + whole, value.stride}, keys, m.out + whole * kQueries, carry, lines_of(ahead, whole),
+                  [last = v_dim - 1 - whole](int a) { return std::min<Index>(a, last); });
+  }
+
+ private:
+  static constexpr Index kLine = 64 / static_cast<Index>(sizeof(T));  // numbers in a cache line
+
+  /// The line of each row to fetch beside the columns from `c` on. Both sets of rows take turns; where that leaves out
+  /// every other line (double), the processor fetches lines in pairs.
+  static ATTN_INLINE Rows<T> lines_of(const FetchAhead<T>& ahead, Index c) {
+    const Rows<T>& rows = c / kRows % 2 == 0 ? ahead.first : ahead.second;
+    return {rows.data + c / kLine * kLine, rows.stride};
+  }
+
+  /// kRows columns of value(), those at `offset(0)`, `offset(1)`, … of each row.
+  template <class Offset>
+  static ATTN_INLINE void add_columns(const TileMemory<T>& m, Rows<T> value, Index keys, T* out, Carry carry,
+                                      Rows<T> lines, const Offset& offset) {
+    Array<Array<Vec, kVectors>, kRows> sum = {};
+    if (carry != Carry::zero) {
       ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(sum[a][v], out + a * kQueries + v * kLanes);
       }
-      if (rescale) {
-        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-          Vec factor;
-          S::load(factor, m.rescale + v * kLanes);
-          ATTN_UNROLL for (int a = 0; a < kRows; ++a) sum[a][v] *= factor;
-        }
+    }
+    if (carry == Carry::rescale) {
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+        Vec factor;
+        S::load(factor, m.rescale + v * kLanes);
+        ATTN_UNROLL for (int a = 0; a < kRows; ++a) sum[a][v] *= factor;
       }
-      for (Index j = 0; j < keys; ++j) {
-        Array<Vec, kVectors> w;
-        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(w[v], m.scores + j * kQueries + v * kLanes);
-        ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
-          const T x = column[a][j * value.stride];
-          ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::add_product(sum[a][v], w[v], x);
-        }
-      }
+    }
+    const T *weights = m.scores, *row = value.data, *line = lines.data;
+    for (Index j = 0; j < keys; ++j, weights += kQueries, row += value.stride, line += lines.stride) {
+      __builtin_prefetch(line, 0, 2);  // not into L1, which is full of the present tile
+      Array<Vec, kVectors> w;
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(w[v], weights + v * kLanes);
       ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
-        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(out + a * kQueries + v * kLanes, sum[a][v]);
+        const T x = row[offset(a)];
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::add_product(sum[a][v], w[v], x);
       }
+    }
+    ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(out + a * kQueries + v * kLanes, sum[a][v]);
     }
   }
 };

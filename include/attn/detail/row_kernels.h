@@ -55,7 +55,7 @@ struct RowKernels {
     store_max(m, max);
   }
 
-  static ATTN_INLINE bool softmax(const TileMemory<T>& m, Index keys) {
+  static ATTN_INLINE bool softmax(const TileMemory<T>& m, Index keys, Rows<T>, Index) {
     constexpr T kInfinity = std::numeric_limits<T>::infinity();
     const T old = *m.max, max = old > *m.tile_max ? old : *m.tile_max;
     const T from = max == -kInfinity ? T(0) : max;  // as in TileKernels::softmax
@@ -82,12 +82,15 @@ struct RowKernels {
     return max != old;
   }
 
-  static ATTN_INLINE void value(const TileMemory<T>& m, Rows<T> value, Index keys, Index v_dim, bool) {
+  static ATTN_INLINE void value(const TileMemory<T>& m, Rows<T> value, Index keys, Index v_dim, Carry carry,
+                                const FetchAhead<T>&) {
+    const T factor = carry == Carry::zero ? T(0) : *m.rescale;
+    if (carry == Carry::zero) std::fill_n(m.out, v_dim, T(0));
     Index c = 0;
-    for (; c + 4 * kLanes <= v_dim; c += 4 * kLanes) columns<4>(m, value, keys, c);
-    for (; c + kLanes <= v_dim; c += kLanes) columns<1>(m, value, keys, c);
+    for (; c + 4 * kLanes <= v_dim; c += 4 * kLanes) columns<4>(m, value, keys, c, factor);
+    for (; c + kLanes <= v_dim; c += kLanes) columns<1>(m, value, keys, c, factor);
     for (; c < v_dim; ++c) {
-      T sum = m.out[c] * *m.rescale;
+      T sum = m.out[c] * factor;
       for (Index j = 0; j < keys; ++j) sum += m.scores[j] * value.data[j * value.stride + c];
       m.out[c] = sum;
     }
@@ -97,11 +100,11 @@ struct RowKernels {
   /// kWidth vectors of columns. Even and odd keys have sums of their own, so that their additions do not wait for each
   /// other.
   template <int kWidth>
-  static ATTN_INLINE void columns(const TileMemory<T>& m, Rows<T> value, Index keys, Index c) {
+  static ATTN_INLINE void columns(const TileMemory<T>& m, Rows<T> value, Index keys, Index c, T factor) {
     Array<Vec, kWidth> even, odd = {};
     ATTN_UNROLL for (int v = 0; v < kWidth; ++v) {
       S::load(even[v], m.out + c + v * kLanes);
-      even[v] *= *m.rescale;
+      even[v] *= factor;
     }
     const T* row = value.data + c;
     Index j = 0;

@@ -24,14 +24,15 @@
 #include "attn/types.h"
 
 // Attributes that compile a function for an instruction set, whatever the flags of the program. Where flags like
-// -march=native prefer vectors of 256 bits, clang would cut those of 512 in two unless told their width.
-#if defined(__clang__)
-#define ATTN_WIDE_VECTORS __attribute__((min_vector_width(512)))
-#else
-#define ATTN_WIDE_VECTORS
-#endif
+// -march=native prefer vectors of 256 bits, clang would cut those of 512 in two and g++ make narrow ones of the loops
+// over mods, unless told their width.
 #define ATTN_TARGET_AVX2 __attribute__((target("avx2,fma")))
-#define ATTN_TARGET_AVX512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))) ATTN_WIDE_VECTORS
+#if defined(__clang__)
+#define ATTN_TARGET_AVX512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"), min_vector_width(512)))
+#else
+#define ATTN_TARGET_AVX512 \
+  __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,prefer-vector-width=512")))
+#endif
 
 #define ATTN_INLINE __attribute__((always_inline)) inline
 #define ATTN_UNROLL _Pragma("GCC unroll 32")
@@ -72,15 +73,14 @@ struct Simd {
   static ATTN_INLINE void add_product(Vec& sum, const Vec& x, T y) { sum += x * y; }
   static ATTN_INLINE void max_with(Vec& x, const Vec& y) { x = x > y ? x : y; }
 
-  /// Is x != y in any lane? True also where one is NaN.
-  static ATTN_INLINE bool any_differs(const Vec& x, const Vec& y) {
+  /// The largest lane of numbers that are not NaN.
+  static ATTN_INLINE T largest(const Vec& x) {
     if constexpr (kVector) {
-      const IntVec differs = x != y;
-      Int any = 0;
-      ATTN_UNROLL for (int i = 0; i < kLanes; ++i) any |= differs[i];
-      return any != 0;
+      Vec all = x;
+      fold_max<kLanes / 2>(all, std::make_integer_sequence<int, kLanes>());
+      return all[0];
     } else {
-      return x != y;
+      return x;
     }
   }
 
@@ -130,6 +130,13 @@ struct Simd {
       }
       exchange_blocks<2 * kBlock>(square);
     }
+  }
+  /// Every lane becomes the largest of all: of itself and the one `kDistance` away, then half as far.
+  template <int kDistance, int... i>
+  static ATTN_INLINE void fold_max(Vec& x, std::integer_sequence<int, i...> lanes) {
+    const Vec other = __builtin_shufflevector(x, x, (i ^ kDistance)...);
+    max_with(x, other);
+    if constexpr (kDistance > 1) fold_max<kDistance / 2>(x, lanes);
   }
   template <int kBlock, int... i>
   static ATTN_INLINE void exchange(Vec& a, Vec& b, std::integer_sequence<int, i...>) {

@@ -1,0 +1,96 @@
+// Layer 2: kernels that tiles of any width share: packing, and the work around mods and values that are not finite.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "attn/detail/kernels.h"
+
+namespace attn::detail {
+
+/// The width is a number here, so that this is compiled once for each instruction set.
+template <class T, int Bytes>
+struct CommonKernels {
+  using S = Simd<T, Bytes>;
+
+  /// Copies rows of any strides behind each other, as the other kernels read them. Columns that lie next to each
+  /// other, as in a column-major matrix, are transposed in registers.
+  static ATTN_INLINE void pack_rows(const T* from, Index row_stride, Index column_stride, Index rows, Index columns,
+                                    T* to) {
+    constexpr Index kLanes = S::kLanes;
+    const Index whole_rows = row_stride == 1 ? rows / kLanes * kLanes : 0;
+    const Index whole_columns = columns / kLanes * kLanes;
+    for (Index r = 0; r < whole_rows; r += kLanes) {
+      for (Index c = 0; c < whole_columns; c += kLanes) {
+        Array<typename S::Vec, kLanes> square;
+        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::load(square[i], from + r + (c + i) * column_stride);
+        S::transpose(square);
+        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::store(to + (r + i) * columns + c, square[i]);
+      }
+    }
+    for (Index r = 0; r < rows; ++r)
+      for (Index c = r < whole_rows ? whole_columns : 0; c < columns; ++c)
+        to[r * columns + c] = from[r * row_stride + c * column_stride];
+  }
+
+  /// tile_max from the scores in memory, after mods changed them.
+  static ATTN_INLINE void find_max(const TileMemory<T>& m, Index queries, Index keys) {
+    Index i = 0;
+    for (; i + S::kLanes <= queries; i += S::kLanes) {
+      typename S::Vec max, x;
+      S::splat(max, -std::numeric_limits<T>::infinity());
+      for (Index j = 0; j < keys; ++j) {
+        S::load(x, m.scores + j * queries + i);
+        S::max_with(max, x);
+      }
+      S::store(m.tile_max + i, max);
+    }
+    for (; i < queries; ++i) {
+      T max = -std::numeric_limits<T>::infinity();
+      for (Index j = 0; j < keys; ++j) max = std::max(max, m.scores[j * queries + i]);
+      m.tile_max[i] = max;
+    }
+  }
+
+  /// Are all values of the tile finite? x - x is 0 for a finite x and NaN for any other.
+  static ATTN_INLINE bool all_finite(Rows<T> value, Index keys, Index v_dim) {
+    typename S::Vec sum = {}, x;
+    T rest = 0;
+    for (Index j = 0; j < keys; ++j) {
+      const T* row = value.data + j * value.stride;
+      Index c = 0;
+      for (; c + S::kLanes <= v_dim; c += S::kLanes) {
+        S::load(x, row + c);
+        sum += x - x;
+      }
+      for (; c < v_dim; ++c) rest += row[c] - row[c];
+    }
+    Array<T, S::kLanes> lanes;
+    S::store(lanes, sum);
+    for (const T lane : lanes) rest += lane;
+    return rest == T(0);
+  }
+
+  /// Which pairs of the tile are dropped; to be asked before softmax() overwrites the scores.
+  static ATTN_INLINE void find_dropped(const TileMemory<T>& m, Index queries, Index keys) {
+    for (Index i = 0; i < keys * queries; ++i) m.dropped[i] = m.scores[i] == -std::numeric_limits<T>::infinity();
+  }
+
+  /// As value(), but a dropped pair is not even multiplied: 0 * NaN is NaN. Slow, and only needed where a value is not
+  /// finite.
+  static ATTN_INLINE void value_by_selection(const TileMemory<T>& m, Index queries, Rows<T> value, Index keys,
+                                             Index v_dim, Carry carry) {
+    for (Index c = 0; c < v_dim; ++c) {
+      T* out = m.out + c * queries;
+      for (Index i = 0; i < queries; ++i)
+        out[i] = carry == Carry::zero ? T(0) : carry == Carry::keep ? out[i] : out[i] * m.rescale[i];
+      for (Index j = 0; j < keys; ++j) {
+        const T x = value.data[j * value.stride + c];
+        for (Index i = 0; i < queries; ++i)
+          if (!m.dropped[j * queries + i]) out[i] += m.scores[j * queries + i] * x;
+      }
+    }
+  }
+};
+
+}  // namespace attn::detail
