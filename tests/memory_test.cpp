@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <span>
+#include <stdexcept>
+#include <vector>
 
 #include "attn/attn.h"
 #include "support/allocations.h"
@@ -164,6 +167,57 @@ TEST(Memory, NaiveTakesAllScores) {
   const Arrays a(1024);
   const auto taken = allocations_of([&] { naive_attention(a.q, a.k, a.v, causal(), {.executor = serial()}); });
   EXPECT_GT(taken.peak, 1024 * 1024 * static_cast<std::ptrdiff_t>(sizeof(float)));
+}
+
+TEST(Memory, ACallWithAWorkspaceAllocatesNothing) {
+  for (const Executor& executor : {serial(), threads(3), threads()})
+    for (Index n : {1, 3, 300, 1000}) {
+      Arrays a(n);
+      const Tensor<float, 1> added({n});
+      const auto mods = causal() | bias(added);
+      Options options{.executor = executor};
+      std::vector<std::byte> memory(workspace_bytes(a.q, a.k, a.v, mods, options));
+      options.workspace = memory;
+      const auto call = [&] { attention_into(a.out, a.lse, a.q, a.k, a.v, mods, options); };
+      // A pool remembers as many calls as ever waited for a late thread at once; a busy machine may set a new record.
+      std::ptrdiff_t fewest = 1000;
+      for (int i = 0; i < 20; ++i) fewest = std::min(fewest, allocations_of(call).calls);
+      EXPECT_EQ(fewest, 0) << n << " tokens, " << executor.concurrency() << " workers";
+    }
+}
+
+TEST(Memory, TheWorkspaceIsExactAndLeftAlone) {
+  // Bytes around the workspace keep their values, also where it is not aligned; one byte less is refused.
+  const auto expect_inside = [](const auto& q, const auto& k, const auto& v, auto out, Options options) {
+    const auto expected = attention(q, k, v, causal(), options).out;
+    const std::size_t bytes = workspace_bytes(q, k, v, causal(), options);
+    for (const std::size_t shift : {0u, 1u, 63u, 64u}) {
+      constexpr std::byte kMark{0xa5};
+      constexpr std::size_t kMargin = 256;
+      std::vector<std::byte> memory(bytes + shift + 2 * kMargin, kMark);
+      options.workspace = std::span(memory).subspan(kMargin + shift, bytes);
+      attention_into(out, q, k, v, causal(), options);
+      EXPECT_EQ(out, expected);
+      EXPECT_TRUE(std::all_of(memory.begin(), memory.begin() + kMargin, [](std::byte b) { return b == kMark; }));
+      EXPECT_TRUE(std::all_of(memory.end() - kMargin, memory.end(), [](std::byte b) { return b == kMark; }));
+      out.setConstant(7);
+      const auto untouched = out;
+      options.workspace = options.workspace.first(bytes - 1);
+      EXPECT_THROW(attention_into(out, q, k, v, causal(), options), std::invalid_argument);
+      EXPECT_EQ(out, untouched);
+    }
+  };
+  using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  for (Index q_len : {1, 3, 40, 200}) {
+    const RowMajor q = RowMajor::Random(q_len, 13), k = RowMajor::Random(150, 13), v = RowMajor::Random(150, 21);
+    const Eigen::MatrixXd columns_k = k, columns_v = v;
+    for (const Executor& executor : {serial(), threads(2)}) {
+      expect_inside(q, k, v, RowMajor(q_len, 21), {.executor = executor});
+      expect_inside(q, columns_k, columns_v, RowMajor(q_len, 21), {.executor = executor});
+      for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512})
+        if (available(isa)) expect_inside(q, k, columns_v, RowMajor(q_len, 21), {.executor = executor, .isa = isa});
+    }
+  }
 }
 
 TEST(Memory, ACallAllocatesOnce) {

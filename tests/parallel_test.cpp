@@ -35,6 +35,11 @@ class ThreadPerTask final : public Executor::Backend {
   static constexpr int kMost = 8;
 };
 
+Eigen::ThreadPoolInterface& pool_of_the_program() {
+  static Eigen::ThreadPool pool(3);
+  return pool;
+}
+
 std::vector<Executor> executors() {
   return {serial(),
           threads(),
@@ -42,6 +47,7 @@ std::vector<Executor> executors() {
           threads(2),
           threads(3),
           threads(7),
+          threads(pool_of_the_program()),
           Executor(std::make_shared<Backwards>()),
           Executor(std::make_shared<ThreadPerTask>())};
 }
@@ -206,6 +212,44 @@ TEST(Parallel, AnExceptionOfAModReachesTheCaller) {
       expect_throw([&] { naive(a, bad_score | causal(), options); });
       ASSERT_TRUE(same_bits(good, flash(a, causal(), options)));  // and the library goes on working
     }
+}
+
+TEST(Parallel, ACallOnABorrowedPoolFromItsOwnThreadsEnds) {
+  // All threads of the pool are busy with the callers; nobody may wait for help that cannot come.
+  Random random(6);
+  const Inputs in({1, 4, 4, 70, 70, 8, 8}, random);
+  Arguments<float> a(in);
+  const auto expected = flash(a, causal(), {.executor = serial()});
+  Eigen::ThreadPool pool(2);
+  const Executor borrowed = threads(pool);
+  EXPECT_EQ(borrowed.concurrency(), 3);
+  std::atomic<int> right{0}, over{0};
+  for (int caller = 0; caller < 6; ++caller)
+    pool.Schedule([&] {
+      Arguments<float> own(in);
+      right += same_bits(expected, flash(own, causal(), {.executor = borrowed}));
+      ++over;
+    });
+  EXPECT_TRUE(comes_true([&] { return over == 6; }));
+  EXPECT_EQ(right, 6);
+}
+
+TEST(Parallel, AHelperThatComesLateFindsTheCallOver) {
+  // The only thread of the pool is kept busy while calls come and go; their helpers start when they are long over.
+  Eigen::ThreadPool pool(1);
+  std::atomic<bool> go{false};
+  std::atomic<int> ran{0};
+  pool.Schedule([&] { comes_true([&] { return go.load(); }); });
+  {
+    const Executor borrowed = threads(pool);
+    for (int call = 0; call < 50; ++call) borrowed.run(3, [&](Index, int) { ++ran; });
+    EXPECT_EQ(ran, 150);
+  }
+  go = true;  // the executor is gone, too
+  std::atomic<bool> idle{false};
+  pool.Schedule([&] { idle = true; });
+  EXPECT_TRUE(comes_true([&] { return idle.load(); }));
+  EXPECT_EQ(ran, 150);
 }
 
 TEST(Parallel, ManyPoolsComeAndGo) {

@@ -72,7 +72,7 @@ TensorView<T, 3> no_lse() {
 ///
 /// @param mods     what differs from plain attention, e.g. `causal() | softcap(50)`. Scores are transformed left to
 /// right, masks intersect.
-/// @param options  scale, q_offset, executor; see Options.
+/// @param options  scale, q_offset, executor, workspace; see Options.
 /// @returns out, like the query with v_dim columns; lse (q_len) or (batch, heads, q_len), the natural log-sum-exp of
 /// each row's final scores.
 ///
@@ -119,6 +119,38 @@ requires(!detail::Viewable<M>) void attention_into(Out&& out, const Q& query, co
       query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
         using T = typename detail::Traits<Q>::Scalar;
         detail::flash<T>(detail::output_view<T>(out, problem), detail::no_lse<T>(), q, k, v, bound, problem, options);
+      });
+}
+
+/// What attention() would do with these arguments, without doing it: instruction set, tiles, threads, memory, and how
+/// many tiles the masks skip. It prints: `std::cout << attn::explain(q, k, v, attn::causal());`
+///
+/// Arguments and errors as for attention(). Cost: the hints of the masks, once for each tile.
+template <class Q, class K, class V, class M = Mods<>>
+Explanation explain(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
+  return detail::with_views(
+      query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
+        using T = typename detail::Traits<Q>::Scalar;
+        return detail::with_flash_call<T>({}, {}, q, k, v, bound, problem, options,
+                                          [&](const auto& call) { return call.explain(options.executor); });
+      });
+}
+
+/// The bytes that Options::workspace must have for attention() with these arguments: exact, and linear in head_dim +
+/// v_dim and in the number of threads. It depends on sizes, strides, scalar, executor and instruction set alone.
+///
+///     std::vector<std::byte> memory(attn::workspace_bytes(q, k, v, mods, options));
+///     options.workspace = memory;
+///     attn::attention_into(out, q, k, v, mods, options);  // allocates nothing
+template <class Q, class K, class V, class M = Mods<>>
+std::size_t workspace_bytes(const Q& query, const K& key, const V& value, const M& mods = {},
+                            const Options& options = {}) {
+  return detail::with_views(
+      query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
+        using T = typename detail::Traits<Q>::Scalar;
+        return detail::with_flash_call<T>({}, {}, q, k, v, bound, problem, options, [&](const auto& call) {
+          return static_cast<std::size_t>(call.workspace_bytes(options.executor));
+        });
       });
 }
 

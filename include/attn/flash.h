@@ -6,6 +6,7 @@
 
 #include "attn/detail/query_tiles.h"
 #include "attn/detail/tile_mods.h"
+#include "attn/explanation.h"
 #include "attn/options.h"
 #include "attn/tensor.h"
 
@@ -29,15 +30,40 @@ class FlashCall {
         family_(kernel_family<T>(isa)),
         tiles_(family_, problem.q_len) {}
 
-  void run(const Executor& asked) const {
-    const Index tasks = problem_.batch * problem_.heads * tiles_.count();
-    if (tasks == 0) return;
-    const Executor executor = executor_for(flops(), asked);
-    TileWorkspace<T> workspace(executor.concurrency(), tiles_.most_queries(), problem_.head_dim, problem_.v_dim,
-                               is_packed(k_) ? 0 : problem_.head_dim, is_packed(v_) ? 0 : problem_.v_dim);
-    executor.run(tasks, [&](Index task, int worker) {
-      run_tile(queries(task), queries(std::min(task + 1, tasks - 1)), workspace.of(worker));
+  void run(const Options& options) const {
+    if (tasks() == 0) return;
+    const Executor executor = executor_for(options.executor);
+    const TileWorkspace<T> workspace(layout(), executor.concurrency(), options.workspace);
+    executor.run(tasks(), [&](Index task, int worker) {
+      run_tile(queries(task), queries(std::min(task + 1, tasks() - 1)), workspace.of(worker));
     });
+  }
+
+  Index workspace_bytes(const Executor& asked) const {
+    return tasks() == 0 ? 0 : TileWorkspace<T>::bytes(layout(), executor_for(asked).concurrency());
+  }
+
+  Explanation explain(const Executor& asked) const {
+    Explanation e;
+    e.isa = isa_;
+    e.queries_per_tile = tiles_.most_queries();
+    e.keys_per_tile = kKeyTile;
+    e.tasks = tasks();
+    e.threads = static_cast<int>(std::min<Index>(executor_for(asked).concurrency(), tasks()));
+    e.workspace_bytes = workspace_bytes(asked);
+    e.packs_keys = !is_packed(k_);
+    e.packs_values = !is_packed(v_);
+    for (Index task = 0; task < tasks(); ++task) {
+      Tile tile = tile_of(queries(task));
+      const Index all = (problem_.kv_len + kKeyTile - 1) / kKeyTile;
+      Index full = 0, masked = 0;
+      for_each_tile(tile, [&](bool is_masked, Index) { ++(is_masked ? masked : full); });
+      e.full_tiles += full;
+      e.masked_tiles += masked;
+      // The visited range need not begin where a tile would without it.
+      e.skipped_tiles += std::max<Index>(all - full - masked, 0);
+    }
+    return e;
   }
 
  private:
@@ -55,6 +81,15 @@ class FlashCall {
     const Index tile = per_head - 1 - task % per_head;
     return {head / problem_.heads, head % problem_.heads, tile, tiles_.rows(tile)};
   }
+
+  Index tasks() const { return problem_.batch * problem_.heads * tiles_.count(); }
+
+  TileLayout<T> layout() const {
+    return {tiles_.most_queries(), problem_.head_dim, problem_.v_dim, is_packed(k_) ? 0 : problem_.head_dim,
+            is_packed(v_) ? 0 : problem_.v_dim};
+  }
+
+  Executor executor_for(const Executor& asked) const { return detail::executor_for(flops(), asked); }
 
   double flops() const {
     const double pairs = static_cast<double>(problem_.batch * problem_.heads) * static_cast<double>(problem_.q_len) *
@@ -83,26 +118,37 @@ class FlashCall {
                   bool by_selection) const {
     std::fill_n(m.max, kernels.queries, -std::numeric_limits<T>::infinity());
     std::fill_n(m.sum, kernels.queries, T(0));
-    const Range& rows = queries.rows;
-    Tile tile{queries.batch,
-              queries.head,
-              {problem_.q_offset + rows.begin, problem_.q_offset + rows.end},
-              {0, problem_.kv_len}};
-    const Range visited = mods_ ? mods_->kv_range(tile) : tile.kv;
+    Tile tile = tile_of(queries);
     bool dropped_any = false, first = true;
-    for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
-      tile.kv = {j, std::min(j + kKeyTile, visited.end)};
-      const Coverage coverage = mods_ ? mods_->coverage(tile) : Coverage::all;
-      if (coverage == Coverage::none) continue;
-      const bool masked = coverage == Coverage::some;
+    for_each_tile(tile, [&](bool masked, Index end) {
       dropped_any |= masked || has_scores();  // a changed score may be -inf
       const Rows<T> key = rows_of(k_, queries, tile.kv, m.packed_key),
                     value = rows_of(v_, queries, tile.kv, m.packed_value);
       add_keys(tile, masked, by_selection, std::exchange(first, false), key, value,
-               ahead(queries, following, {tile.kv.begin, visited.end}), m, kernels);
-    }
+               ahead(queries, following, {tile.kv.begin, end}), m, kernels);
+    });
     if (first) std::fill_n(m.out, problem_.v_dim * kernels.queries, T(0));
     return dropped_any;
+  }
+
+  /// All pairs of these queries.
+  Tile tile_of(const Queries& queries) const {
+    return {queries.batch,
+            queries.head,
+            {problem_.q_offset + queries.rows.begin, problem_.q_offset + queries.rows.end},
+            {0, problem_.kv_len}};
+  }
+
+  /// Calls visit(masked, end of all keys to visit) for each tile of keys in which a pair may be kept, with `tile.kv` set
+  /// to them.
+  template <class Visit>
+  void for_each_tile(Tile& tile, const Visit& visit) const {
+    const Range visited = mods_ ? mods_->kv_range(tile) : tile.kv;
+    for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
+      tile.kv = {j, std::min(j + kKeyTile, visited.end)};
+      const Coverage coverage = mods_ ? mods_->coverage(tile) : Coverage::all;
+      if (coverage != Coverage::none) visit(coverage == Coverage::some, visited.end);
+    }
   }
 
   /// One step of the recurrence: brings max, sum and out up to date with the keys and values of the tile.
@@ -208,12 +254,20 @@ class FlashCall {
   QueryTiles<T> tiles_;
 };
 
+/// Makes the FlashCall of some arguments and hands it to `use`.
+template <class T, class Mods, class Use>
+auto with_flash_call(TensorView<T, 4> out, TensorView<T, 3> lse, const TensorView<const T, 4>& q,
+                     const TensorView<const T, 4>& k, const TensorView<const T, 4>& v, const Mods& mods,
+                     const Problem& problem, const Options& options, const Use& use) {
+  const TileModsOf<T, Mods> tile_mods(mods);
+  const bool plain = !Mods::kHasScores && !Mods::kHasMasks;
+  return use(FlashCall<T>(out, lse, q, k, v, plain ? nullptr : &tile_mods, problem, isa_of(options)));
+}
+
 template <class T, class Mods>
 void flash(TensorView<T, 4> out, TensorView<T, 3> lse, const TensorView<const T, 4>& q, const TensorView<const T, 4>& k,
            const TensorView<const T, 4>& v, const Mods& mods, const Problem& problem, const Options& options) {
-  const TileModsOf<T, Mods> tile_mods(mods);
-  const bool plain = !Mods::kHasScores && !Mods::kHasMasks;
-  FlashCall<T>(out, lse, q, k, v, plain ? nullptr : &tile_mods, problem, isa_of(options)).run(options.executor);
+  with_flash_call<T>(out, lse, q, k, v, mods, problem, options, [&](const auto& call) { call.run(options); });
 }
 
 }  // namespace attn::detail

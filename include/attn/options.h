@@ -1,7 +1,9 @@
 // Layer 1: the numbers of a call. Types go in positional arguments, numbers go here.
 #pragma once
 
+#include <cstddef>
 #include <optional>
+#include <span>
 
 #include "attn/isa.h"
 #include "attn/parallel.h"
@@ -18,8 +20,14 @@ struct Options {
   /// ("top-left").
   std::optional<Index> q_offset = std::nullopt;
 
-  /// Who runs the tasks. Default all cores, or the calling thread alone where there is little to do. Results do not depend on it, bit for bit.
+  /// Who runs the tasks. Default all cores, or the calling thread alone where there is little to do. Results do not
+  /// depend on it, bit for bit.
   Executor executor = {};
+
+  /// Memory of the caller's for the call to work in, of any alignment and at least as many bytes as workspace_bytes()
+  /// says; what it holds does not matter. Two calls at the same time need two. Default: the call allocates and frees
+  /// its own. The naive path does not use it.
+  std::span<std::byte> workspace = {};
 
   /// The instruction set to use, for tests and comparisons. Default the best there is, or what the environment variable
   /// ATTN_ISA names.

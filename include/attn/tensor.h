@@ -87,6 +87,12 @@ class TensorView {
   Shape strides_{};
 };
 
+namespace detail {
+
+constexpr Index kAlignment = 64;  // bytes: one cache line, and the widest vector register there is
+
+}  // namespace detail
+
 /// A tensor that owns its memory: row-major, without gaps, aligned to 64 bytes. Copies are deep, moves leave an empty
 /// tensor.
 /// @throws std::invalid_argument for a negative size.
@@ -98,7 +104,6 @@ class Tensor {
   using Scalar = T;
   static constexpr int kRank = Rank;
   using Shape = attn::Shape<Rank>;
-  static constexpr std::size_t kAlignment = 64;  // one cache line, and the widest vector register there is
 
   Tensor() = default;
 
@@ -130,8 +135,8 @@ class Tensor {
     t.shape_ = shape;
     const Index n = detail::product<Rank>(shape);
     if (n > 0)
-      t.data_.reset(
-          static_cast<T*>(::operator new(static_cast<std::size_t>(n) * sizeof(T), std::align_val_t(kAlignment))));
+      t.data_.reset(static_cast<T*>(
+          ::operator new(static_cast<std::size_t>(n) * sizeof(T), std::align_val_t(detail::kAlignment))));
     return t;
   }
 
@@ -167,7 +172,7 @@ class Tensor {
 
  private:
   struct Free {
-    void operator()(T* p) const { ::operator delete(p, std::align_val_t(kAlignment)); }
+    void operator()(T* p) const { ::operator delete(p, std::align_val_t(detail::kAlignment)); }
   };
 
   template <int D>

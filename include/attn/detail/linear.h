@@ -23,7 +23,7 @@ struct Linear {
     const QueryTiles<T> tiles(kernel_family<T>(isa), tokens);
     const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(inputs) * static_cast<double>(outputs);
     const Executor executor = executor_for(flops, asked);
-    TileWorkspace<T> workspace(executor.concurrency(), tiles.most_queries(), inputs, 0, 0, 0);
+    const TileWorkspace<T> workspace(TileLayout<T>{tiles.most_queries(), inputs, 0, 0, 0}, executor.concurrency());
     executor.run(tiles.count(), [&](Index task, int worker) {
       const Range rows = tiles.rows(task);
       run_tile(x + rows.begin * inputs, y + rows.begin * outputs, rows.size(), tiles.kernels(rows.size()),

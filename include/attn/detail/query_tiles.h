@@ -1,6 +1,9 @@
 // Layer 2: how rows of queries are cut into tiles, and the memory that a tile works in.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <utility>
 
 #include "attn/detail/kernel_set.h"
@@ -36,43 +39,64 @@ class QueryTiles {
   Index q_len_, lanes_;
 };
 
-/// The working memory of all workers of a call: one block, linear in head_dim + v_dim, independent of the lengths.
-/// Keys and values that must be packed have `key_dim` and `value_dim` columns, others 0.
+/// How the working memory of a tile is laid out: linear in head_dim + v_dim, independent of the lengths. Keys and values
+/// that must be packed have `key_dim` and `value_dim` columns, others 0.
 template <class T>
-class TileWorkspace {
- public:
-  TileWorkspace(int workers, Index queries, Index head_dim, Index v_dim, Index key_dim, Index value_dim)
-      : queries_(queries),
-        head_dim_(head_dim),
-        v_rows_(padded_rows(v_dim)),
-        key_dim_(key_dim),
-        value_dim_(value_dim),
-        memory_(Tensor<T, 2>::uninitialized({workers, size_per_worker()})) {}
+struct TileLayout {
+  Index queries;
+  Index head_dim;
+  Index v_dim;
+  Index key_dim;
+  Index value_dim;
 
-  TileMemory<T> of(int worker) {
-    T* next = memory_.data() + worker * size_per_worker();
+  /// Bytes for one worker, whole cache lines, so that two workers never write to the same one.
+  Index bytes() const {
+    const Index numbers = queries * (head_dim + kKeyTile + padded_rows(v_dim) + 4) + kKeyTile * (key_dim + value_dim);
+    const Index flags = kKeyTile * queries;
+    return (numbers * static_cast<Index>(sizeof(T)) + flags + kAlignment - 1) / kAlignment * kAlignment;
+  }
+
+  TileMemory<T> at(std::byte* memory) const {
+    T* next = reinterpret_cast<T*>(memory);
     const auto take = [&](Index size) { return std::exchange(next, next + size); };
     TileMemory<T> m{};
-    m.query = take(head_dim_ * queries_);
-    m.scores = take(kKeyTile * queries_);
-    m.out = take(v_rows_ * queries_);
-    for (T** row : {&m.max, &m.sum, &m.tile_max, &m.rescale}) *row = take(queries_);
-    m.packed_key = take(kKeyTile * key_dim_);
-    m.packed_value = take(kKeyTile * value_dim_);
+    m.query = take(head_dim * queries);
+    m.scores = take(kKeyTile * queries);
+    m.out = take(padded_rows(v_dim) * queries);
+    for (T** row : {&m.max, &m.sum, &m.tile_max, &m.rescale}) *row = take(queries);
+    m.packed_key = take(kKeyTile * key_dim);
+    m.packed_value = take(kKeyTile * value_dim);
     m.dropped = reinterpret_cast<bool*>(next);
     return m;
   }
+};
 
- private:
-  // Rounded up to whole cache lines, so that two workers never write to the same one.
-  Index size_per_worker() const {
-    const Index flags = kKeyTile * queries_ / static_cast<Index>(sizeof(T)) + 1, line = 64;
-    const Index numbers = queries_ * (head_dim_ + kKeyTile + v_rows_ + 4) + kKeyTile * (key_dim_ + value_dim_);
-    return (numbers + flags + line - 1) / line * line;
+/// The working memory of all workers of a call, the caller's or allocated here.
+template <class T>
+class TileWorkspace {
+ public:
+  /// What a caller's memory of any alignment must have.
+  static Index bytes(const TileLayout<T>& layout, int workers) { return workers * layout.bytes() + kAlignment - 1; }
+
+  TileWorkspace(const TileLayout<T>& layout, int workers, std::span<std::byte> given = {}) : layout_(layout) {
+    if (given.data() == nullptr) {
+      own_ = Tensor<std::byte, 1>::uninitialized({workers * layout.bytes()});
+      first_ = own_.data();
+      return;
+    }
+    const Index have = static_cast<Index>(given.size()), need = bytes(layout, workers);
+    require(have >= need, "the workspace has ", have, " bytes, the call needs ", need, " (", workers,
+            workers == 1 ? " worker" : " workers", "); see workspace_bytes()");
+    const auto address = reinterpret_cast<std::uintptr_t>(given.data());
+    first_ = given.data() + (kAlignment - address % kAlignment) % kAlignment;
   }
 
-  Index queries_, head_dim_, v_rows_, key_dim_, value_dim_;
-  Tensor<T, 2> memory_;
+  TileMemory<T> of(int worker) const { return layout_.at(first_ + worker * layout_.bytes()); }
+
+ private:
+  TileLayout<T> layout_;
+  Tensor<std::byte, 1> own_;
+  std::byte* first_;
 };
 
 }  // namespace attn::detail

@@ -1,0 +1,185 @@
+// Layer 1: the executors that the library brings: the calling thread alone, and a pool of threads.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <unsupported/Eigen/CXX11/ThreadPool>
+
+#include "attn/executor.h"
+
+namespace attn::detail {
+
+class SerialBackend final : public Executor::Backend {
+ public:
+  int concurrency() const override { return 1; }
+  void run(Index tasks, TaskRef task) const override {
+    for (Index i = 0; i < tasks; ++i) task(i, 0);
+  }
+};
+
+// What OpenMP's runtime answers, where the program has one; the flag for OpenMP need not be set here.
+#if defined(__ELF__) && defined(__GNUC__)
+extern "C" int attn_omp_in_parallel() __asm__("omp_in_parallel") __attribute__((weak));
+inline bool inside_openmp_region() { return attn_omp_in_parallel != nullptr && attn_omp_in_parallel() != 0; }
+#else
+inline bool inside_openmp_region() { return false; }
+#endif
+
+/// Hands out tasks in ascending order to whichever worker is free; the calling thread is worker 0.
+class PoolBackend final : public Executor::Backend {
+ public:
+  explicit PoolBackend(int workers)
+      : own_(std::make_unique<Eigen::ThreadPool>(workers - 1)), pool_(*own_), workers_(workers) {}
+  explicit PoolBackend(Eigen::ThreadPoolInterface& pool) : pool_(pool), workers_(pool.NumThreads() + 1) {}
+
+  int concurrency() const override { return workers_; }
+
+  void run(Index tasks, TaskRef task) const override {
+    // A call from inside a task or a parallel region runs alone: its siblings already use the other threads.
+    const int helpers =
+        inside_task_ || inside_openmp_region() ? 0 : static_cast<int>(std::min<Index>(workers_, tasks)) - 1;
+    if (helpers <= 0) return serial_.run(tasks, task);
+
+    Call* const call = calls_->take();
+    call->begin(tasks, task, helpers);
+    // What is scheduled is small enough for std::function to hold without memory of its own.
+    for (int worker = 1; worker <= helpers; ++worker) pool_.Schedule([call, worker] { call->help(worker); });
+    call->work(0);
+    call->end();
+  }
+
+ private:
+  class Calls;
+
+  /// One call of run(). A helper that the pool starts late, when another call kept it busy, finds the call over and
+  /// leaves; only then can the object serve another call.
+  class Call {
+   public:
+    void begin(Index tasks, TaskRef task, int helpers) {
+      tasks_ = tasks;
+      task_ = task;
+      next_ = 0;
+      over_ = false;
+      expected_ = helpers;
+      ended_ = false;
+    }
+
+    void work(int worker) {
+      inside_task_ = true;
+      try {
+        for (Index i = next_++; i < tasks_; i = next_++) (*task_)(i, worker);
+      } catch (...) {
+        next_ = tasks_;
+        const std::lock_guard lock(mutex_);
+        if (!error_) error_ = std::current_exception();
+      }
+      inside_task_ = false;
+    }
+
+    void help(int worker) {
+      bool late;
+      {
+        const std::lock_guard lock(mutex_);
+        late = over_;
+        if (!late) ++helping_;
+      }
+      if (!late) work(worker);
+      leave(late);
+    }
+
+    /// Waits for the helpers that have begun; after work() has returned there are no tasks left for others. Throws what
+    /// a task threw first.
+    void end() {
+      std::exception_ptr error;
+      bool unused;
+      {
+        std::unique_lock lock(mutex_);
+        over_ = true;
+        idle_.wait(lock, [this] { return helping_ == 0; });
+        error = std::exchange(error_, nullptr);
+        ended_ = true;
+        unused = expected_ == 0;
+      }
+      if (unused) give_back();
+      if (error) std::rethrow_exception(error);
+    }
+
+   private:
+    friend Calls;
+
+    void leave(bool late) {
+      bool unused;
+      {
+        const std::lock_guard lock(mutex_);
+        if (!late && --helping_ == 0) idle_.notify_one();
+        unused = --expected_ == 0 && ended_;
+      }
+      if (unused) give_back();
+    }
+
+    void give_back() {
+      const std::shared_ptr<Calls> list = std::move(list_);
+      list->put(this);
+    }
+
+    std::shared_ptr<Calls> list_;  // kept alive, because a late helper may leave when the backend is gone
+    Index tasks_ = 0;
+    std::optional<TaskRef> task_;
+    std::atomic<Index> next_{0};
+    std::mutex mutex_;
+    std::condition_variable idle_;
+    int expected_ = 0;  // helpers that have not left yet, begun or not
+    int helping_ = 0;
+    bool over_ = false;   // no helper may begin
+    bool ended_ = false;  // end() has returned, whoever leaves last gives the object back
+    std::exception_ptr error_;
+  };
+
+  /// The objects that no call uses, kept so that a call takes no memory from the heap.
+  class Calls : public std::enable_shared_from_this<Calls> {
+   public:
+    Call* take() {
+      Call* call;
+      {
+        const std::lock_guard lock(mutex_);
+        if (unused_.empty()) {
+          all_.push_back(std::make_unique<Call>());
+          unused_.reserve(all_.size());
+          unused_.push_back(all_.back().get());
+        }
+        call = unused_.back();
+        unused_.pop_back();
+      }
+      call->list_ = shared_from_this();
+      return call;
+    }
+    void put(Call* call) {
+      const std::lock_guard lock(mutex_);
+      unused_.push_back(call);
+    }
+
+   private:
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<Call>> all_;
+    std::vector<Call*> unused_;
+  };
+
+  inline static thread_local bool inside_task_ = false;
+
+  std::shared_ptr<Calls> calls_ = std::make_shared<Calls>();
+  SerialBackend serial_;
+  std::unique_ptr<Eigen::ThreadPool> own_;  // waits for its threads before the rest goes
+  Eigen::ThreadPoolInterface& pool_;
+  int workers_;
+};
+
+}  // namespace attn::detail

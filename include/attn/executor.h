@@ -1,0 +1,53 @@
+// Layer 1: the interface to whoever runs the tasks of a call. Kernels never start a thread themselves.
+#pragma once
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "attn/types.h"
+
+namespace attn {
+
+/// A borrowed `void(Index task, int worker)`: no allocation, valid only while the callable lives.
+class TaskRef {
+ public:
+  template <class F>
+  requires(!std::is_same_v<F, TaskRef>) TaskRef(const F& f)
+      : object_(&f), call_([](const void* o, Index task, int worker) { (*static_cast<const F*>(o))(task, worker); }) {}
+  void operator()(Index task, int worker) const { call_(object_, task, worker); }
+
+ private:
+  const void* object_;
+  void (*call_)(const void*, Index, int);
+};
+
+/// Runs independent tasks. To bring your own threads, derive from Executor::Backend and pass a shared pointer to it.
+class Executor {
+ public:
+  class Backend {
+   public:
+    virtual ~Backend() = default;
+    /// How many workers may run at the same time, at least 1.
+    virtual int concurrency() const = 0;
+    /// Calls task(i, worker) once for every i in [0, tasks) and returns when all are done. Two calls that overlap in
+    /// time have different workers; a worker is in [0, concurrency()). An exception of a task reaches the caller after
+    /// all others have stopped.
+    virtual void run(Index tasks, TaskRef task) const = 0;
+  };
+
+  /// All cores, see threads(); the calling thread alone where the work is too little to wake others for.
+  Executor() = default;
+  explicit Executor(std::shared_ptr<const Backend> backend) : backend_(std::move(backend)) {}
+
+  bool is_default() const { return backend_ == nullptr; }
+  int concurrency() const { return backend().concurrency(); }
+  void run(Index tasks, TaskRef task) const { backend().run(tasks, task); }
+
+ private:
+  const Backend& backend() const;
+
+  std::shared_ptr<const Backend> backend_;
+};
+
+}  // namespace attn

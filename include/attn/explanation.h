@@ -1,0 +1,54 @@
+// Layer 1: what a call is going to do, as a struct that prints.
+#pragma once
+
+#include <ostream>
+
+#include "attn/isa.h"
+#include "attn/types.h"
+
+namespace attn {
+
+/// How the flash path carries out a call; made by explain().
+struct Explanation {
+  Isa isa = Isa::generic;      ///< whose kernels run
+  Index queries_per_tile = 0;  ///< at most; 1 where each query goes by itself
+  Index keys_per_tile = 0;
+  Index tasks = 0;  ///< tiles of queries over all batches and heads
+  int threads = 0;  ///< that get a task at the same time
+  Index workspace_bytes = 0;
+  bool packs_keys = false;    ///< are they copied tile by tile, because elements of a row do not lie side by side?
+  bool packs_values = false;  ///< likewise
+
+  // Tiles of (queries, keys) over all batches and heads.
+  Index skipped_tiles = 0;  ///< no pair is kept: they cost nothing
+  Index masked_tiles = 0;   ///< the mask is asked for each pair
+  Index full_tiles = 0;     ///< all pairs are kept: as fast as without a mask
+
+  Index tiles() const { return skipped_tiles + masked_tiles + full_tiles; }
+};
+
+inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
+  const auto share = [&](const char* what, Index tiles) {
+    out << what << tiles << " of " << e.tiles() << " tiles";
+    if (e.tiles() > 0) {
+      const double percent = 100.0 * static_cast<double>(tiles) / static_cast<double>(e.tiles());
+      out << " (" << static_cast<double>(static_cast<Index>(percent * 10 + 0.5)) / 10 << " %)";
+    }
+    out << '\n';
+  };
+  out << "instruction set  " << to_string(e.isa) << '\n'
+      << "tile             " << e.queries_per_tile << " x " << e.keys_per_tile << " (queries x keys)\n"
+      << "tasks            " << e.tasks << ", on " << e.threads << (e.threads == 1 ? " thread\n" : " threads\n")
+      << "workspace        " << e.workspace_bytes << " bytes\n"
+      << "packed           "
+      << (e.packs_keys     ? e.packs_values ? "keys and values" : "keys"
+          : e.packs_values ? "values"
+                           : "nothing")
+      << '\n';
+  share("skipped          ", e.skipped_tiles);
+  share("masked           ", e.masked_tiles);
+  share("full             ", e.full_tiles);
+  return out;
+}
+
+}  // namespace attn

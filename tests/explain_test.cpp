@@ -1,0 +1,113 @@
+// What explain() says must be what the call does.
+#include <atomic>
+#include <sstream>
+
+#include "support/paths.h"
+
+namespace attn::test {
+namespace {
+
+struct Matrices {
+  Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> q, k, v;
+  Matrices(Index q_len, Index kv_len) : q(q_len, 8), k(kv_len, 8), v(kv_len, 8) {
+    q.setRandom();
+    k.setRandom();
+    v.setRandom();
+  }
+};
+
+/// The number of pairs that a mask is asked for is the number of pairs in masked tiles.
+TEST(Explain, CountsTheTilesThatACallMasks) {
+  const Matrices m(300, 500);
+  for (Isa isa : instruction_sets()) {
+    std::atomic<Index> asked{0};
+    const auto counted = mask_mod(
+        [&](const Position& p) {
+          ++asked;
+          return causal().keep(p);
+        },
+        [](const Tile& t) { return causal().coverage(t); }, [](const Tile& t) { return causal().kv_range(t); });
+    const Options options{.executor = serial(), .isa = isa};
+    const Explanation e = explain(m.q, m.k, m.v, counted, options);
+    EXPECT_EQ(asked, 0) << "explain() asks hints alone";
+    attention(m.q, m.k, m.v, counted, options);
+    EXPECT_GT(e.masked_tiles, 0);
+    EXPECT_LE(asked, e.masked_tiles * e.queries_per_tile * e.keys_per_tile);
+    EXPECT_GT(asked, (e.masked_tiles - 2) * (e.queries_per_tile - 16) * e.keys_per_tile / 2);
+    EXPECT_EQ(e.isa, isa);
+    EXPECT_EQ(e.keys_per_tile, 64);
+    EXPECT_EQ(e.tiles(), e.tasks * 8);  // ceil(500 / 64)
+  }
+}
+
+TEST(Explain, KnowsPlainAttentionFromMasked) {
+  const Matrices m(256, 256);
+  const Explanation plain = explain(m.q, m.k, m.v);
+  EXPECT_EQ(plain.masked_tiles, 0);
+  EXPECT_EQ(plain.skipped_tiles, 0);
+  EXPECT_EQ(plain.full_tiles, plain.tasks * 4);
+  const Explanation opaque = explain(m.q, m.k, m.v, mask_mod([](auto p) { return p.q >= p.kv; }));
+  EXPECT_EQ(opaque.masked_tiles, opaque.tasks * 4);
+  EXPECT_EQ(opaque.full_tiles, 0);
+  const Explanation window = explain(m.q, m.k, m.v, sliding_window(10));
+  EXPECT_GT(window.skipped_tiles, 0);
+  EXPECT_EQ(window.tiles(), plain.tiles());
+  EXPECT_EQ(explain(m.q, m.k, m.v, score_mod([](auto x, auto) { return x; })).full_tiles, plain.full_tiles);
+}
+
+TEST(Explain, KnowsThreadsMemoryAndLayout) {
+  const Matrices m(2000, 2000);
+  const Explanation e = explain(m.q, m.k, m.v, causal(), {.executor = threads(3)});
+  EXPECT_EQ(e.threads, 3);
+  EXPECT_EQ(static_cast<std::size_t>(e.workspace_bytes),
+            workspace_bytes(m.q, m.k, m.v, causal(), {.executor = threads(3)}));
+  EXPECT_FALSE(e.packs_keys || e.packs_values);
+  const Eigen::MatrixXf columns = m.k;
+  const Explanation packed = explain(m.q, columns, m.v, causal(), {.executor = threads(3)});
+  EXPECT_TRUE(packed.packs_keys && !packed.packs_values);
+  EXPECT_GT(packed.workspace_bytes, e.workspace_bytes);
+
+  const Matrices one(1, 300);
+  const Explanation row = explain(one.q, one.k, one.v);
+  EXPECT_EQ(row.queries_per_tile, 1);
+  EXPECT_EQ(row.tasks, 1);
+  EXPECT_EQ(row.threads, 1);
+  const Matrices none(0, 300);
+  const Explanation empty = explain(none.q, none.k, none.v);
+  EXPECT_EQ(empty.tasks, 0);
+  EXPECT_EQ(empty.workspace_bytes, 0);
+  EXPECT_EQ(empty.tiles(), 0);
+}
+
+TEST(Explain, Prints) {
+  Explanation e;
+  e.queries_per_tile = 12;
+  e.keys_per_tile = 64;
+  e.tasks = 5;
+  e.threads = 1;
+  e.workspace_bytes = 1000;
+  e.packs_values = true;
+  e.skipped_tiles = 1;
+  e.full_tiles = 2;
+  std::ostringstream out;
+  out << e;
+  EXPECT_EQ(out.str(),
+            "instruction set  generic\n"
+            "tile             12 x 64 (queries x keys)\n"
+            "tasks            5, on 1 thread\n"
+            "workspace        1000 bytes\n"
+            "packed           values\n"
+            "skipped          1 of 3 tiles (33.3 %)\n"
+            "masked           0 of 3 tiles (0 %)\n"
+            "full             2 of 3 tiles (66.7 %)\n");
+}
+
+TEST(Explain, RefusesWhatACallRefuses) {
+  const Matrices m(4, 5);
+  const Eigen::MatrixXf wrong(6, 8);
+  EXPECT_THROW(explain(m.q, m.k, wrong), std::invalid_argument);
+  EXPECT_THROW(workspace_bytes(m.q, m.k, wrong), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace attn::test

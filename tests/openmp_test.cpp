@@ -1,0 +1,67 @@
+// Programs that use OpenMP: as the executor, and around calls.
+#include "attn/openmp.h"
+
+#include <atomic>
+#include <stdexcept>
+
+#include "support/paths.h"
+
+namespace attn::test {
+namespace {
+
+TEST(OpenMp, GivesTheSameBits) {
+  Random random(1);
+  const Inputs in({2, 4, 2, 100, 120, 16, 16}, random);
+  Arguments<float> a(in);
+  const auto expected = flash(a, causal(), {.executor = serial()});
+  for (int threads : {1, 2, 5}) {
+    omp_set_num_threads(threads);
+    EXPECT_EQ(openmp().concurrency(), threads);
+    EXPECT_TRUE(same_bits(expected, flash(a, causal(), {.executor = openmp()})));
+  }
+}
+
+TEST(OpenMp, RunsEveryTaskOnce) {
+  omp_set_num_threads(3);
+  for (Index tasks : {0, 1, 2, 100}) {
+    std::vector<std::atomic<int>> runs(static_cast<std::size_t>(tasks)), inside(3);
+    std::atomic<bool> overlap{false};
+    openmp().run(tasks, [&](Index task, int worker) {
+      auto& count = inside[static_cast<std::size_t>(worker)];
+      if (++count != 1) overlap = true;
+      ++runs[static_cast<std::size_t>(task)];
+      --count;
+    });
+    EXPECT_FALSE(overlap);
+    for (const auto& n : runs) EXPECT_EQ(n, 1);
+  }
+}
+
+TEST(OpenMp, AnExceptionReachesTheCaller) {
+  omp_set_num_threads(3);
+  EXPECT_THROW(openmp().run(50,
+                            [](Index task, int) {
+                              if (task == 7) throw std::runtime_error("7");
+                            }),
+               std::runtime_error);
+  std::atomic<int> ran{0};
+  openmp().run(5, [&](Index, int) { ++ran; });
+  EXPECT_EQ(ran, 5);
+}
+
+TEST(OpenMp, ACallInsideAParallelRegionRunsAlone) {
+  omp_set_num_threads(2);
+  std::atomic<int> elsewhere{0}, tasks{0};
+#pragma omp parallel for
+  for (int i = 0; i < 4; ++i)
+    for (const Executor& executor : {openmp(), threads(), threads(3)})
+      executor.run(5, [&, caller = std::this_thread::get_id()](Index, int worker) {
+        elsewhere += std::this_thread::get_id() != caller || worker != 0;
+        ++tasks;
+      });
+  EXPECT_EQ(elsewhere, 0);
+  EXPECT_EQ(tasks, 4 * 3 * 5);
+}
+
+}  // namespace
+}  // namespace attn::test
