@@ -50,6 +50,8 @@ class PoolBackend final : public Executor::Backend {
     if (helpers <= 0) return serial_.run(tasks, task);
 
     Call* const call = calls_->take();
+    // So many calls wait for a thread of the pool that this one would not get any in time.
+    if (call == nullptr) return serial_.run(tasks, task);
     call->begin(tasks, task, helpers);
     // What is scheduled is small enough for std::function to hold without memory of its own.
     for (int worker = 1; worker <= helpers; ++worker) pool_.Schedule([call, worker] { call->help(worker); });
@@ -58,6 +60,8 @@ class PoolBackend final : public Executor::Backend {
   }
 
  private:
+  static constexpr int kCallsPerWorker = 8;
+
   class Calls;
 
   /// One call of run(). A helper that the pool starts late, when another call kept it busy, finds the call over and
@@ -144,42 +148,40 @@ class PoolBackend final : public Executor::Backend {
     std::exception_ptr error_;
   };
 
-  /// The objects that no call uses, kept so that a call takes no memory from the heap.
+  /// The objects that no call uses. They are made once, so that a call takes nothing from the heap.
   class Calls : public std::enable_shared_from_this<Calls> {
    public:
+    explicit Calls(int count) : all_(new Call[static_cast<std::size_t>(count)]) {
+      for (int i = 0; i < count; ++i) unused_.push_back(&all_[static_cast<std::size_t>(i)]);
+    }
+
+    /// Null if all are in use.
     Call* take() {
-      Call* call;
-      {
-        const std::lock_guard lock(mutex_);
-        if (unused_.empty()) {
-          all_.push_back(std::make_unique<Call>());
-          unused_.reserve(all_.size());
-          unused_.push_back(all_.back().get());
-        }
-        call = unused_.back();
-        unused_.pop_back();
-      }
+      const std::lock_guard lock(mutex_);
+      if (unused_.empty()) return nullptr;
+      Call* const call = unused_.back();
+      unused_.pop_back();
       call->list_ = shared_from_this();
       return call;
     }
     void put(Call* call) {
       const std::lock_guard lock(mutex_);
-      unused_.push_back(call);
+      unused_.push_back(call);  // within the capacity it had at first
     }
 
    private:
+    const std::unique_ptr<Call[]> all_;
     std::mutex mutex_;
-    std::vector<std::unique_ptr<Call>> all_;
     std::vector<Call*> unused_;
   };
 
   inline static thread_local bool inside_task_ = false;
 
-  std::shared_ptr<Calls> calls_ = std::make_shared<Calls>();
   SerialBackend serial_;
   std::unique_ptr<Eigen::ThreadPool> own_;  // waits for its threads before the rest goes
   Eigen::ThreadPoolInterface& pool_;
   int workers_;
+  std::shared_ptr<Calls> calls_ = std::make_shared<Calls>(kCallsPerWorker * workers_);
 };
 
 }  // namespace attn::detail
