@@ -24,17 +24,27 @@ constexpr std::string_view to_string(Isa isa) {
   return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "generic";
 }
 
-namespace detail {
+}  // namespace attn
 
-/// What the compiler's flags promise anyway. Kernels for less are not compiled.
+// What the compiler's flags promise anyway. What depends on that lies in a namespace named for it, so that translation
+// units with different flags keep their own of each: the linker would take any one of two functions of the same name.
+// Types that a program hands from unit to unit (Tensor, Options, Executor, …) lie outside.
 #if ATTN_X86 && defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
     defined(__FMA__)
-constexpr Isa kPromisedIsa = Isa::avx512;
+#define ATTN_PROMISED_ISA avx512
+#define ATTN_BUILT_FOR built_for_avx512
 #elif ATTN_X86 && defined(__AVX2__) && defined(__FMA__)
-constexpr Isa kPromisedIsa = Isa::avx2;
+#define ATTN_PROMISED_ISA avx2
+#define ATTN_BUILT_FOR built_for_avx2
 #else
-constexpr Isa kPromisedIsa = Isa::generic;
+#define ATTN_PROMISED_ISA generic
+#define ATTN_BUILT_FOR built_for_generic
 #endif
+
+namespace attn::detail::inline ATTN_BUILT_FOR {
+
+/// Kernels for less are not compiled.
+constexpr Isa kPromisedIsa = Isa::ATTN_PROMISED_ISA;
 
 inline bool cpu_has(Isa isa) {
   if (isa <= kPromisedIsa) return true;
@@ -49,7 +59,9 @@ inline bool cpu_has(Isa isa) {
 #endif
 }
 
-}  // namespace detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
+
+namespace attn::inline ATTN_BUILT_FOR {
 
 /// Can this program use the instruction set here? False if the CPU lacks it, and if the program was compiled for a higher
 /// one (-march=native, say), because then there are no kernels for less.
@@ -58,7 +70,9 @@ inline bool available(Isa isa) { return isa >= detail::kPromisedIsa && detail::c
 /// The best available one.
 inline Isa best_isa() { return available(Isa::avx512) ? Isa::avx512 : available(Isa::avx2) ? Isa::avx2 : Isa::generic; }
 
-namespace detail {
+}  // namespace attn::inline ATTN_BUILT_FOR
+
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 inline std::string available_isas() {
   std::string names;
@@ -83,7 +97,9 @@ inline Isa isa_from_environment() {
   return best_isa();
 }
 
-}  // namespace detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
+
+namespace attn::inline ATTN_BUILT_FOR {
 
 /// What calls use that do not choose: the best there is, or what the environment variable ATTN_ISA names (generic,
 /// avx2, avx512), read once.
@@ -93,4 +109,4 @@ inline Isa default_isa() {
   return isa;
 }
 
-}  // namespace attn
+}  // namespace attn::inline ATTN_BUILT_FOR

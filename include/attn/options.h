@@ -34,11 +34,11 @@ struct Options {
   std::optional<Isa> isa = std::nullopt;
 };
 
-namespace detail {
+}  // namespace attn
+
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The instruction set that a call uses. @throws std::invalid_argument if the one asked for is not available.
 inline Isa isa_of(const Options& options) { return options.isa ? checked_isa(*options.isa) : default_isa(); }
 
-}  // namespace detail
-
-}  // namespace attn
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -1,5 +1,16 @@
-#include "two_units/units.h"
-
 #include <attn/attn.h>
 
-Eigen::MatrixXf windowed(const Eigen::MatrixXf& x) { return attn::attention(x, x, x, attn::sliding_window(1)).out; }
+#include "two_units/units.h"
+
+Column windowed(const Column& x, attn::Isa isa) {
+  return attn::attention(x, x, x, attn::sliding_window(1), {.isa = isa}).out;
+}
+
+std::vector<attn::Isa> sets_of_first() {
+  std::vector<attn::Isa> sets;
+  for (attn::Isa isa : {attn::Isa::generic, attn::Isa::avx2, attn::Isa::avx512})
+    if (attn::available(isa)) sets.push_back(isa);
+  return sets;
+}
+
+attn::Isa default_of_first() { return attn::default_isa(); }

@@ -1,8 +1,19 @@
-// Two translation units that both use the whole library; linked together they show that every definition in a header
-// is inline or a template.
+// What the units offer each other: tensors, which have the same layout whatever the flags of a unit. (Eigen's matrices do
+// not: how they take memory depends on the flags.)
 #pragma once
 
-#include <Eigen/Core>
+#include <vector>
 
-Eigen::MatrixXf windowed(const Eigen::MatrixXf& x);
-Eigen::MatrixXf capped(const Eigen::MatrixXf& x);
+#include <attn/isa.h>
+#include <attn/tensor.h>
+
+using Column = attn::Tensor<float, 2>;
+
+Column windowed(const Column& x, attn::Isa isa);
+Column capped(const Column& x, attn::Isa isa);
+
+/// The instruction sets that calls of a unit may use, and the one they use by default.
+std::vector<attn::Isa> sets_of_first();
+std::vector<attn::Isa> sets_of_second();
+attn::Isa default_of_first();
+attn::Isa default_of_second();

@@ -6,7 +6,7 @@
 
 #include "attn/detail/kernels.h"
 
-namespace attn::detail {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// The width is a number here, so that this is compiled once for each instruction set.
 template <class T, int Bytes>
@@ -93,4 +93,4 @@ struct CommonKernels {
   }
 };
 
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -18,7 +18,7 @@
 
 #include "attn/detail/simd.h"
 
-namespace attn::detail {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// Keys in a tile: long enough to amortise the passes over `out`, short enough for query, scores and out to stay in the
 /// L1 cache at head_dim 64.
@@ -262,4 +262,4 @@ struct TileKernels {
   }
 };
 
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

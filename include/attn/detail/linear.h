@@ -4,7 +4,7 @@
 #include "attn/detail/query_tiles.h"
 #include "attn/parallel.h"
 
-namespace attn::detail {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 /// y = x * weightᵀ + bias: `outputs` rows of a weight matrix with row-major rows of `inputs` numbers. Null bias: none.
 ///
@@ -46,4 +46,4 @@ struct Linear {
   }
 };
 
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

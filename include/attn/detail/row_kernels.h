@@ -5,7 +5,7 @@
 
 #include "attn/detail/kernels.h"
 
-namespace attn::detail {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 template <class T, int Bytes>
 struct RowKernels {
@@ -137,4 +137,4 @@ struct RowKernels {
   }
 };
 
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "attn/detail/exp2_constants.h"
+#include "attn/isa.h"
 #include "attn/types.h"
 
 // Attributes that compile a function for an instruction set, whatever the flags of the program. Where flags like
@@ -37,7 +38,7 @@
 #define ATTN_INLINE __attribute__((always_inline)) inline
 #define ATTN_UNROLL _Pragma("GCC unroll 32")
 
-namespace attn::detail {
+namespace attn::detail::inline ATTN_BUILT_FOR {
 
 template <class X, int n>
 using Array = X[static_cast<std::size_t>(n)];
@@ -146,4 +147,4 @@ struct Simd {
   }
 };
 
-}  // namespace attn::detail
+}  // namespace attn::detail::inline ATTN_BUILT_FOR
