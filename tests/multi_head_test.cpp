@@ -155,6 +155,23 @@ TEST(MultiHeadCall, RowsOfWeightsSumToOneOrAreZero) {
     }
 }
 
+/// The projections of few tokens are shared out by outputs: whole tiles of them, and a rest.
+TEST(MultiHeadCall, FewTokensGiveTheSameBitsOnAnyNumberOfThreads) {
+  attn::MultiHeadAttention<float> layer({.embed_dim = 332, .heads = 2, .bias = true});
+  Tensor<float, 3> x({1, 3, 332});
+  for (Index i = 0; i < x.size(); ++i) x.data()[i] = static_cast<float>(i % 17) / 17 - 0.4f;
+  for (Index tokens : {1, 3, 20}) {
+    Tensor<float, 3> some({1, tokens, 332});
+    for (Index i = 0; i < some.size(); ++i) some.data()[i] = x.data()[i % x.size()];
+    const auto alone = layer(some, some, some, attn::causal(), attn::Options{.executor = attn::serial()});
+    for (int workers : {2, 3, 16}) {
+      const auto shared = layer(some, some, some, attn::causal(), attn::Options{.executor = attn::threads(workers)});
+      EXPECT_TRUE(std::equal(alone.out.data(), alone.out.data() + alone.out.size(), shared.out.data()))
+          << tokens << " tokens, " << workers << " workers";
+    }
+  }
+}
+
 /// Self-attention may run its projections as one product; the result must not tell.
 TEST(MultiHeadCall, TheSameObjectIsLikeItsCopies) {
   const Model m(kGrouped, 2, 6, 6);

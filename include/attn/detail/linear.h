@@ -24,20 +24,27 @@ struct Linear {
     const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(inputs) * static_cast<double>(outputs);
     const Executor executor = executor_for(flops, asked);
     const TileWorkspace<T> workspace(TileLayout<T>{tiles.most_queries(), inputs, 0, 0, 0}, executor.concurrency());
-    executor.run(tiles.count(), [&](Index task, int worker) {
-      const Range rows = tiles.rows(task);
-      run_tile(x + rows.begin * inputs, y + rows.begin * outputs, rows.size(), tiles.kernels(rows.size()),
+    // Few tokens, as in decoding, are few tiles: then the outputs are shared out too.
+    constexpr Index kTasksPerWorker = 4;  // so that the last one to end is not much later than the others
+    const Index blocks = (outputs + kKeyTile - 1) / kKeyTile;
+    const Index wanted = kTasksPerWorker * executor.concurrency() / tiles.count();
+    const Index parts = executor.concurrency() == 1 ? 1 : std::clamp<Index>(wanted, 1, std::max<Index>(blocks, 1));
+    executor.run(tiles.count() * parts, [&](Index task, int worker) {
+      const Range rows = tiles.rows(task / parts);
+      const Index part = task % parts;
+      const Range columns{blocks * part / parts * kKeyTile, std::min(blocks * (part + 1) / parts * kKeyTile, outputs)};
+      run_tile(x + rows.begin * inputs, y + rows.begin * outputs, rows.size(), columns, tiles.kernels(rows.size()),
                workspace.of(worker));
     });
   }
 
  private:
-  void run_tile(const T* x, T* y, Index rows, const KernelSet<T>& kernels, TileMemory<T> m) const {
+  void run_tile(const T* x, T* y, Index rows, Range columns, const KernelSet<T>& kernels, TileMemory<T> m) const {
     kernels.load_query(m, {x, inputs}, rows, inputs, T(1));
     m.out = m.scores;  // they are the result already, to be stored without being divided
     std::fill_n(m.sum, kernels.queries, T(1));
-    for (Index first = 0; first < outputs; first += kKeyTile) {
-      const Index count = std::min(kKeyTile, outputs - first);
+    for (Index first = columns.begin; first < columns.end; first += kKeyTile) {
+      const Index count = std::min(kKeyTile, columns.end - first);
       kernels.score(m, {weight + first * inputs, inputs}, count, inputs);
       kernels.store_out(m, y + first, outputs, rows, count);
       for (Index i = 0; bias && i < rows; ++i)
