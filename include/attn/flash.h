@@ -34,8 +34,10 @@ class FlashCall {
     if (tasks() == 0) return;
     const Executor executor = executor_for(options.executor);
     const TileWorkspace<T> workspace(layout(), executor.concurrency(), options.workspace);
+    const Index workers = executor.concurrency();
     executor.run(tasks(), [&](Index task, int worker) {
-      run_tile(queries(task), queries(std::min(task + 1, tasks() - 1)), workspace.of(worker));
+      // What this worker is likely to get next, as all take tasks in turn.
+      run_tile(queries(task), queries(std::min(task + workers, tasks() - 1)), workspace.of(worker));
     });
   }
 
@@ -57,7 +59,7 @@ class FlashCall {
       Tile tile = tile_of(queries(task));
       const Index all = (problem_.kv_len + kKeyTile - 1) / kKeyTile;
       Index full = 0, masked = 0;
-      for_each_tile(tile, [&](bool is_masked, Index) { ++(is_masked ? masked : full); });
+      for_each_tile(tile, [&](bool is_masked, const Range&) { ++(is_masked ? masked : full); });
       e.full_tiles += full;
       e.masked_tiles += masked;
       // The visited range need not begin where a tile would without it.
@@ -120,12 +122,12 @@ class FlashCall {
     std::fill_n(m.sum, kernels.queries, T(0));
     Tile tile = tile_of(queries);
     bool dropped_any = false, first = true;
-    for_each_tile(tile, [&](bool masked, Index end) {
+    for_each_tile(tile, [&](bool masked, const Range& visited) {
       dropped_any |= masked || has_scores();  // a changed score may be -inf
       const Rows<T> key = rows_of(k_, queries, tile.kv, m.packed_key),
                     value = rows_of(v_, queries, tile.kv, m.packed_value);
       add_keys(tile, masked, by_selection, std::exchange(first, false), key, value,
-               ahead(queries, following, {tile.kv.begin, end}), m, kernels);
+               ahead(queries, following, tile.kv, visited), m, kernels);
     });
     if (first) std::fill_n(m.out, problem_.v_dim * kernels.queries, T(0));
     return dropped_any;
@@ -139,7 +141,7 @@ class FlashCall {
             {0, problem_.kv_len}};
   }
 
-  /// Calls visit(masked, end of all keys to visit) for each tile of keys in which a pair may be kept, with `tile.kv` set
+  /// Calls visit(masked, all keys to visit) for each tile of keys in which a pair may be kept, with `tile.kv` set
   /// to them.
   template <class Visit>
   void for_each_tile(Tile& tile, const Visit& visit) const {
@@ -147,7 +149,7 @@ class FlashCall {
     for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
       tile.kv = {j, std::min(j + kKeyTile, visited.end)};
       const Coverage coverage = mods_ ? mods_->coverage(tile) : Coverage::all;
-      if (coverage != Coverage::none) visit(coverage == Coverage::some, visited.end);
+      if (coverage != Coverage::none) visit(coverage == Coverage::some, visited);
     }
   }
 
@@ -170,28 +172,34 @@ class FlashCall {
       kernels.value(m, value, keys, problem_.v_dim, carry, ahead);
   }
 
-  /// What to fetch while the first tile of `remaining` keys is worked on: what is needed next and not in the cache yet.
-  FetchAhead<T> ahead(const Queries& queries, const Queries& following, Range remaining) const {
-    const Index j = remaining.begin, next = j + kKeyTile;
-    if (!stays_in_cache() && next < remaining.end) return {in_memory(k_, queries, next), in_memory(v_, queries, next)};
+  /// What to fetch while these keys, of those visited, are worked on: what is needed next and not in the cache yet.
+  FetchAhead<T> ahead(const Queries& queries, const Queries& following, const Range& keys, const Range& visited) const {
+    const auto both = [&](const Queries& of, Index j) {
+      return FetchAhead<T>{in_memory(k_, of, j), in_memory(v_, of, j)};
+    };
+    if (!stays_in_cache(visited) && keys.end < visited.end) return both(queries, keys.end);
     FetchAhead<T> rows{{in_memory(q_, following), q_.stride(2)}, {in_memory(out_, queries), out_.stride(2)}};
-    if (stays_in_cache()) {
+    if (stays_in_cache({0, problem_.kv_len})) {
       // The head has been read with its first tile of queries. Those of the next head are shared out among this head's
       // tiles of queries, because memory has no time for them all at once where sequences are short.
       Queries neighbour = queries;
       if (++neighbour.head == problem_.heads) neighbour = {std::min(queries.batch + 1, problem_.batch - 1), 0, 0, {}};
-      const Index turn = j / kKeyTile * 2 + queries.tile;
-      if (turn % tiles_.count() == 0) rows.first = in_memory(k_, neighbour, j);
-      if ((turn + 1) % tiles_.count() == 0) rows.second = in_memory(v_, neighbour, j);
+      const Index turn = keys.begin / kKeyTile * 2 + queries.tile;
+      if (turn % tiles_.count() == 0) rows.first = in_memory(k_, neighbour, keys.begin);
+      if ((turn + 1) % tiles_.count() == 0) rows.second = in_memory(v_, neighbour, keys.begin);
+    } else if (keys.begin == visited.begin && keys.end < visited.end) {
+      // A window that moves on by a tile of queries: of the keys that it reaches next, the first are new.
+      const Range next = mods_->kv_range(tile_of(following));
+      if (next.begin < visited.begin) return both(following, next.begin);
     }
     return rows;
   }
 
-  /// Do keys and values of a head stay in the L2 cache from one tile of queries to the next? They may have a quarter of
-  /// the 2 MiB that today's server cores have, half of what others do.
-  bool stays_in_cache() const {
+  /// Do these keys and values of a head stay in the L2 cache from one tile of queries to the next? They may have a
+  /// quarter of the 2 MiB that today's server cores have, half of what others do.
+  bool stays_in_cache(const Range& keys) const {
     constexpr Index kBytes = 512 * 1024;
-    return problem_.kv_len * (problem_.head_dim + problem_.v_dim) * static_cast<Index>(sizeof(T)) <= kBytes;
+    return keys.size() * (problem_.head_dim + problem_.v_dim) * static_cast<Index>(sizeof(T)) <= kBytes;
   }
 
   /// The row of key `j` for these queries.
