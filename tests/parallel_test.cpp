@@ -252,6 +252,22 @@ TEST(Parallel, AHelperThatComesLateFindsTheCallOver) {
   EXPECT_EQ(ran, 150);
 }
 
+TEST(Parallel, AfterManyCallsThereIsStillHelp) {
+  const Executor executor = threads(2);
+  for (int call = 0; call < 1000; ++call) executor.run(2, [](Index, int) {});
+  // Helpers of short calls may still be on their way; when they have left, two tasks can wait for each other again.
+  EXPECT_TRUE(comes_true([&] {
+    std::atomic<int> arrived{0}, met{0};
+    executor.run(2, [&](Index, int) {
+      ++arrived;
+      for (int wait = 0; wait < 1000 && arrived < 2; ++wait)
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      met += arrived == 2;
+    });
+    return met == 2;
+  }));
+}
+
 TEST(Parallel, ManyPoolsComeAndGo) {
   Random random(5);
   const Inputs in({1, 4, 4, 20, 20, 4, 4}, random);
