@@ -140,7 +140,7 @@ class Chart {
     for (std::size_t c = 0; c < row.of.size(); ++c, y += kBar) {
       const auto& m = row.of[c];
       if (!m) {
-        svg_.text(kSpeed + 5, y + 10, "not run: its scores do not fit", {11, kFaint});
+        svg_.text(kSpeed + 5, y + 10, "not run: " + std::string(row.declined[c]), {11, kFaint});
         continue;
       }
       bar(kSpeed, speed_x(m->flops_per_second), y, c);

@@ -10,6 +10,7 @@
 
 #include "progress.h"
 #include "report.h"
+#include "rivals.h"
 #include "rows.h"
 
 namespace {
@@ -20,6 +21,7 @@ struct Settings {
   int threads = 1;
   bool quick = false;
   bool extended = false;
+  bool rivals = false;
   std::string filter;
   std::string svg = "compare.svg";
   std::string csv;
@@ -115,6 +117,7 @@ void expect_writable(const std::string& path) {
 }
 
 void run(const Settings& settings) {
+  if (settings.rivals) enter_rivals();
   expect_writable(settings.svg);
   expect_writable(settings.csv);
   const std::vector<Workload> rows = chosen_rows(settings);
@@ -169,6 +172,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--quick", settings.quick, "a few small rows in some seconds, to see that it works");
   app.add_flag("--extended", settings.extended, "also mods, windows, shared heads, one query, more keys than queries");
+  app.add_flag("--rivals", settings.rivals, "also other libraries: oneDNN's products and softmax, where it was found");
   app.add_option("--filter", settings.filter, "only rows whose description contains this, e.g. \"N=4096\" or causal");
   app.add_option("--svg", settings.svg, "where the chart goes; empty: no chart")->capture_default_str();
   app.add_option("--csv", settings.csv, "where the raw numbers go");

@@ -20,14 +20,21 @@ std::function<void()> prepare_flash(attn::Tensor<T, 4>& out, const Inputs<T>& in
   });
 }
 
-bool scores_fit(const Workload& work, const attn::Options& options) {
+std::string_view scores_must_fit(const Workload& work, const attn::Options& options) {
   constexpr double kLimit = 4e9;  // half of what a small machine has
   const double bytes = work.scalar == Scalar::float32 ? 4 : 8;
-  return static_cast<double>(work.q_len) * static_cast<double>(work.kv_len) * bytes * options.executor.concurrency() <=
-         kLimit;
+  const double scores = static_cast<double>(work.q_len) * static_cast<double>(work.kv_len);
+  return scores * bytes * options.executor.concurrency() <= kLimit ? "" : "its scores do not fit";
 }
 
-bool always_fits(const Workload&, const attn::Options&) { return true; }
+std::string_view never(const Workload&, const attn::Options&) { return ""; }
+
+template <class T>
+std::vector<Contestant<T>>& entered() {
+  static std::vector<Contestant<T>> all = {{"naive", prepare_naive<T>, scores_must_fit},
+                                           {"flash", prepare_flash<T>, never}};
+  return all;
+}
 
 template <class To, class From>
 attn::Tensor<To, 4> converted(const attn::Tensor<From, 4>& t) {
@@ -40,9 +47,12 @@ attn::Tensor<To, 4> converted(const attn::Tensor<From, 4>& t) {
 
 template <class T>
 const std::vector<Contestant<T>>& contestants() {
-  static const std::vector<Contestant<T>> all = {{"naive", prepare_naive<T>, scores_fit},
-                                                 {"flash", prepare_flash<T>, always_fits}};
-  return all;
+  return entered<T>();
+}
+
+template <class T>
+void enter(Contestant<T> contestant) {
+  entered<T>().push_back(std::move(contestant));
 }
 
 template <class T>
@@ -56,6 +66,8 @@ attn::Tensor<Wider<T>, 4> oracle(const Inputs<T>& in, const Workload& work, cons
 
 template const std::vector<Contestant<float>>& contestants();
 template const std::vector<Contestant<double>>& contestants();
+template void enter(Contestant<float>);
+template void enter(Contestant<double>);
 template attn::Tensor<double, 4> oracle(const Inputs<float>&, const Workload&, const attn::Options&);
 template attn::Tensor<long double, 4> oracle(const Inputs<double>&, const Workload&, const attn::Options&);
 

@@ -61,6 +61,7 @@ void check_against_oracle(const Workload& work, const attn::Options& options) {
 
     double yardstick = -1;
     for (const Contestant<T>& c : contestants<T>()) {
+      if (!c.declines(small, options).empty()) continue;
       auto out = make_output<T>(small);
       c.prepare(out, in, small, options)();
       const double error = max_difference(out, truth);

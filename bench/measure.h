@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "equality.h"
@@ -22,7 +23,8 @@ struct Measurement {
 /// What one row found; rates in flop/s.
 struct RowResult {
   Workload work;
-  std::vector<std::optional<Measurement>> of;  ///< one for each contestant; empty where the work did not fit
+  std::vector<std::optional<Measurement>> of;  ///< one for each contestant; empty where it took no part
+  std::vector<std::string_view> declined;      ///< one for each contestant: why it took none
   double fma_peak = 0;                         ///< of all workers, median over the row
   double eigen_product = 0;                    ///< of one core, median over the row
   int rounds = 0;
@@ -45,7 +47,8 @@ RowResult measure_row(const Workload& work, const attn::Options& options, const 
   std::vector<std::function<void()>> calls;
   std::vector<std::size_t> who;
   for (std::size_t c = 0; c < all.size(); ++c) {
-    if (!all[c].fits(work, options)) continue;
+    result.declined.push_back(all[c].declines(work, options));
+    if (!result.declined[c].empty()) continue;
     outs[c] = make_output<T>(work);
     calls.push_back(all[c].prepare(outs[c], in, work, options));
     who.push_back(c);

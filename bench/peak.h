@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include <attn/isa.h>
 #include <attn/parallel.h>
 #include <Eigen/Core>
 
@@ -41,10 +42,12 @@ ATTN_BENCH_FMA_LOOP(fma_baseline, 16, [[gnu::noinline]])
 
 enum class FmaSet { baseline, avx2, avx512 };
 
+/// The set that calls of this process use, so that one forced by ATTN_ISA is measured by its own peak.
 inline FmaSet fma_set() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return FmaSet::avx512;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return FmaSet::avx2;
+  const attn::Isa isa = attn::default_isa();
+  if (isa == attn::Isa::avx512) return FmaSet::avx512;
+  if (isa == attn::Isa::avx2) return FmaSet::avx2;
 #endif
   return FmaSet::baseline;
 }

@@ -10,7 +10,7 @@ namespace bench {
 enum class Rows { standard, extended, quick };
 
 /// standard: one head count, lengths from short to long, full and causal, two head sizes, float and a look at double.
-/// extended: also mods, windows, shared heads, one query, and more keys than queries.
+/// extended: also mods, windows, shared heads, one query, few queries or few keys, and small and large heads.
 /// quick: small sizes, to see that the program works.
 inline std::vector<Workload> rows_of(Rows which) {
   using V = Variant;
@@ -26,7 +26,7 @@ inline std::vector<Workload> rows_of(Rows which) {
   for (const Index n : {256, 512, 1024, 2048, 4096, 8192}) rows.push_back({f32, V::full, 1, 8, 8, n, n, 64});
   for (const Index n : {1024, 4096, 8192}) rows.push_back({f32, V::causal, 1, 8, 8, n, n, 64});
   rows.push_back({f32, V::full, 16, 8, 8, 512, 512, 128});
-  rows.push_back({f32, V::full, 1, 8, 8, 2048, 2048, 128});
+  for (const Index n : {2048, 8192}) rows.push_back({f32, V::full, 1, 8, 8, n, n, 128});
   rows.push_back({f32, V::causal, 1, 8, 8, 2048, 2048, 128});
   rows.push_back({f64, V::full, 1, 8, 8, 2048, 2048, 64});
   if (which == Rows::standard) return rows;
@@ -38,6 +38,9 @@ inline std::vector<Workload> rows_of(Rows which) {
   rows.push_back({f32, V::full, 1, 32, 8, 1, 4096, 128});
   rows.push_back({f32, V::full, 8, 8, 8, 128, 2048, 64});
   rows.push_back({f32, V::causal, 1, 8, 8, 256, 4096, 64});
+  rows.push_back({f32, V::full, 1, 8, 8, 8192, 64, 64});
+  rows.push_back({f32, V::full, 1, 8, 8, 64, 8192, 64});
+  for (const Index dim : {16, 256, 512}) rows.push_back({f32, V::full, 1, 8, 8, 1024, 1024, dim});
   rows.push_back({f64, V::causal, 1, 8, 8, 2048, 2048, 128});
   return rows;
 }

@@ -10,7 +10,8 @@
 #include "attn/options.h"
 #include "attn/tensor.h"
 
-namespace attn::detail::inline ATTN_BUILT_FOR {
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
 
 /// One call. `mods` is null where nothing is changed or dropped.
 template <class T>
@@ -278,4 +279,5 @@ void flash(TensorView<T, 4> out, TensorView<T, 3> lse, const TensorView<const T,
   with_flash_call<T>(out, lse, q, k, v, mods, problem, options, [&](const auto& call) { call.run(options); });
 }
 
-}  // namespace attn::detail::inline ATTN_BUILT_FOR
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

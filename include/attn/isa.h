@@ -41,7 +41,8 @@ constexpr std::string_view to_string(Isa isa) {
 #define ATTN_BUILT_FOR built_for_generic
 #endif
 
-namespace attn::detail::inline ATTN_BUILT_FOR {
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
 
 /// Kernels for less are not compiled.
 constexpr Isa kPromisedIsa = Isa::ATTN_PROMISED_ISA;
@@ -59,9 +60,11 @@ inline bool cpu_has(Isa isa) {
 #endif
 }
 
-}  // namespace attn::detail::inline ATTN_BUILT_FOR
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
 
-namespace attn::inline ATTN_BUILT_FOR {
+namespace attn {
+inline namespace ATTN_BUILT_FOR {
 
 /// Can this program use the instruction set here? False if the CPU lacks it, and if the program was compiled for a higher
 /// one (-march=native, say), because then there are no kernels for less.
@@ -70,9 +73,11 @@ inline bool available(Isa isa) { return isa >= detail::kPromisedIsa && detail::c
 /// The best available one.
 inline Isa best_isa() { return available(Isa::avx512) ? Isa::avx512 : available(Isa::avx2) ? Isa::avx2 : Isa::generic; }
 
-}  // namespace attn::inline ATTN_BUILT_FOR
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn
 
-namespace attn::detail::inline ATTN_BUILT_FOR {
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
 
 inline std::string available_isas() {
   std::string names;
@@ -97,9 +102,11 @@ inline Isa isa_from_environment() {
   return best_isa();
 }
 
-}  // namespace attn::detail::inline ATTN_BUILT_FOR
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
 
-namespace attn::inline ATTN_BUILT_FOR {
+namespace attn {
+inline namespace ATTN_BUILT_FOR {
 
 /// What calls use that do not choose: the best there is, or what the environment variable ATTN_ISA names (generic,
 /// avx2, avx512), read once.
@@ -109,4 +116,5 @@ inline Isa default_isa() {
   return isa;
 }
 
-}  // namespace attn::inline ATTN_BUILT_FOR
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn

@@ -36,9 +36,11 @@ struct Options {
 
 }  // namespace attn
 
-namespace attn::detail::inline ATTN_BUILT_FOR {
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
 
 /// The instruction set that a call uses. @throws std::invalid_argument if the one asked for is not available.
 inline Isa isa_of(const Options& options) { return options.isa ? checked_isa(*options.isa) : default_isa(); }
 
-}  // namespace attn::detail::inline ATTN_BUILT_FOR
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

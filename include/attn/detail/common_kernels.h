@@ -6,7 +6,8 @@
 
 #include "attn/detail/kernels.h"
 
-namespace attn::detail::inline ATTN_BUILT_FOR {
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
 
 /// The width is a number here, so that this is compiled once for each instruction set.
 template <class T, int Bytes>
@@ -93,4 +94,5 @@ struct CommonKernels {
   }
 };
 
-}  // namespace attn::detail::inline ATTN_BUILT_FOR
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -6,7 +6,8 @@
 #include "attn/detail/row_kernels.h"
 #include "attn/isa.h"
 
-namespace attn::detail::inline ATTN_BUILT_FOR {
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
 
 /// The kernels of one instruction set for tiles of one width, as pointers: the tile loop is compiled once and runs with
 /// any of them. Calls cost nothing next to a tile, which is tens of thousands of flops.
@@ -91,4 +92,5 @@ const KernelFamily<T>& kernel_family(Isa isa) {
   return kFamily<T, GenericKernels, 16, 16>;
 }
 
-}  // namespace attn::detail::inline ATTN_BUILT_FOR
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

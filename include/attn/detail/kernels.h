@@ -18,7 +18,8 @@
 
 #include "attn/detail/simd.h"
 
-namespace attn::detail::inline ATTN_BUILT_FOR {
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
 
 /// Keys in a tile: long enough to amortise the passes over `out`, short enough for query, scores and out to stay in the
 /// L1 cache at head_dim 64.
@@ -262,4 +263,5 @@ struct TileKernels {
   }
 };
 
-}  // namespace attn::detail::inline ATTN_BUILT_FOR
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -4,7 +4,8 @@
 #include "attn/detail/query_tiles.h"
 #include "attn/parallel.h"
 
-namespace attn::detail::inline ATTN_BUILT_FOR {
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
 
 /// y = x * weightᵀ + bias: `outputs` rows of a weight matrix with row-major rows of `inputs` numbers. Null bias: none.
 ///
@@ -53,4 +54,5 @@ struct Linear {
   }
 };
 
-}  // namespace attn::detail::inline ATTN_BUILT_FOR
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

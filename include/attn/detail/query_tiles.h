@@ -9,7 +9,8 @@
 #include "attn/detail/kernel_set.h"
 #include "attn/tensor.h"
 
-namespace attn::detail::inline ATTN_BUILT_FOR {
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
 
 /// With up to this many queries each goes by itself: a tile computes whole vectors of them, however few there are.
 constexpr Index kFewQueries = 4;
@@ -99,4 +100,5 @@ class TileWorkspace {
   std::byte* first_;
 };
 
-}  // namespace attn::detail::inline ATTN_BUILT_FOR
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -5,7 +5,8 @@
 
 #include "attn/detail/kernels.h"
 
-namespace attn::detail::inline ATTN_BUILT_FOR {
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
 
 template <class T, int Bytes>
 struct RowKernels {
@@ -137,4 +138,5 @@ struct RowKernels {
   }
 };
 
-}  // namespace attn::detail::inline ATTN_BUILT_FOR
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -7,7 +7,8 @@
 #include "attn/isa.h"
 #include "attn/mod.h"
 
-namespace attn::detail::inline ATTN_BUILT_FOR {
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
 
 /// The interface between the tile loop, which is compiled once for each scalar type, and the mods, which are compiled
 /// into apply(). One virtual call a tile costs nothing; one a pair would cost everything.
@@ -124,4 +125,5 @@ class TileModsOf final : public TileMods<T> {
   const Mods& mods_;
 };
 
-}  // namespace attn::detail::inline ATTN_BUILT_FOR
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

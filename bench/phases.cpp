@@ -1,0 +1,132 @@
+// Where the time of the flash path goes: the kernels of one tile by themselves, over the keys of one head.
+#include <array>
+#include <iostream>
+#include <string>
+
+#include <attn/attn.h>
+
+#include "peak.h"
+#include "report.h"
+#include "timing.h"
+
+namespace {
+
+using namespace bench;
+using attn::Index;
+namespace detail = attn::detail;
+
+constexpr Index kKeys = 2048;
+constexpr int kRounds = 25;
+
+/// The steps of a tile of queries over all keys, in the order in which the tile loop takes them.
+template <class T>
+class Phases {
+ public:
+  explicit Phases(Index dim)
+      : dim_(dim),
+        family_(detail::kernel_family<T>(attn::default_isa())),
+        kernels_(family_.by_vectors[detail::kMaxVectors - 1]),
+        query_(Matrix::Random(kernels_.queries, dim)),
+        key_(Matrix::Random(kKeys, dim)),
+        value_(Matrix::Random(kKeys, dim)),
+        columns_(value_),
+        out_(kernels_.queries, dim),
+        workspace_(detail::TileLayout<T>{kernels_.queries, dim, dim, dim, dim}, 1),
+        memory_(workspace_.of(0)) {}
+
+  static constexpr std::array<const char*, 5> kNames = {"queries in, output out", "score product", "softmax",
+                                                        "value product", "packing of column-major values"};
+
+  /// Median seconds of each, all in turn.
+  std::vector<double> measure() {
+    begin();
+    return interleaved({[this] { queries_and_output(); }, [this] { scores(); }, [this] { softmax(); },
+                        [this] { values(); }, [this] { packing(); }},
+                       {.seconds = 0.2, .rounds = kRounds}, [this](int, int) { begin(); });
+  }
+
+  double flops_of_product() const {
+    return 2.0 * static_cast<double>(kernels_.queries) * static_cast<double>(kKeys) * static_cast<double>(dim_);
+  }
+  Index queries() const { return kernels_.queries; }
+
+ private:
+  using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+  /// Numbers that stay ordinary however often a phase runs.
+  void begin() {
+    kernels_.load_query(memory_, {query_.data(), dim_}, kernels_.queries, dim_, T(0.125));
+    std::fill_n(memory_.scores, detail::kKeyTile * kernels_.queries, T(0.01));
+    std::fill_n(memory_.out, dim_ * kernels_.queries, T(0));
+    std::fill_n(memory_.max, kernels_.queries, T(1));
+    std::fill_n(memory_.tile_max, kernels_.queries, T(1));
+    std::fill_n(memory_.sum, kernels_.queries, T(1));
+  }
+  void queries_and_output() {
+    kernels_.load_query(memory_, {query_.data(), dim_}, kernels_.queries, dim_, T(0.125));
+    kernels_.store_out(memory_, out_.data(), dim_, kernels_.queries, dim_);
+  }
+  void scores() {
+    for (Index j = 0; j < kKeys; j += detail::kKeyTile) kernels_.score(memory_, rows(key_, j), detail::kKeyTile, dim_);
+  }
+  void softmax() {
+    std::fill_n(memory_.scores, detail::kKeyTile * kernels_.queries, T(0.01));
+    for (Index j = 0; j < kKeys; j += detail::kKeyTile)
+      kernels_.softmax(memory_, detail::kKeyTile, rows(value_, j), dim_);
+  }
+  void values() {
+    std::fill_n(memory_.scores, detail::kKeyTile * kernels_.queries, T(0.01));
+    for (Index j = 0; j < kKeys; j += detail::kKeyTile) {
+      const Index next = (j + detail::kKeyTile) % kKeys;
+      kernels_.value(memory_, rows(value_, j), detail::kKeyTile, dim_, detail::Carry::keep,
+                     {rows(key_, next), rows(value_, next)});
+    }
+  }
+  void packing() {
+    for (Index j = 0; j < kKeys; j += detail::kKeyTile)
+      family_.pack_rows(columns_.data() + j, 1, kKeys, detail::kKeyTile, dim_, memory_.packed_value);
+  }
+
+  detail::Rows<T> rows(const Matrix& m, Index j) const { return {m.data() + j * dim_, dim_}; }
+
+  Index dim_;
+  const detail::KernelFamily<T>& family_;
+  const detail::KernelSet<T>& kernels_;
+  Matrix query_, key_, value_;
+  Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic> columns_;
+  Matrix out_;
+  detail::TileWorkspace<T> workspace_;
+  detail::TileMemory<T> memory_;
+};
+
+template <class T>
+void print(const char* scalar, Index dim) {
+  Phases<T> phases(dim);
+  const std::vector<double> times = phases.measure();
+  double peak = 0;
+  for (int i = 0; i < 9; ++i) peak = std::max(peak, measure_fma_peak<T>(attn::serial()));
+  double sum = 0;
+  for (std::size_t i = 0; i + 1 < times.size(); ++i) sum += times[i];
+  std::cout << scalar << ", D=" << dim << ": " << phases.queries() << " queries over " << kKeys << " keys, "
+            << to_string(attn::default_isa()) << ", FMA peak " << fixed(peak / 1e9, 0) << " GFLOP/s\n";
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    std::cout << "  " << fixed(1e6 * times[i], 1) << " us  " << fixed(100 * times[i] / sum, 1) << " %  "
+              << Phases<T>::kNames[i];
+    if (i == 1 || i == 3)
+      std::cout << ", " << fixed(100 * phases.flops_of_product() / times[i] / peak, 0) << " % of peak";
+    if (i == 2)
+      std::cout << ", " << fixed(static_cast<double>(phases.queries() * kKeys) / times[i] / 1e9, 1)
+                << " G exponentials/s";
+    if (i + 1 == times.size()) std::cout << " (on top, where there are any)";
+    std::cout << '\n';
+  }
+  std::cout << "  together " << fixed(100 * 2 * phases.flops_of_product() / sum / peak, 0) << " % of peak\n";
+}
+
+}  // namespace
+
+int main() {
+  print<float>("float", 64);
+  print<float>("float", 128);
+  print<double>("double", 64);
+}
