@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <limits>
 #include <span>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "attn/attn.h"
@@ -170,8 +172,20 @@ TEST(Memory, NaiveTakesAllScores) {
   EXPECT_GT(taken.peak, 1024 * 1024 * static_cast<std::ptrdiff_t>(sizeof(float)));
 }
 
+// Threads take some memory as they start, which may be long after the pool was made.
+void start_all_workers(const Executor& executor) {
+  const int workers = executor.concurrency();
+  std::atomic<int> started{0};
+  executor.run(workers, [&](Index, int) {
+    ++started;
+    while (started < workers) std::this_thread::yield();
+  });
+}
+
 TEST(Memory, ACallWithAWorkspaceAllocatesNothing) {
-  for (const Executor& executor : {serial(), threads(3), threads()})
+  const Executor executors[] = {serial(), threads(3), threads()};
+  for (const Executor& executor : executors) start_all_workers(executor);
+  for (const Executor& executor : executors)
     for (Index n : {1, 3, 300, 1000}) {
       Arrays a(n);
       const Tensor<float, 1> added({n});
