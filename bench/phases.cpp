@@ -55,7 +55,7 @@ class Phases {
 
   /// Numbers that stay ordinary however often a phase runs.
   void begin() {
-    kernels_.load_query(memory_, {query_.data(), dim_}, kernels_.queries, dim_, T(0.125));
+    family_.load_query(memory_, kernels_.queries, {query_.data(), dim_}, kernels_.queries, dim_, T(0.125));
     std::fill_n(memory_.scores, detail::kKeyTile * kernels_.queries, T(0.01));
     std::fill_n(memory_.out, dim_ * kernels_.queries, T(0));
     std::fill_n(memory_.max, kernels_.queries, T(1));
@@ -63,8 +63,8 @@ class Phases {
     std::fill_n(memory_.sum, kernels_.queries, T(1));
   }
   void queries_and_output() {
-    kernels_.load_query(memory_, {query_.data(), dim_}, kernels_.queries, dim_, T(0.125));
-    kernels_.store_out(memory_, out_.data(), dim_, kernels_.queries, dim_);
+    family_.load_query(memory_, kernels_.queries, {query_.data(), dim_}, kernels_.queries, dim_, T(0.125));
+    family_.store_out(memory_, kernels_.queries, out_.data(), dim_, kernels_.queries, dim_);
   }
   void scores() {
     for (Index j = 0; j < kKeys; j += detail::kKeyTile) kernels_.score(memory_, rows(key_, j), detail::kKeyTile, dim_);
@@ -78,8 +78,7 @@ class Phases {
     std::fill_n(memory_.scores, detail::kKeyTile * kernels_.queries, T(0.01));
     for (Index j = 0; j < kKeys; j += detail::kKeyTile) {
       const Index next = (j + detail::kKeyTile) % kKeys;
-      kernels_.value(memory_, rows(value_, j), detail::kKeyTile, dim_, detail::Carry::keep,
-                     {rows(key_, next), rows(value_, next)});
+      kernels_.value(memory_, rows(value_, j), detail::kKeyTile, dim_, detail::Carry::keep, ahead(next));
     }
   }
   void packing() {
@@ -87,6 +86,13 @@ class Phases {
       family_.pack_rows(columns_.data() + j, 1, kKeys, detail::kKeyTile, dim_, memory_.packed_value);
   }
 
+  detail::FetchAhead<T> ahead(Index j) const {
+    constexpr Index kHalf = detail::kKeyTile / 2;
+    return {{{rows(key_, j), dim_},
+             {rows(value_, j), dim_},
+             {rows(key_, j + kHalf), dim_},
+             {rows(value_, j + kHalf), dim_}}};
+  }
   detail::Rows<T> rows(const Matrix& m, Index j) const { return {m.data() + j * dim_, dim_}; }
 
   Index dim_;
@@ -129,4 +135,5 @@ int main() {
   print<float>("float", 64);
   print<float>("float", 128);
   print<double>("double", 64);
+  print<float>("float", 512);
 }

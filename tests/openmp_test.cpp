@@ -4,6 +4,7 @@
 #include <atomic>
 #include <stdexcept>
 
+#include "support/executor_rules.h"
 #include "support/paths.h"
 
 // Clang's OpenMP runtime never frees the stacks of a team whose size changes; with g++'s there is no such library.
@@ -26,18 +27,9 @@ TEST(OpenMp, GivesTheSameBits) {
 }
 
 TEST(OpenMp, RunsEveryTaskOnce) {
-  omp_set_num_threads(3);
-  for (Index tasks : {0, 1, 2, 100}) {
-    std::vector<std::atomic<int>> runs(static_cast<std::size_t>(tasks)), inside(3);
-    std::atomic<bool> overlap{false};
-    openmp().run(tasks, [&](Index task, int worker) {
-      auto& count = inside[static_cast<std::size_t>(worker)];
-      if (++count != 1) overlap = true;
-      ++runs[static_cast<std::size_t>(task)];
-      --count;
-    });
-    EXPECT_FALSE(overlap);
-    for (const auto& n : runs) EXPECT_EQ(n, 1);
+  for (int threads : {1, 3}) {
+    omp_set_num_threads(threads);
+    expect_every_task_once(openmp());
   }
 }
 

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "support/executor_rules.h"
 #include "support/paths.h"
 
 namespace attn::test {
@@ -71,21 +72,7 @@ TEST(Parallel, ResultsDoNotDependOnTheExecutor) {
 }
 
 TEST(Parallel, EveryTaskRunsOnceAndWorkersDoNotOverlap) {
-  for (const Executor& executor : executors())
-    for (Index tasks : {0, 1, 2, 5, 1000}) {
-      std::vector<std::atomic<int>> runs(static_cast<std::size_t>(tasks));
-      std::vector<std::atomic<int>> inside(static_cast<std::size_t>(executor.concurrency()));
-      std::atomic<bool> overlap{false};
-      executor.run(tasks, [&](Index task, int worker) {
-        ASSERT_TRUE(worker >= 0 && worker < executor.concurrency());
-        auto& count = inside[static_cast<std::size_t>(worker)];
-        if (++count != 1) overlap = true;
-        ++runs[static_cast<std::size_t>(task)];
-        --count;
-      });
-      EXPECT_FALSE(overlap);
-      for (const auto& n : runs) EXPECT_EQ(n, 1);
-    }
+  for (const Executor& executor : executors()) expect_every_task_once(executor);
 }
 
 TEST(Parallel, CallsFromSeveralThreadsAreRight) {

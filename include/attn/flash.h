@@ -175,25 +175,35 @@ class FlashCall {
 
   /// What to fetch while these keys, of those visited, are worked on: what is needed next and not in the cache yet.
   FetchAhead<T> ahead(const Queries& queries, const Queries& following, const Range& keys, const Range& visited) const {
-    const auto both = [&](const Queries& of, Index j) {
-      return FetchAhead<T>{in_memory(k_, of, j), in_memory(v_, of, j)};
+    using Block = typename FetchAhead<T>::Block;
+    const auto key = [&](const Queries& of, Index j) { return Block{in_memory(k_, of, j), problem_.head_dim}; };
+    const auto value = [&](const Queries& of, Index j) { return Block{in_memory(v_, of, j), problem_.v_dim}; };
+    const auto query = [&](const Queries& of, Index i) {
+      return Block{{in_memory(q_, of) + i * q_.stride(2), q_.stride(2)}, problem_.head_dim};
     };
-    if (!stays_in_cache(visited) && keys.end < visited.end) return both(queries, keys.end);
-    FetchAhead<T> rows{{in_memory(q_, following), q_.stride(2)}, {in_memory(out_, queries), out_.stride(2)}};
+    const auto output = [&](Index i) {
+      return Block{{in_memory(out_, queries) + i * out_.stride(2), out_.stride(2)}, problem_.v_dim};
+    };
+    constexpr Index kHalf = kKeyTile / 2;
+    const auto whole_tile = [&](const Queries& of, Index j) {
+      return FetchAhead<T>{{key(of, j), value(of, j), key(of, j + kHalf), value(of, j + kHalf)}};
+    };
+    if (!stays_in_cache(visited) && keys.end < visited.end) return whole_tile(queries, keys.end);
     if (stays_in_cache({0, problem_.kv_len})) {
       // The head has been read with its first tile of queries. Those of the next head are shared out among this head's
       // tiles of queries, because memory has no time for them all at once where sequences are short.
       Queries neighbour = queries;
       if (++neighbour.head == problem_.heads) neighbour = {std::min(queries.batch + 1, problem_.batch - 1), 0, 0, {}};
-      const Index turn = keys.begin / kKeyTile * 2 + queries.tile;
-      if (turn % tiles_.count() == 0) rows.first = in_memory(k_, neighbour, keys.begin);
-      if ((turn + 1) % tiles_.count() == 0) rows.second = in_memory(v_, neighbour, keys.begin);
+      if (tiles_.count() == 1) return whole_tile(neighbour, keys.begin);
+      const Index turn = (keys.begin / kKeyTile * 2 + queries.tile) % tiles_.count();
+      const Index j = keys.begin + turn * kHalf;
+      if (turn < 2) return {{key(neighbour, j), value(neighbour, j), query(following, 0), output(0)}};
     } else if (keys.begin == visited.begin && keys.end < visited.end) {
       // A window that moves on by a tile of queries: of the keys that it reaches next, the first are new.
       const Range next = mods_->kv_range(tile_of(following));
-      if (next.begin < visited.begin) return both(following, next.begin);
+      if (next.begin < visited.begin) return whole_tile(following, next.begin);
     }
-    return rows;
+    return {{query(following, 0), output(0), query(following, kHalf), output(kHalf)}};
   }
 
   /// Do these keys and values of a head stay in the L2 cache from one tile of queries to the next? They may have a
@@ -228,7 +238,8 @@ class FlashCall {
     const Range& rows = queries.rows;
     const T factor = static_cast<T>(problem_.scale);
     const T* from = in_memory(q_, queries);
-    if (q_.stride(3) == 1) return kernels.load_query(m, {from, q_.stride(2)}, rows.size(), problem_.head_dim, factor);
+    if (q_.stride(3) == 1)
+      return family_.load_query(m, kernels.queries, {from, q_.stride(2)}, rows.size(), problem_.head_dim, factor);
     for (Index d = 0; d < problem_.head_dim; ++d)
       for (Index i = 0; i < kernels.queries; ++i)
         m.query[d * kernels.queries + i] =
@@ -240,7 +251,7 @@ class FlashCall {
     const Range& rows = queries.rows;
     T* to = in_memory(out_, queries);
     if (out_.stride(3) == 1) {
-      kernels.store_out(m, to, out_.stride(2), rows.size(), problem_.v_dim);
+      family_.store_out(m, kernels.queries, to, out_.stride(2), rows.size(), problem_.v_dim);
     } else {
       for (Index c = 0; c < problem_.v_dim; ++c)
         for (Index i = 0; i < rows.size(); ++i)

@@ -14,11 +14,9 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 struct KernelSet {
   Index queries;  ///< in a tile
-  void (*load_query)(const TileMemory<T>&, Rows<T>, Index rows, Index head_dim, T factor);
   void (*score)(const TileMemory<T>&, Rows<T>, Index keys, Index head_dim);
   bool (*softmax)(const TileMemory<T>&, Index keys, Rows<T> value, Index v_dim);
   void (*value)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim, Carry, const FetchAhead<T>&);
-  void (*store_out)(const TileMemory<T>&, T* to, Index stride, Index rows, Index v_dim);
 };
 
 /// All kernels of one instruction set: by_vectors[n - 1] for tiles of n vectors of queries, row for a single query, and
@@ -27,6 +25,8 @@ template <class T>
 struct KernelFamily {
   KernelSet<T> row;
   KernelSet<T> by_vectors[kMaxVectors];
+  void (*load_query)(const TileMemory<T>&, Index queries, Rows<T>, Index rows, Index head_dim, T factor);
+  void (*store_out)(const TileMemory<T>&, Index queries, T* to, Index stride, Index rows, Index v_dim);
   void (*pack_rows)(const T* from, Index row_stride, Index column_stride, Index rows, Index columns, T* to);
   void (*find_max)(const TileMemory<T>&, Index queries, Index keys);
   bool (*all_finite)(Rows<T>, Index keys, Index v_dim);
@@ -42,20 +42,20 @@ struct KernelFamily {
     return Kernels::name(args...);          \
   }
 
-#define ATTN_KERNEL_FAMILY(Name, target)                                                                              \
-  template <class T, class Kernels>                                                                                   \
-  struct Name {                                                                                                       \
-    ATTN_KERNEL(load_query, target, void)                                                                             \
-    ATTN_KERNEL(score, target, void)                                                                                  \
-    ATTN_KERNEL(softmax, target, bool)                                                                                \
-    ATTN_KERNEL(value, target, void)                                                                                  \
-    ATTN_KERNEL(store_out, target, void)                                                                              \
-    ATTN_KERNEL(pack_rows, target, void)                                                                              \
-    ATTN_KERNEL(find_max, target, void)                                                                               \
-    ATTN_KERNEL(all_finite, target, bool)                                                                             \
-    ATTN_KERNEL(find_dropped, target, void)                                                                           \
-    ATTN_KERNEL(value_by_selection, target, void)                                                                     \
-    static constexpr KernelSet<T> set() { return {Kernels::kQueries, load_query, score, softmax, value, store_out}; } \
+#define ATTN_KERNEL_FAMILY(Name, target)                                                       \
+  template <class T, class Kernels>                                                            \
+  struct Name {                                                                                \
+    ATTN_KERNEL(load_query, target, void)                                                      \
+    ATTN_KERNEL(score, target, void)                                                           \
+    ATTN_KERNEL(softmax, target, bool)                                                         \
+    ATTN_KERNEL(value, target, void)                                                           \
+    ATTN_KERNEL(store_out, target, void)                                                       \
+    ATTN_KERNEL(pack_rows, target, void)                                                       \
+    ATTN_KERNEL(find_max, target, void)                                                        \
+    ATTN_KERNEL(all_finite, target, bool)                                                      \
+    ATTN_KERNEL(find_dropped, target, void)                                                    \
+    ATTN_KERNEL(value_by_selection, target, void)                                              \
+    static constexpr KernelSet<T> set() { return {Kernels::kQueries, score, softmax, value}; } \
   }
 
 ATTN_KERNEL_FAMILY(GenericKernels, );
@@ -71,6 +71,8 @@ constexpr KernelFamily<T> kFamily = {Compiled<T, RowKernels<T, kBytes>>::set(),
                                      {Compiled<T, TileKernels<T, kBytes, kRegisters, 1>>::set(),
                                       Compiled<T, TileKernels<T, kBytes, kRegisters, 2>>::set(),
                                       Compiled<T, TileKernels<T, kBytes, kRegisters, 3>>::set()},
+                                     Compiled<T, CommonKernels<T, kBytes>>::load_query,
+                                     Compiled<T, CommonKernels<T, kBytes>>::store_out,
                                      Compiled<T, CommonKernels<T, kBytes>>::pack_rows,
                                      Compiled<T, CommonKernels<T, kBytes>>::find_max,
                                      Compiled<T, CommonKernels<T, kBytes>>::all_finite,

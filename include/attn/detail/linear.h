@@ -21,7 +21,8 @@ struct Linear {
   /// All tokens at once. x (tokens, inputs) and y (tokens, outputs) are row-major without gaps.
   void operator()(const T* x, T* y, Index tokens, Isa isa, const Executor& asked) const {
     if (tokens == 0) return;
-    const QueryTiles<T> tiles(kernel_family<T>(isa), tokens);
+    const KernelFamily<T>& family = kernel_family<T>(isa);
+    const QueryTiles<T> tiles(family, tokens);
     const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(inputs) * static_cast<double>(outputs);
     const Executor executor = executor_for(flops, asked);
     const TileWorkspace<T> workspace(TileLayout<T>{tiles.most_queries(), inputs, 0, 0, 0}, executor.concurrency());
@@ -34,20 +35,21 @@ struct Linear {
       const Range rows = tiles.rows(task / parts);
       const Index part = task % parts;
       const Range columns{blocks * part / parts * kKeyTile, std::min(blocks * (part + 1) / parts * kKeyTile, outputs)};
-      run_tile(x + rows.begin * inputs, y + rows.begin * outputs, rows.size(), columns, tiles.kernels(rows.size()),
-               workspace.of(worker));
+      run_tile(x + rows.begin * inputs, y + rows.begin * outputs, rows.size(), columns, family,
+               tiles.kernels(rows.size()), workspace.of(worker));
     });
   }
 
  private:
-  void run_tile(const T* x, T* y, Index rows, Range columns, const KernelSet<T>& kernels, TileMemory<T> m) const {
-    kernels.load_query(m, {x, inputs}, rows, inputs, T(1));
+  void run_tile(const T* x, T* y, Index rows, Range columns, const KernelFamily<T>& family, const KernelSet<T>& kernels,
+                TileMemory<T> m) const {
+    family.load_query(m, kernels.queries, {x, inputs}, rows, inputs, T(1));
     m.out = m.scores;  // they are the result already, to be stored without being divided
     std::fill_n(m.sum, kernels.queries, T(1));
     for (Index first = columns.begin; first < columns.end; first += kKeyTile) {
       const Index count = std::min(kKeyTile, columns.end - first);
       kernels.score(m, {weight + first * inputs, inputs}, count, inputs);
-      kernels.store_out(m, y + first, outputs, rows, count);
+      family.store_out(m, kernels.queries, y + first, outputs, rows, count);
       for (Index i = 0; bias && i < rows; ++i)
         for (Index o = first; o < first + count; ++o) y[i * outputs + o] += bias[o];
     }

@@ -16,15 +16,6 @@ struct RowKernels {
   static constexpr Index kQueries = 1;
   static_assert(kKeyTile % kLanes == 0, "whole vectors of scores are stored");
 
-  static ATTN_INLINE void load_query(const TileMemory<T>& m, Rows<T> from, Index, Index head_dim, T factor) {
-    for (Index d = 0; d < head_dim; ++d) m.query[d] = from.data[d] * factor;
-  }
-
-  static ATTN_INLINE void store_out(const TileMemory<T>& m, T* to, Index, Index, Index v_dim) {
-    const T inverse = *m.sum == T(0) ? T(0) : T(1) / *m.sum;
-    for (Index c = 0; c < v_dim; ++c) to[c] = m.out[c] * inverse;
-  }
-
   /// As many keys at a time as a vector has lanes: their products with the query are summed lane by lane, then a
   /// transpose turns kLanes vectors to be summed across into vectors to be summed.
   static ATTN_INLINE void score(const TileMemory<T>& m, Rows<T> key, Index keys, Index head_dim) {

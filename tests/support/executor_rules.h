@@ -1,0 +1,32 @@
+// What every executor must do, whosever threads it uses.
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include "attn/executor.h"
+
+#include <gtest/gtest.h>
+
+namespace attn::test {
+
+/// Every task runs once, and no two tasks of one worker at the same time.
+inline void expect_every_task_once(const Executor& executor) {
+  const int workers = executor.concurrency();  // asked inside a task, it may be 1
+  for (Index tasks : {0, 1, 2, 5, 1000}) {
+    std::vector<std::atomic<int>> runs(static_cast<std::size_t>(tasks));
+    std::vector<std::atomic<int>> inside(static_cast<std::size_t>(workers));
+    std::atomic<bool> overlap{false};
+    executor.run(tasks, [&](Index task, int worker) {
+      ASSERT_TRUE(worker >= 0 && worker < workers);
+      auto& count = inside[static_cast<std::size_t>(worker)];
+      if (++count != 1) overlap = true;
+      ++runs[static_cast<std::size_t>(task)];
+      --count;
+    });
+    EXPECT_FALSE(overlap);
+    for (const auto& n : runs) EXPECT_EQ(n, 1);
+  }
+}
+
+}  // namespace attn::test
