@@ -86,7 +86,7 @@ TEST(BadInput, Outputs) {
        {Shape<4>{1, 6, 11, 19}, Shape<4>{2, 3, 11, 19}, Shape<4>{2, 6, 17, 19}, Shape<4>{2, 6, 11, 13}}) {
     auto out = tensor(shape);
     std::fill_n(out.data(), out.size(), kUntouched);
-    const Numbers numbers{detail::text<4>(shape), "(2, 6, 11, 19)"};
+    const Numbers numbers{detail::joined({shape}), "(2, 6, 11, 19)"};
     expect_refused("out", numbers, [&] { attention_into(out, q, k, v); });
     expect_refused("out", numbers, [&] { naive_attention_into(out, q, k, v); });
     for (Index i = 0; i < out.size(); ++i) ASSERT_EQ(out.data()[i], kUntouched);
@@ -95,7 +95,7 @@ TEST(BadInput, Outputs) {
   std::fill_n(out.data(), out.size(), kUntouched);
   for (const Shape<3>& shape : {Shape<3>{1, 6, 11}, Shape<3>{2, 3, 11}, Shape<3>{2, 6, 17}}) {
     Tensor<float, 3> lse(shape);
-    expect_refused("lse", {detail::text<3>(shape), "(2, 6, 11)"}, [&] { attention_into(out, lse, q, k, v); });
+    expect_refused("lse", {detail::joined({shape}), "(2, 6, 11)"}, [&] { attention_into(out, lse, q, k, v); });
   }
   for (Index i = 0; i < out.size(); ++i) ASSERT_EQ(out.data()[i], kUntouched);
 }
@@ -204,7 +204,7 @@ TEST(BadInput, TensorsThatDoNotBroadcast) {
     constexpr int Rank = static_cast<int>(std::tuple_size_v<std::remove_cvref_t<decltype(shape)>>);
     const Tensor<bool, Rank> mask(shape);
     const Tensor<float, Rank> added(shape);
-    const Numbers numbers{detail::text<Rank>(shape), want};
+    const Numbers numbers{detail::joined({shape}), want};
     expect_all_refuse("keep", numbers, kQ, kK, kV, keep(mask));
     expect_all_refuse("drop", numbers, kQ, kK, kV, drop(mask));
     expect_all_refuse("bias", numbers, kQ, kK, kV, bias(added));

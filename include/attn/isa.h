@@ -87,8 +87,8 @@ inline std::string available_isas() {
 }
 
 inline Isa checked_isa(Isa isa) {
-  require(available(isa), "the instruction set ", to_string(isa),
-          " is not available here; these are: ", available_isas());
+  if (!available(isa))
+    refuse({"the instruction set ", to_string(isa), " is not available here; these are: ", available_isas()});
   return isa;
 }
 
@@ -97,9 +97,7 @@ inline Isa isa_from_environment() {
   if (name == nullptr || *name == '\0') return std::max(best_isa(), kPromisedIsa);
   for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512})
     if (to_string(isa) == name) return checked_isa(isa);
-  require(false, "ATTN_ISA=", std::string_view(name),
-          " names no instruction set; available here are: ", available_isas());
-  return best_isa();
+  refuse({"ATTN_ISA=", name, " names no instruction set; available here are: ", available_isas()});
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -211,12 +211,9 @@ class MultiHeadAttention {
 
   void check_sizes(const Inputs& inputs) const {
     const TensorView<const T, 3>&q = inputs[0], &k = inputs[1], &v = inputs[2];
-    const auto shapes = [&] {
-      return "; shapes: query " + detail::text<3>(q.shape()) + ", key " + detail::text<3>(k.shape()) + ", value " +
-             detail::text<3>(v.shape()) + " as (batch, len, features)";
-    };
     const auto same = [&](const char* what, Index a, const char* name_a, Index b, const char* name_b) {
-      if (a != b) detail::require(false, what, " differs: ", name_a, " has ", a, ", ", name_b, " has ", b, shapes());
+      detail::require(a == b, what, " differs: ", name_a, " has ", a, ", ", name_b, " has ", b, "; shapes: query ",
+                      q.shape(), ", key ", k.shape(), ", value ", v.shape(), " as (batch, len, features)");
     };
     same("number of features", q.dim(2), "query", config_.embed_dim, "embed_dim");
     same("number of features", k.dim(2), "key", config_.key_dim, "key_dim");

@@ -14,3 +14,5 @@ std::vector<attn::Isa> sets_of_first() {
 }
 
 attn::Isa default_of_first() { return attn::default_isa(); }
+
+const void* code_of_first() { return reinterpret_cast<const void*>(&attn::detail::kernel_family<float>); }

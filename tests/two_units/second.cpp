@@ -14,3 +14,5 @@ std::vector<attn::Isa> sets_of_second() {
 }
 
 attn::Isa default_of_second() { return attn::default_isa(); }
+
+const void* code_of_second() { return reinterpret_cast<const void*>(&attn::detail::kernel_family<float>); }

@@ -40,8 +40,10 @@ TEST(TwoUnits, EachHasTheKernelsOfItsOwnFlags) {
 #if defined(ATTN_SECOND_UNIT_HAS_AVX2_FLAGS)
   EXPECT_EQ(first.front(), attn::Isa::generic);
   EXPECT_EQ(second.front(), attn::Isa::avx2);
+  EXPECT_NE(code_of_first(), code_of_second()) << "a processor without AVX2 may be given code that needs it";
 #else
   EXPECT_EQ(first, second);
+  EXPECT_EQ(code_of_first(), code_of_second());
 #endif
 }
 

@@ -17,3 +17,7 @@ std::vector<attn::Isa> sets_of_first();
 std::vector<attn::Isa> sets_of_second();
 attn::Isa default_of_first();
 attn::Isa default_of_second();
+
+/// Where a function lies that depends on the flags of a unit.
+const void* code_of_first();
+const void* code_of_second();

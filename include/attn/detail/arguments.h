@@ -126,7 +126,7 @@ auto lse_rank3(X&& x) {
   else if constexpr (decltype(v)::kRank == 1)
     return TensorView<T, 3>(v.data(), {1, 1, v.dim(0)}, {0, 0, v.stride(0)});
   else {  // Eigen vectors have two dimensions, one of them 1
-    if (v.dim(0) != 1 && v.dim(1) != 1) require(false, "lse must be a vector, it has shape ", text<2>(v.shape()));
+    require(v.dim(0) == 1 || v.dim(1) == 1, "lse must be a vector, it has shape ", v.shape());
     return TensorView<T, 3>(v.data(), {1, 1, v.size()}, {0, 0, v.dim(0) == 1 ? v.stride(1) : v.stride(0)});
   }
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <memory>
-#include <string>
+#include <span>
 
 #include "attn/detail/check.h"
 #include "attn/tensor.h"
@@ -31,10 +31,9 @@ class BroadcastTensor {
     const Index want[4] = {problem.batch, problem.heads, problem.q_len, problem.kv_len};
     Index stride[4];
     for (int i = 0; i < 4; ++i) {
-      const bool fits = shape_[i] == want[i] || shape_[i] == 1;
-      if (!fits)
-        require(false, mod, ": the tensor has shape ", text(shape_, rank_), ", which does not broadcast to ",
-                text(want, 4), " (batch, heads, q_len, kv_len)");
+      require(shape_[i] == want[i] || shape_[i] == 1, mod, ": the tensor has shape ",
+              std::span<const Index>(shape_).last(rank_), ", which does not broadcast to ",
+              std::span<const Index>(want), " (batch, heads, q_len, kv_len)");
       stride[i] = shape_[i] == 1 ? 0 : stride_[i];
     }
     return {data_, stride[0], stride[1], stride[2], stride[3], problem.q_offset};
@@ -51,14 +50,8 @@ class BroadcastTensor {
   }
 
  private:
-  static std::string text(const Index (&sizes)[4], int rank) {
-    std::string s = "(";
-    for (int i = 4 - rank; i < 4; ++i) s += (i > 4 - rank ? ", " : "") + std::to_string(sizes[i]);
-    return s + ")";
-  }
-
   const T* data_;
-  int rank_;
+  std::size_t rank_;
   Index shape_[4] = {1, 1, 1, 1};
   Index stride_[4] = {0, 0, 0, 0};
   std::shared_ptr<const void> owner_;

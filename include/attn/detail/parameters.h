@@ -77,7 +77,7 @@ class Parameters {
     if (found == entries_.end()) {
       std::string known;
       for (const Entry& e : entries_) known += (known.empty() ? "" : ", ") + e.name;
-      require(false, "there is no parameter '", name, "'; this layer has ", known);
+      refuse({"there is no parameter '", name, "'; this layer has ", known});
     }
     return static_cast<std::size_t>(found - entries_.begin());
   }
@@ -98,8 +98,8 @@ class Parameters {
     const Shape<2>& shape = to.values.shape();
     bool fits = to.is_bias == (Rank == 1) && from.dim(0) == shape[0];
     if constexpr (Rank == 2) fits = fits && from.dim(1) == shape[1];
-    require(fits, "parameter '", to.name, "' has shape ", to.is_bias ? text<1>({shape[0]}) : text<2>(shape),
-            ", the values given have shape ", text<Rank>(from.shape()));
+    require(fits, "parameter '", to.name, "' has shape ", to.is_bias ? Piece(Shape<1>{shape[0]}) : Piece(shape),
+            ", the values given have shape ", from.shape());
     for (Index i = 0; i < shape[0]; ++i)
       for (Index j = 0; j < shape[1]; ++j) {
         if constexpr (Rank == 1)

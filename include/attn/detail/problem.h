@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <string>
 
 #include "attn/detail/check.h"
 #include "attn/options.h"
@@ -17,10 +16,8 @@ template <class T>
 Problem make_problem(const TensorView<const T, 4>& q, const TensorView<const T, 4>& k, const TensorView<const T, 4>& v,
                      const Options& options) {
   const auto sizes = [&](const char* what, Index a, const char* name_a, Index b, const char* name_b) {
-    if (a == b) return;  // before any text is put together
-    require(false, what, " differs: ", name_a, " has ", a, ", ", name_b, " has ", b, "; shapes: query ",
-            text<4>(q.shape()), ", key ", text<4>(k.shape()), ", value ", text<4>(v.shape()),
-            " as (batch, heads, len, dim)");
+    require(a == b, what, " differs: ", name_a, " has ", a, ", ", name_b, " has ", b, "; shapes: query ", q.shape(),
+            ", key ", k.shape(), ", value ", v.shape(), " as (batch, heads, len, dim)");
   };
   sizes("batch", q.dim(0), "query", k.dim(0), "key");
   sizes("batch", k.dim(0), "key", v.dim(0), "value");
@@ -62,11 +59,9 @@ bool repeats_elements(const Shape<Rank>& shape, const Shape<Rank>& strides) {
 /// Checks what a call writes to, named `name`, against the shape `want` with dimensions `dims`.
 template <class T, int Rank>
 void check_written(const TensorView<T, Rank>& t, const Shape<Rank>& want, const char* name, const char* dims) {
-  if (t.shape() != want)
-    require(false, name, " has shape ", text<Rank>(t.shape()), ", the result has ", text<Rank>(want), " as ", dims);
-  if (repeats_elements<Rank>(t.shape(), t.strides()))
-    require(false, name, " of shape ", text<Rank>(t.shape()),
-            " has a stride of 0: its elements share memory, and cannot hold different results");
+  require(t.shape() == want, name, " has shape ", t.shape(), ", the result has ", want, " as ", dims);
+  require(!repeats_elements<Rank>(t.shape(), t.strides()), name, " of shape ", t.shape(),
+          " has a stride of 0: its elements share memory, and cannot hold different results");
 }
 
 template <class T>

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <string>
 
 #include "attn/detail/check.h"
 #include "attn/types.h"
@@ -37,13 +36,6 @@ constexpr Shape<Rank> row_major_strides(const Shape<Rank>& shape) {
   return strides;
 }
 
-template <int Rank>
-std::string text(const Shape<Rank>& shape) {
-  std::string s = "(";
-  for (std::size_t i = 0; i < Rank; ++i) s += (i ? ", " : "") + std::to_string(shape[i]);
-  return s + ")";
-}
-
 /// @throws std::invalid_argument if a size is negative, or the elements take more bytes than can be counted.
 template <int Rank>
 void check_sizes(const Shape<Rank>& shape, std::size_t element) {
@@ -54,8 +46,7 @@ void check_sizes(const Shape<Rank>& shape, std::size_t element) {
     overflow = __builtin_mul_overflow(bytes, shape[i], &bytes) || overflow;
     empty = empty || shape[i] == 0;
   }
-  if (overflow && !empty)
-    require(false, "a tensor of shape ", text<Rank>(shape), " has more bytes than can be counted");
+  require(!overflow || empty, "a tensor of shape ", shape, " has more bytes than can be counted");
 }
 
 }  // namespace detail

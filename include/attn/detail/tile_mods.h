@@ -1,6 +1,7 @@
 // Layer 2: the mods of a call as the tile loop sees them: three questions, whatever their types.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 
 #include "attn/detail/simd.h"
@@ -46,20 +47,48 @@ struct ModLoops {
   using S = Simd<T, kBytes>;
   static constexpr int kLanes = S::kLanes;
 
-  template <bool kMasked>
-  static ATTN_INLINE void all_pairs(const Mods& mods, const ScoreTile<T>& t) {
-    const Index queries = t.tile.q.size(), whole = queries / kLanes * kLanes;
-    Position p{t.tile.batch, t.tile.head, 0, 0};
-    for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv) {
-      T* row = t.scores + (p.kv - t.tile.kv.begin) * t.stride;
-      p.q = t.tile.q.begin;
-      for (Index i = 0; i < whole; i += kLanes, p.q += kLanes) vector_of_pairs<kMasked>(mods, row + i, p);
-      // Only pairs that exist are shown to the mods: a lambda may use the position to index memory of its own.
-      for (Index i = whole; i < queries; ++i, ++p.q) pair<kMasked>(mods, row[i], p);
+  /// Block by block, because most blocks of a masked tile are kept or dropped whole.
+  static ATTN_INLINE void all_pairs(const Mods& mods, const ScoreTile<T>& t, bool masked) {
+    for (Range kv{t.tile.kv.begin, 0}; kv.begin < t.tile.kv.end; kv.begin = kv.end) {
+      kv.end = std::min(kv.begin + kBlockKeys, t.tile.kv.end);
+      for (Range q{t.tile.q.begin, 0}; q.begin < t.tile.q.end; q.begin = q.end) {
+        q.end = std::min(q.begin + kLanes, t.tile.q.end);
+        const Tile block{t.tile.batch, t.tile.head, q, kv};
+        T* const scores = t.scores + (kv.begin - t.tile.kv.begin) * t.stride + (q.begin - t.tile.q.begin);
+        const Coverage coverage = masked ? mods.coverage(block) : Coverage::all;
+        if (coverage == Coverage::some)
+          pairs_of_block<true>(mods, {scores, t.stride, block});
+        else if (coverage == Coverage::none)
+          drop_block({scores, t.stride, block});
+        else if constexpr (Mods::kHasScores)
+          pairs_of_block<false>(mods, {scores, t.stride, block});
+      }
     }
   }
 
  private:
+  /// As high as a vector of floats is wide: a diagonal then crosses few blocks.
+  static constexpr Index kBlockKeys = 16;
+
+  template <bool kMasked>
+  static ATTN_INLINE void pairs_of_block(const Mods& mods, const ScoreTile<T>& t) {
+    Position p{t.tile.batch, t.tile.head, t.tile.q.begin, 0};
+    T* row = t.scores;
+    if (t.tile.q.size() == kLanes) {
+      for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv, row += t.stride)
+        vector_of_pairs<kMasked>(mods, row, p);
+      return;
+    }
+    // Only pairs that exist are shown to the mods: a lambda may use the position to index memory of its own.
+    for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv, row += t.stride)
+      for (p.q = t.tile.q.begin; p.q < t.tile.q.end; ++p.q) pair<kMasked>(mods, row[p.q - t.tile.q.begin], p);
+  }
+
+  static ATTN_INLINE void drop_block(const ScoreTile<T>& t) {
+    for (Index j = 0; j < t.tile.kv.size(); ++j)
+      std::fill_n(t.scores + j * t.stride, t.tile.q.size(), -std::numeric_limits<T>::infinity());
+  }
+
   template <bool kMasked>
   static ATTN_INLINE void pair(const Mods& mods, T& x, const Position& p) {
     if constexpr (Mods::kHasScores) x = mods.score(x, p);
@@ -105,19 +134,16 @@ class TileModsOf final : public TileMods<T> {
  private:
   template <int kBytes>
   ATTN_INLINE void with_bytes(const ScoreTile<T>& t, bool masked) const {
-    using Loops = ModLoops<T, Mods, kBytes>;
-    if (masked)
-      Loops::template all_pairs<true>(mods_, t);
-    else
-      Loops::template all_pairs<false>(mods_, t);
+    ModLoops<T, Mods, kBytes>::all_pairs(mods_, t, masked);
   }
 
 #if ATTN_X86
-  // `flatten` brings the caller's lambdas in, so that they too are compiled for the instruction set.
-  ATTN_TARGET_AVX2 __attribute__((flatten)) void apply_avx2(const ScoreTile<T>& t, bool masked) const {
+  // `flatten` brings the caller's lambdas in, so that they too are compiled for the instruction set; `noinline` keeps the
+  // functions out of apply(), where vectors would become as narrow as -march=native prefers.
+  ATTN_TARGET_AVX2 __attribute__((flatten, noinline)) void apply_avx2(const ScoreTile<T>& t, bool masked) const {
     with_bytes<32>(t, masked);
   }
-  ATTN_TARGET_AVX512 __attribute__((flatten)) void apply_avx512(const ScoreTile<T>& t, bool masked) const {
+  ATTN_TARGET_AVX512 __attribute__((flatten, noinline)) void apply_avx512(const ScoreTile<T>& t, bool masked) const {
     with_bytes<64>(t, masked);
   }
 #endif
