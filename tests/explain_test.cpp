@@ -38,7 +38,7 @@ TEST(Explain, CountsTheTilesThatACallMasks) {
     EXPECT_GT(asked, (e.masked_tiles - 2) * (e.queries_per_tile - 16) * e.keys_per_tile / 2);
     EXPECT_EQ(e.isa, isa);
     EXPECT_EQ(e.keys_per_tile, 64);
-    EXPECT_EQ(e.tiles(), e.tasks * 8);  // ceil(500 / 64)
+    EXPECT_EQ(e.tiles(), e.query_tiles * 8);  // ceil(500 / 64)
   }
 }
 
@@ -47,9 +47,9 @@ TEST(Explain, KnowsPlainAttentionFromMasked) {
   const Explanation plain = explain(m.q, m.k, m.v);
   EXPECT_EQ(plain.masked_tiles, 0);
   EXPECT_EQ(plain.skipped_tiles, 0);
-  EXPECT_EQ(plain.full_tiles, plain.tasks * 4);
+  EXPECT_EQ(plain.full_tiles, plain.query_tiles * 4);
   const Explanation opaque = explain(m.q, m.k, m.v, mask_mod([](auto p) { return p.q >= p.kv; }));
-  EXPECT_EQ(opaque.masked_tiles, opaque.tasks * 4);
+  EXPECT_EQ(opaque.masked_tiles, opaque.query_tiles * 4);
   EXPECT_EQ(opaque.full_tiles, 0);
   const Explanation window = explain(m.q, m.k, m.v, sliding_window(10));
   EXPECT_GT(window.skipped_tiles, 0);
@@ -72,10 +72,12 @@ TEST(Explain, KnowsThreadsMemoryAndLayout) {
   const Matrices one(1, 300);
   const Explanation row = explain(one.q, one.k, one.v);
   EXPECT_EQ(row.queries_per_tile, 1);
+  EXPECT_EQ(row.query_tiles, 1);
   EXPECT_EQ(row.tasks, 1);
   EXPECT_EQ(row.threads, 1);
   const Matrices none(0, 300);
   const Explanation empty = explain(none.q, none.k, none.v);
+  EXPECT_EQ(empty.query_tiles, 0);
   EXPECT_EQ(empty.tasks, 0);
   EXPECT_EQ(empty.workspace_bytes, 0);
   EXPECT_EQ(empty.tiles(), 0);
@@ -85,6 +87,7 @@ TEST(Explain, Prints) {
   Explanation e;
   e.queries_per_tile = 12;
   e.keys_per_tile = 64;
+  e.query_tiles = 9;
   e.tasks = 5;
   e.threads = 1;
   e.workspace_bytes = 1000;
@@ -96,7 +99,7 @@ TEST(Explain, Prints) {
   EXPECT_EQ(out.str(),
             "instruction set  generic\n"
             "tile             12 x 64 (queries x keys)\n"
-            "tasks            5, on 1 thread\n"
+            "query tiles      9, in 5 tasks on 1 thread\n"
             "workspace        1000 bytes\n"
             "packed           values\n"
             "skipped          1 of 3 tiles (33.3 %)\n"

@@ -83,16 +83,16 @@ TensorView<T, 3> no_lse() {
 /// @see naive_attention, the definition this is tested against; attention_into, for memory of your own.
 template <class Q, class K, class V, class M = Mods<>>
 auto attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
-  return detail::with_views(query, key, value, mods, options,
-                            [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-                              using Answer = detail::Answer<Q>;
-                              Result<decltype(Answer::out(problem)), decltype(Answer::lse(problem))> result{
-                                  Answer::out(problem), Answer::lse(problem)};
-                              using T = typename detail::Traits<Q>::Scalar;
-                              detail::flash<T>(detail::as_rank4<T>(view(result.out)), detail::lse_rank3(result.lse), q,
-                                               k, v, bound, problem, options);
-                              return result;
-                            });
+  return detail::with_views(
+      query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
+        using Answer = detail::Answer<Q>;
+        Result<decltype(Answer::out(problem)), decltype(Answer::lse(problem))> result{Answer::out(problem),
+                                                                                      Answer::lse(problem)};
+        using T = typename detail::Traits<Q>::Scalar;
+        detail::flash<T>({detail::as_rank4<T>(view(result.out)), detail::lse_rank3(result.lse), q, k, v, problem},
+                         bound, options);
+        return result;
+      });
 }
 
 /// The same into memory of the caller's: `out` is a matrix, block or map (q_len, v_dim), or a rank-4 tensor or view
@@ -103,12 +103,12 @@ auto attention(const Q& query, const K& key, const V& value, const M& mods = {},
 template <class Out, class Lse, class Q, class K, class V, class M = Mods<>>
 requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                                                   const M& mods = {}, const Options& options = {}) {
-  detail::with_views(query, key, value, mods, options,
-                     [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-                       using T = typename detail::Traits<Q>::Scalar;
-                       detail::flash<T>(detail::output_view<T>(out, problem), detail::lse_view<T>(lse, problem), q, k,
-                                        v, bound, problem, options);
-                     });
+  detail::with_views(
+      query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
+        using T = typename detail::Traits<Q>::Scalar;
+        detail::flash<T>({detail::output_view<T>(out, problem), detail::lse_view<T>(lse, problem), q, k, v, problem},
+                         bound, options);
+      });
 }
 
 /// The same without the log-sum-exp.
@@ -118,7 +118,7 @@ requires(!detail::Viewable<M>) void attention_into(Out&& out, const Q& query, co
   detail::with_views(
       query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
         using T = typename detail::Traits<Q>::Scalar;
-        detail::flash<T>(detail::output_view<T>(out, problem), detail::no_lse<T>(), q, k, v, bound, problem, options);
+        detail::flash<T>({detail::output_view<T>(out, problem), detail::no_lse<T>(), q, k, v, problem}, bound, options);
       });
 }
 
@@ -131,7 +131,7 @@ Explanation explain(const Q& query, const K& key, const V& value, const M& mods 
   return detail::with_views(
       query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
         using T = typename detail::Traits<Q>::Scalar;
-        return detail::with_flash_call<T>({}, {}, q, k, v, bound, problem, options,
+        return detail::with_flash_call<T>({{}, {}, q, k, v, problem}, bound, options,
                                           [&](const auto& call) { return call.explain(options.executor); });
       });
 }
@@ -148,7 +148,7 @@ std::size_t workspace_bytes(const Q& query, const K& key, const V& value, const 
   return detail::with_views(
       query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
         using T = typename detail::Traits<Q>::Scalar;
-        return detail::with_flash_call<T>({}, {}, q, k, v, bound, problem, options, [&](const auto& call) {
+        return detail::with_flash_call<T>({{}, {}, q, k, v, problem}, bound, options, [&](const auto& call) {
           return static_cast<std::size_t>(call.workspace_bytes(options.executor));
         });
       });

@@ -13,8 +13,9 @@ struct Explanation {
   Isa isa = Isa::generic;      ///< whose kernels run
   Index queries_per_tile = 0;  ///< at most; 1 where each query goes by itself
   Index keys_per_tile = 0;
-  Index tasks = 0;  ///< tiles of queries over all batches and heads
-  int threads = 0;  ///< that get a task at the same time
+  Index query_tiles = 0;  ///< over all batches and heads
+  Index tasks = 0;        ///< of some neighbouring tiles of queries each, handed out to the threads
+  int threads = 0;        ///< that get a task at the same time
   Index workspace_bytes = 0;
   bool packs_keys = false;    ///< are they copied tile by tile, because elements of a row do not lie side by side?
   bool packs_values = false;  ///< likewise
@@ -38,8 +39,9 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
   };
   out << "instruction set  " << to_string(e.isa) << '\n'
       << "tile             " << e.queries_per_tile << " x " << e.keys_per_tile << " (queries x keys)\n"
-      << "tasks            " << e.tasks << ", on " << e.threads << (e.threads == 1 ? " thread\n" : " threads\n")
-      << "workspace        " << e.workspace_bytes << " bytes\n"
+      << "query tiles      " << e.query_tiles << ", in " << e.tasks << (e.tasks == 1 ? " task" : " tasks") << " on "
+      << e.threads << (e.threads == 1 ? " thread\n" : " threads\n") << "workspace        " << e.workspace_bytes
+      << " bytes\n"
       << "packed           "
       << (e.packs_keys     ? e.packs_values ? "keys and values" : "keys"
           : e.packs_values ? "values"
