@@ -236,6 +236,62 @@ TEST(BadInput, NumbersOfMods) {
   expect_all_refuse("too many slopes", {"7", "6"}, kQ, kK, kV, alibi(std::vector<double>(7)));
 }
 
+TEST(BadInput, LengthsOfMasks) {
+  expect_all_refuse("prefix", {"1", "2"}, kQ, kK, kV, prefix_lm({3}));
+  expect_all_refuse("prefix", {"18", "17"}, kQ, kK, kV, prefix_lm({3, 18}));
+  expect_all_refuse("prefix", {"-1", "17"}, kQ, kK, kV, prefix_lm({-1, 3}));
+  expect_all_refuse("queries", {"3", "2"}, kQ, kK, kV, query_lengths({3, 3, 3}));
+  expect_all_refuse("queries", {"12", "11"}, kQ, kK, kV, query_lengths({3, 12}));
+}
+
+TEST(BadInput, Documents) {
+  expect_all_refuse("too few ids", {"16", "17"}, kQ, kK, kV, documents(std::vector<int>(16)));
+  expect_all_refuse("queries before", {"-1", "9", "16"}, kQ, kK, kV, documents(std::vector<int>(17)), {.q_offset = -1});
+  expect_all_refuse("queries after", {"7", "17", "16"}, kQ, kK, kV, documents(std::vector<int>(17)), {.q_offset = 7});
+  expect_all_refuse("offsets end early", {"12", "17"}, kQ, kK, kV, documents_at({0, 5, 12}));
+  expect_refused("no offsets", {"none"}, [] { documents_at(std::vector<int>{}); });
+  expect_refused("not from 0", {"2"}, [] { documents_at({2, 5}); });
+  expect_refused("equal", {"5 after 5"}, [] { documents_at({0, 5, 5, 9}); });
+  expect_refused("decreasing", {"4 after 5"}, [] { documents_at({0, 5, 4}); });
+  expect_refused("negative", {"-3"}, [] { documents_at({-3, 5}); });
+}
+
+TEST(BadInput, NumbersOfSparseMasks) {
+  expect_refused("stride", {"0"}, [] { strided_sparse(0); });
+  expect_refused("block", {"0", "1"}, [] { fixed_sparse(0, 1); });
+  expect_refused("summary", {"4", "5"}, [] { fixed_sparse(4, 5); });
+  expect_refused("summary", {"4", "-1"}, [] { fixed_sparse(4, -1); });
+  expect_refused("dilated", {"-1", "2"}, [] { dilated(-1, 2); });
+  expect_refused("dilated", {"1", "-2"}, [] { dilated(1, 2, -2); });
+  expect_refused("dilation", {"1", "0"}, [] { dilated(1, 0); });
+  expect_refused("global", {"-2"}, [] { global_tokens({3, -2}); });
+  const Tensor<bool, 2> map({3, 3});
+  expect_refused("block size", {"0", "4"}, [&] { block_sparse(map, 0, 4); });
+  expect_refused("block size", {"4", "-1"}, [&] { block_sparse(map, 4, -1); });
+  expect_all_refuse("map", {"(3, 3)", "(2, 6, 3, 5)"}, kQ, kK, kV, block_sparse(map, 4, 4));
+  expect_refused("parent after", {"parents[1]", "= 1"}, [] { tree({-1, 1}); });
+  expect_refused("parent far before", {"parents[0]", "-2"}, [] { tree({-2}); });
+  expect_all_refuse("tree", {"3", "11"}, kQ, kK, kV, tree({-1, 0, 1}));
+  expect_all_refuse("tree of more nodes than keys", {"11", "7"}, kQ, {2, 3, 7, 7}, {2, 3, 7, 19},
+                    tree(std::vector<int>(11, -1)));
+}
+
+TEST(BadInput, NumbersOfScores) {
+  expect_refused("temperature", {"0"}, [] { temperature({1, 0}); });
+  expect_refused("temperature", {"-1"}, [] { temperature({-1}); });
+  expect_refused("temperature", {"inf"}, [] { temperature({std::numeric_limits<double>::infinity()}); });
+  expect_refused("temperature", {"nan"}, [] { temperature({std::numeric_limits<double>::quiet_NaN()}); });
+  expect_refused("temperature", {"1e+300"}, [] { temperature({1e300}); });
+  expect_all_refuse("temperature", {"2", "6"}, kQ, kK, kV, temperature({1, 1}));
+  expect_refused("even columns", {"4"}, [] { relative_bias(Tensor<float, 2>({6, 4})); });
+  expect_all_refuse("table", {"(5, 7)", "(1, 1, 6, 7)"}, kQ, kK, kV, relative_bias(Tensor<float, 2>({5, 7})));
+  expect_all_refuse("table", {"(6, 31)", "(1, 1, 6, 32)"}, kQ, kK, kV,
+                    relative_bias(Tensor<float, 2>({6, 31}), T5Buckets()));
+  expect_refused("buckets", {"2", "128"}, [] { T5Buckets(2); });
+  expect_refused("odd buckets", {"33"}, [] { T5Buckets(33); });
+  expect_refused("distance", {"32", "8"}, [] { T5Buckets(32, 8); });
+}
+
 TEST(BadInput, InstructionSets) {
   for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512})
     if (!available(isa)) {

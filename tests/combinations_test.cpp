@@ -1,58 +1,9 @@
 // Every mod with every other, in both orders, and longer chains. So that this needs few instantiations, each mod is put
 // behind std::function; its predicate, score and hints stay its own.
-#include <functional>
-#include <memory>
-
 #include "support/sweep.h"
 
 namespace attn::test {
 namespace {
-
-using Keep = std::function<bool(const Position&)>;
-using CoverageOf = std::function<Coverage(const Tile&)>;
-using RangeOf = std::function<Range(const Tile&)>;
-
-struct ErasedMask {
-  std::function<MaskMod<Keep, CoverageOf, RangeOf>(const Problem&)> make;
-  MaskMod<Keep, CoverageOf, RangeOf> operator()(const Problem& problem) const { return make(problem); }
-};
-
-template <class T>
-struct ErasedScore {
-  struct Score {
-    std::function<T(T, const Position&)> score;
-    template <class X>
-    X operator()(X x, const Position& p) const {
-      return static_cast<X>(score(static_cast<T>(x), p));
-    }
-  };
-  std::function<ScoreMod<Score>(const Problem&)> make;
-  ScoreMod<Score> operator()(const Problem& problem) const { return make(problem); }
-};
-
-template <class M>
-auto erased_mask(const M& mod) {
-  return bind_mod(ErasedMask{[mod](const Problem& problem) {
-    // The bound mod may refer to `mod`, so both are kept together.
-    const auto kept = std::make_shared<const M>(mod);
-    const auto bound =
-        std::make_shared<decltype(attn::detail::bind(*kept, problem))>(attn::detail::bind(*kept, problem));
-    return mask_mod(Keep([kept, bound](const Position& p) { return bound->keep(p); }),
-                    CoverageOf([kept, bound](const Tile& t) { return bound->coverage(t); }),
-                    RangeOf([kept, bound](const Tile& t) { return bound->kv_range(t); }));
-  }});
-}
-
-template <class T, class M>
-auto erased_score(const M& mod) {
-  return bind_mod(ErasedScore<T>{[mod](const Problem& problem) {
-    const auto kept = std::make_shared<const M>(mod);
-    const auto bound =
-        std::make_shared<decltype(attn::detail::bind(*kept, problem))>(attn::detail::bind(*kept, problem));
-    return score_mod(
-        typename ErasedScore<T>::Score{[kept, bound](T x, const Position& p) { return bound->score(x, p); }});
-  }});
-}
 
 template <class T>
 struct Erased {
@@ -170,6 +121,27 @@ TEST(Combinations, DifferentModsGiveDifferentResults) {
   add("softcap 2", softcap(2));
   add("alibi", alibi({0.1, 0.2}));
   add("alibi exchanged", alibi({0.2, 0.1}));
+  add("prefix", prefix_lm({15, 15}));
+  add("prefix, one longer", prefix_lm({15, 20}));
+  add("query lengths", query_lengths({20, 19}));
+  add("documents", documents_at({0, 10, 20, 30}));
+  add("documents, other cut", documents_at({0, 10, 21, 30}));
+  add("strided", strided_sparse(4));
+  add("fixed", fixed_sparse(4, 1));
+  add("fixed, longer summary", fixed_sparse(4, 2));
+  add("dilated", dilated(4, 2));
+  add("dilated, both sides", dilated(4, 2, 4));
+  add("global", global_tokens({0, 12}));
+  add("window or global", any_of(sliding_window(4), global_tokens({0, 12})));
+  add("tree", tree(std::vector<Index>(20, -1)));
+  add("not causal", not_(causal()));
+  add("causal, far", all_of(causal(), not_(sliding_window(4))));
+  add("temperature", temperature({1, 2}));
+  add("temperature exchanged", temperature({2, 1}));
+  Tensor<float, 2> by_distance({1, 32});
+  for (Index i = 0; i < 32; ++i) by_distance(0, i) = 0.2f * static_cast<float>(i);
+  add("T5", relative_bias(by_distance, T5Buckets(32, 16)));
+  add("T5, one direction", relative_bias(by_distance, T5Buckets(32, 20, false)));
   add("bias, cap", bias(slope) | softcap(1));
   add("cap, bias", softcap(1) | bias(slope));
   add("causal, lengths", causal() | key_lengths({30, 29}));

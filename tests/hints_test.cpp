@@ -116,6 +116,41 @@ TEST(Hints, AgreeWithThePredicateInEveryBatchElementAndHead) {
   each_mod(Setting{s, {}, random}, [&](const auto& row) { expect_sound(s, {}, row); });
 }
 
+/// Larger problems, cut into small tiles.
+TEST(Hints, AgreeWithThePredicateOnTilesOfUpTo40By40) {
+  Random random(5);
+  for (Index q_len = 1; q_len <= 40; ++q_len)
+    for (Index kv_len = 1; kv_len <= 40; ++kv_len) {
+      const Sizes s{1, 1, 1, q_len, kv_len, 1, 1};
+      Numbers numbers;
+      if (random.chance(0.5)) numbers.q_offset = random.integer(-5, 45);
+      const Index height = random.integer(1, 16), width = random.integer(1, 16);
+      each_mod(Setting{s, numbers, random}, [&](const auto& row) {
+        if (!row.meaning.keep || ::testing::Test::HasFailure()) return;
+        const Index first = numbers.first_position(s);
+        attn::Problem problem;
+        problem.q_len = q_len;
+        problem.kv_len = kv_len;
+        problem.q_offset = first;
+        const auto bound = attn::detail::bind(row.mod, problem);
+        Kept kept(s, first, row.meaning, 0, 0);
+        for (Index i = 0; i < q_len; i += height) {
+          const Range rows{i, std::min(i + height, q_len)}, queries{first + rows.begin, first + rows.end};
+          const Range visited = bound.kv_range({0, 0, queries, {0, kv_len}});
+          const Range hull = kept.hull(rows, {0, kv_len});
+          const Tile all{0, 0, queries, {0, kv_len}};
+          ASSERT_TRUE(hull.empty() || intersect(hull, visited) == hull) << text(row.name, all);
+          for (Index j = 0; j < kv_len; j += width) {
+            const Tile tile{0, 0, queries, {j, std::min(j + width, kv_len)}};
+            const Index count = kept.count(rows, tile.kv), pairs = rows.size() * tile.kv.size();
+            const Coverage said = bound.coverage(tile);
+            ASSERT_TRUE(said == Coverage::some || count == (said == Coverage::all ? pairs : 0)) << text(row.name, tile);
+          }
+        }
+      });
+    }
+}
+
 TEST(Hints, OfCombinedMasksAgreeWithBoth) {
   Random random(3);
   for (Index offset : {-3, 0, 4}) {
@@ -155,6 +190,9 @@ TEST(Hints, OfNamedMasksAreExact) {
     expect_exact(s, numbers, neutral("full", attn::full())[0]);
     expect_exact(s, numbers, mask("causal", attn::causal(), [](const Pair& p) { return p.q >= p.kv; })[0]);
     for (const auto& row : window_rows(setting)) expect_exact(s, numbers, row);
+    MaskRows rows;
+    add_lengths(rows, setting);
+    for (const auto& row : rows) expect_exact(s, numbers, row);
     for (const auto& row : key_length_rows(setting)) expect_exact(s, numbers, row);
   });
 }

@@ -82,7 +82,8 @@ class FlashCall {
   Index tiles_per_task(Index workers) const {
     constexpr Index kTasksPerWorker = 64, kMost = 8;
     const Index wanted = std::clamp<Index>(query_tiles() / (kTasksPerWorker * workers), 1, kMost);
-    return wanted < tiles_.count() ? wanted : wanted / tiles_.count() * tiles_.count();
+    const Index per_head = std::max<Index>(tiles_.count(), 1);
+    return wanted < per_head ? wanted : wanted / per_head * per_head;  // short heads whole
   }
   Index tasks(Index workers) const {
     const Index per_task = tiles_per_task(workers);

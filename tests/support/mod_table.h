@@ -1,5 +1,5 @@
 // Every mod the tests know, each with its meaning written out by hand for the oracle. A new mod is one line in
-// mod_table(): its factory and what it means.
+// mod_table(), or in mask_table() where masks share a type: its factory and what it means.
 #pragma once
 
 #include <memory>
@@ -8,28 +8,10 @@
 #include <vector>
 
 #include "attn/mods.h"
+#include "mask_table.h"
 #include "oracle.h"
 
 namespace attn::test {
-
-/// What a row may build its mods for.
-struct Setting {
-  Sizes sizes;
-  Numbers numbers;
-  Random& random;
-};
-
-/// One mod object and what it means.
-template <class M>
-struct Row {
-  std::string name;
-  M mod;
-  Meaning meaning;
-};
-
-/// The variants of one factory: all of one type.
-template <class M>
-using Rows = std::vector<Row<M>>;
 
 template <class M>
 Rows<M> neutral(const char* name, const M& mod) {
@@ -206,6 +188,23 @@ inline Real lambda_distance_by_hand(Real x, const Pair& p) {
   return x - Real((p.q - p.kv) % 5) / 8 + Real(p.head) / 2 - Real(p.batch) / 4;
 }
 
+inline auto temperature_rows(const Setting& s) {
+  std::vector<double> t;
+  for (Index h = 0; h < s.sizes.heads; ++h) t.push_back(s.random.uniform(0.25, 4));
+  return score("temperature", attn::temperature(t),
+               [t](Real x, const Pair& p) { return x / Real(t[static_cast<std::size_t>(p.head)]); });
+}
+
+/// Distances up to 3 by themselves, farther ones together.
+inline auto relative_bias_rows(const Setting& s) {
+  attn::Tensor<float, 2> table({s.sizes.heads, 7});
+  for (Index i = 0; i < table.size(); ++i) table.data()[i] = static_cast<float>(s.random.uniform(-3, 3));
+  return score("relative_bias", attn::relative_bias(attn::Tensor(table)), [table](Real x, const Pair& p) {
+    const Index distance = p.kv - p.q;
+    return x + table(p.head, distance <= -3 ? 0 : distance >= 3 ? 6 : distance + 3);
+  });
+}
+
 /// The table: a tuple of Rows, one entry for each type of mod.
 inline auto mod_table(const Setting& s) {
   return std::tuple{
@@ -226,6 +225,8 @@ inline auto mod_table(const Setting& s) {
       bias_rows<4>(s),
       softcap_rows(),
       alibi_rows(s),
+      temperature_rows(s),
+      relative_bias_rows(s),
       mask("lambda parity", lambda_parity(), [](const Pair& p) { return ((p.q ^ p.kv) & 1) == 0; }),
       mask("lambda documents", lambda_documents(), [](const Pair& p) { return p.kv / 7 <= p.q / 7; }),
       mask("lambda sink", lambda_sink(), [](const Pair& p) { return p.kv <= 2 || (p.q >= p.kv && p.q < p.kv + 20); }),
@@ -244,12 +245,14 @@ void each_mod(const Setting& s, Visit visit) {
         }());
       },
       mod_table(s));
+  for (const auto& row : mask_table(s)) visit(row);
 }
 
 /// Calls `visit(row)` for one variant of every entry, drawn at random.
 template <class Visit>
 void each_kind(const Setting& s, Visit visit) {
   std::apply([&](const auto&... rows) { (..., visit(s.random.pick(rows))); }, mod_table(s));
+  for (const auto& row : mask_table(s)) visit(row);
 }
 
 /// First `a`, then `b`, as `a | b` means it.

@@ -27,13 +27,14 @@ template <class T>
 class BroadcastTensor {
  public:
   /// Dimensions are aligned from the right with (batch, heads, q_len, kv_len); each must have that size or 1.
-  PairTensor<T> over(const Problem& problem, const char* mod) const {
+  PairTensor<T> over(const Problem& problem, const char* mod,
+                     const char* dims = "(batch, heads, q_len, kv_len)") const {
     const Index want[4] = {problem.batch, problem.heads, problem.q_len, problem.kv_len};
     Index stride[4];
     for (int i = 0; i < 4; ++i) {
       require(shape_[i] == want[i] || shape_[i] == 1, mod, ": the tensor has shape ",
               std::span<const Index>(shape_).last(rank_), ", which does not broadcast to ",
-              std::span<const Index>(want), " (batch, heads, q_len, kv_len)");
+              std::span<const Index>(want), " as ", dims);
       stride[i] = shape_[i] == 1 ? 0 : stride_[i];
     }
     return {data_, stride[0], stride[1], stride[2], stride[3], problem.q_offset};
@@ -48,6 +49,9 @@ class BroadcastTensor {
       stride_[4 - Rank + i] = view.stride(i);
     }
   }
+
+  /// The size of the last dimension.
+  Index columns() const { return shape_[3]; }
 
  private:
   const T* data_;

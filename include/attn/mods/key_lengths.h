@@ -1,12 +1,10 @@
 // Layer 2: key_lengths(), padding at the end of each batch element's keys.
 #pragma once
 
-#include <concepts>
 #include <initializer_list>
-#include <span>
 #include <vector>
 
-#include "attn/detail/check.h"
+#include "attn/detail/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {
@@ -20,11 +18,7 @@ namespace attn {
 /// 0..kv_len.
 inline auto key_lengths(std::vector<Index> lengths) {
   return bind_mod([lengths = std::move(lengths)](const Problem& problem) {
-    const Index given = static_cast<Index>(lengths.size());
-    detail::require(given == problem.batch, "key_lengths has ", given, " lengths for a batch of ", problem.batch);
-    for (std::size_t b = 0; b < lengths.size(); ++b)
-      detail::require(lengths[b] >= 0 && lengths[b] <= problem.kv_len, "key_lengths[", b, "] = ", lengths[b],
-                      " is outside 0..", problem.kv_len, " (kv_len)");
+    detail::check_lengths(lengths, problem, problem.kv_len, "key_lengths", "kv_len");
     const Index* length = lengths.data();
     return mask_mod([length](const Position& p) { return p.kv < length[p.batch]; },
                     [length](const Tile& t) {
@@ -38,12 +32,9 @@ inline auto key_lengths(std::vector<Index> lengths) {
 }
 
 /// The same from any range of integers, e.g. std::vector<int> or Eigen::VectorXi.
-template <class Lengths>
-requires requires(const Lengths& l) { requires std::integral<std::remove_cvref_t<decltype(*l.begin())>>; }
+template <detail::Integers Lengths>
 auto key_lengths(const Lengths& lengths) {
-  std::vector<Index> copy;
-  for (const auto& length : lengths) copy.push_back(static_cast<Index>(length));
-  return key_lengths(std::move(copy));
+  return key_lengths(detail::as_indices(lengths));
 }
 
 inline auto key_lengths(std::initializer_list<Index> lengths) { return key_lengths(std::vector<Index>(lengths)); }

@@ -1,9 +1,10 @@
 // Layer 2: sliding_window(), each query sees the keys around it.
 #pragma once
 
-#include <limits>
+#include <algorithm>
 
 #include "attn/detail/check.h"
+#include "attn/detail/distance.h"
 #include "attn/mod.h"
 
 namespace attn {
@@ -20,16 +21,12 @@ namespace attn {
 /// @throws std::invalid_argument for a negative side.
 inline auto sliding_window(Index left, Index right = 0) {
   detail::require(left >= 0 && right >= 0, "sliding_window(", left, ", ", right, "): neither side may be negative");
-  constexpr Index kUnbounded =
-      std::numeric_limits<Index>::max() / 4;  // longer than any sequence, short enough for sums not to overflow
-  left = std::min(left, kUnbounded);
-  right = std::min(right, kUnbounded);
+  left = std::min(left, detail::kUnbounded);
+  right = std::min(right, detail::kUnbounded);
   return mask_mod([left, right](const Position& p) { return bool((p.q - p.kv <= left) & (p.kv - p.q <= right)); },
                   [left, right](const Tile& t) {
-                    const Index lowest = t.kv.begin - (t.q.end - 1),
-                                highest = t.kv.end - 1 - t.q.begin;  // of kv - q in the tile
-                    if (highest < -left || lowest > right) return Coverage::none;
-                    return lowest >= -left && highest <= right ? Coverage::all : Coverage::some;
+                    const Range all = detail::distances(t), seen = intersect(all, {-right, left + 1});
+                    return seen.empty() ? Coverage::none : seen == all ? Coverage::all : Coverage::some;
                   },
                   [left, right](const Tile& t) {
                     return Range{t.q.begin - left, t.q.end + right};

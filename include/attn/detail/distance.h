@@ -1,0 +1,29 @@
+// Layer 2: how far queries lie behind keys, for the hints of masks that go by distance.
+#pragma once
+
+#include <limits>
+
+#include "attn/types.h"
+
+namespace attn::detail {
+
+/// Longer than any sequence, short enough for sums of it not to overflow.
+constexpr Index kUnbounded = std::numeric_limits<Index>::max() / 4;
+
+/// steps * step, or kUnbounded if that is less.
+constexpr Index reach(Index steps, Index step) {
+  Index product = 0;
+  return __builtin_mul_overflow(steps, step, &product) || product > kUnbounded ? kUnbounded : product;
+}
+
+/// q - kv of all pairs of a tile.
+constexpr Range distances(const Tile& t) { return {t.q.begin - (t.kv.end - 1), t.q.end - t.kv.begin}; }
+
+/// Is a multiple of `step` in the range?
+constexpr bool has_multiple(Range range, Index step) {
+  if (range.empty()) return false;
+  const Index last = range.end - 1, rest = last % step;
+  return last - (rest < 0 ? rest + step : rest) >= range.begin;
+}
+
+}  // namespace attn::detail

@@ -1,0 +1,63 @@
+// Layer 2: block_sparse(), a mask given as a map of blocks.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "attn/detail/broadcast.h"
+#include "attn/mod.h"
+
+namespace attn {
+
+/// Keeps the pairs whose block is true in `map`: query row / block_q by key / block_kv. The map holds bool, is anything
+/// attn::view takes, of rank 2 to 4, aligned from the right with (batch, heads, blocks of queries, blocks of keys); a size
+/// of 1 is broadcast. The last blocks may reach past the end. Rows are counted from the first query of the call.
+///
+///     map {1 0; 1 1}, blocks of 2:  1 1 0 0
+///                                   1 1 0 0
+///                                   1 1 1 1
+///
+/// Blocks that are multiples of 64 keys and 48 queries cost what their pairs cost. A temporary is kept alive in the mod;
+/// any other tensor is only viewed and must outlive it.
+/// @throws std::invalid_argument for a block size below 1; in the call, if the map does not fit.
+template <class X>
+auto block_sparse(X&& map, Index block_q, Index block_kv) {
+  detail::require(block_q > 0 && block_kv > 0, "block_sparse: blocks of ", block_q, " queries x ", block_kv,
+                  " keys; both must be positive");
+  auto held = detail::broadcast_tensor(std::forward<X>(map));
+  static_assert(std::is_same_v<decltype(held), detail::BroadcastTensor<bool>>,
+                "attn::block_sparse: the map must hold bool (true = keep)");
+  return bind_mod([held = std::move(held), block_q, block_kv](const Problem& problem) {
+    Problem blocks = problem;
+    blocks.q_len = (problem.q_len + block_q - 1) / block_q;
+    blocks.kv_len = (problem.kv_len + block_kv - 1) / block_kv;
+    blocks.q_offset = 0;
+    const auto kept = [t = held.over(blocks, "block_sparse", "(batch, heads, blocks of queries, blocks of keys)"),
+                       block_q, block_kv, first = problem.q_offset](Index batch, Index head, Index q, Index kv) {
+      return t(Position{batch, head, (q - first) / block_q, kv / block_kv});
+    };
+    return mask_mod([kept](const Position& p) { return bool(kept(p.batch, p.head, p.q, p.kv)); },
+                    [kept, block_q, block_kv, first = problem.q_offset](const Tile& t) {
+                      bool any = false, all = true;
+                      for (Index q = t.q.begin; q < t.q.end; q += block_q - (q - first) % block_q)
+                        for (Index kv = t.kv.begin; kv < t.kv.end; kv += block_kv - kv % block_kv) {
+                          const bool k = kept(t.batch, t.head, q, kv);
+                          any |= k;
+                          all &= k;
+                        }
+                      return all ? Coverage::all : any ? Coverage::some : Coverage::none;
+                    },
+                    [kept, block_q, block_kv, first = problem.q_offset](const Tile& t) {
+                      Range hull{t.kv.end, t.kv.begin};
+                      for (Index q = t.q.begin; q < t.q.end; q += block_q - (q - first) % block_q)
+                        for (Index kv = t.kv.begin; kv < t.kv.end; kv += block_kv - kv % block_kv)
+                          if (kept(t.batch, t.head, q, kv)) {
+                            hull.begin = std::min(hull.begin, kv);
+                            hull.end = std::max(hull.end, kv + block_kv - kv % block_kv);
+                          }
+                      return hull;
+                    });
+  });
+}
+
+}  // namespace attn

@@ -1,0 +1,39 @@
+// Layer 2: dilated(), a window with gaps.
+#pragma once
+
+#include "attn/detail/check.h"
+#include "attn/detail/distance.h"
+#include "attn/mod.h"
+
+namespace attn {
+
+/// Keeps the query's own key, and at distances dilation, 2 * dilation, … `left` keys before it and `right` keys after
+/// it (Beltagy et al. 2020, section 3.1). dilated(left, 1, right) is sliding_window(left, right).
+///
+///     left 1, dilation 2, right 0    left 1, dilation 2, right 1
+///             1 0 0 0                        1 0 1 0
+///             0 1 0 0                        0 1 0 1
+///             1 0 1 0                        1 0 1 0
+///             0 1 0 1                        0 1 0 1
+///
+/// @throws std::invalid_argument for a negative side or a dilation below 1.
+inline auto dilated(Index left, Index dilation, Index right = 0) {
+  detail::require(left >= 0 && right >= 0 && dilation > 0, "dilated(", left, ", ", dilation, ", ", right,
+                  "): neither side may be negative, and the dilation must be positive");
+  const Index before = detail::reach(left, dilation), after = detail::reach(right, dilation);
+  return mask_mod(
+      [=](const Position& p) {
+        const Index distance = p.q - p.kv;
+        return bool((distance <= before) & (distance >= -after) & (distance % dilation == 0));
+      },
+      [=](const Tile& t) {
+        const Range all = detail::distances(t), seen = intersect(all, {-after, before + 1});
+        if (!detail::has_multiple(seen, dilation)) return Coverage::none;
+        return seen == all && (dilation == 1 || all.size() == 1) ? Coverage::all : Coverage::some;
+      },
+      [=](const Tile& t) {
+        return Range{t.q.begin - before, t.q.end + after};
+      });
+}
+
+}  // namespace attn

@@ -1,0 +1,116 @@
+// Layer 2: documents(), several texts packed into one row of tokens that do not see each other.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/lengths.h"
+#include "attn/mod.h"
+
+namespace attn {
+
+namespace detail {
+
+/// What the predicate and the hints of documents() look up.
+struct DocumentTable {
+  std::vector<Index> ids;      ///< of each position
+  std::vector<Index> run_end;  ///< where the run of equal ids ends that the position is in
+  std::vector<Range> span;     ///< from the first to the last position of its document
+
+  explicit DocumentTable(std::vector<Index> id_of_each)
+      : ids(std::move(id_of_each)), run_end(ids.size()), span(ids.size()) {
+    const Index n = static_cast<Index>(ids.size());
+    std::unordered_map<Index, Range> spans;
+    for (Index i = 0; i < n; ++i) spans.try_emplace(id(i), Range{i, i}).first->second.end = i + 1;
+    for (Index i = n; i-- > 0;) {
+      run_end[at(i)] = i + 1 < n && id(i + 1) == id(i) ? run_end[at(i + 1)] : i + 1;
+      span[at(i)] = spans[id(i)];
+    }
+  }
+
+  /// From the first to the last position of all documents that these positions belong to, run by run.
+  Range span_of(Range positions) const {
+    Range all{span[at(positions.begin)]};
+    for (Index i = run_end[at(positions.begin)]; i < positions.end; i = run_end[at(i)]) {
+      all.begin = std::min(all.begin, span[at(i)].begin);
+      all.end = std::max(all.end, span[at(i)].end);
+    }
+    return all;
+  }
+  bool is_one_document(Range positions) const { return run_end[at(positions.begin)] >= positions.end; }
+  Index id(Index i) const { return ids[at(i)]; }
+
+ private:
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+};
+
+}  // namespace detail
+
+/// Keeps pairs of the same document: `ids` has the document of each position, 0 .. kv_len - 1, the same for every batch
+/// element. With causal(), each document is causal by itself. Documents that lie in one piece cost what they would cost
+/// in calls of their own; ids may come in any order.
+///
+///     ids {0, 0, 1, 1, 1}:  1 1 0 0 0
+///                           1 1 0 0 0
+///                           0 0 1 1 1
+///                           0 0 1 1 1
+///                           0 0 1 1 1
+///
+/// @throws std::invalid_argument in the call, if there is not one id per key, or a query has a position outside
+/// 0..kv_len - 1.
+inline auto documents(std::vector<Index> ids) {
+  return bind_mod([table = detail::DocumentTable(std::move(ids))](const Problem& problem) {
+    detail::require(static_cast<Index>(table.ids.size()) == problem.kv_len, "documents has ", table.ids.size(),
+                    " ids for ", problem.kv_len, " keys");
+    detail::require(problem.q_len == 0 || (problem.q_offset >= 0 && problem.q_offset + problem.q_len <= problem.kv_len),
+                    "documents: queries have the positions ", problem.q_offset, "..",
+                    problem.q_offset + problem.q_len - 1, ", ids those in 0..", problem.kv_len - 1);
+    return mask_mod([id = table.ids.data()](const Position& p) { return id[p.q] == id[p.kv]; },
+                    [&table](const Tile& t) {
+                      const Range seen = intersect(table.span_of(t.q), t.kv);
+                      if (seen.empty()) return Coverage::none;
+                      return table.is_one_document(t.q) && table.is_one_document(t.kv) &&
+                                     table.id(t.q.begin) == table.id(t.kv.begin)
+                                 ? Coverage::all
+                                 : Coverage::some;
+                    },
+                    [&table](const Tile& t) { return table.span_of(t.q); });
+  });
+}
+
+template <detail::Integers Ids>
+auto documents(const Ids& ids) {
+  return documents(detail::as_indices(ids));
+}
+
+inline auto documents(std::initializer_list<Index> ids) { return documents(std::vector<Index>(ids)); }
+
+/// The same for documents that lie one behind the other, from where each begins: document i has the positions
+/// offsets[i] .. offsets[i + 1] - 1, and the last offset is kv_len (the "cu_seqlens" of variable-length batches).
+///
+///     documents_at({0, 2, 5}) is documents({0, 0, 1, 1, 1})
+///
+/// @throws std::invalid_argument unless the offsets begin with 0 and increase; in the call, as documents() does.
+template <detail::Integers Offsets>
+auto documents_at(const Offsets& offsets) {
+  const std::vector<Index> at = detail::as_indices(offsets);
+  detail::require(!at.empty() && at[0] == 0, "documents_at: the first offset must be 0, ",
+                  at.empty() ? detail::Piece("there is none") : detail::Piece("it is "),
+                  at.empty() ? detail::Piece("") : detail::Piece(at[0]));
+  std::vector<Index> ids;
+  for (std::size_t i = 1; i < at.size(); ++i) {
+    detail::require(at[i] > at[i - 1], "documents_at: offsets must increase, offset ", i, " is ", at[i], " after ",
+                    at[i - 1]);
+    ids.insert(ids.end(), static_cast<std::size_t>(at[i] - at[i - 1]), static_cast<Index>(i - 1));
+  }
+  return documents(std::move(ids));
+}
+
+inline auto documents_at(std::initializer_list<Index> offsets) {
+  return documents_at<std::initializer_list<Index>>(offsets);
+}
+
+}  // namespace attn

@@ -1,0 +1,117 @@
+// Layer 2: any_of(), all_of() and not_(), masks made of masks.
+#pragma once
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "attn/mod.h"
+
+namespace attn {
+
+namespace detail {
+
+/// Masks ready for a call, made one: `Combine` says how predicates, coverages and ranges of keys come together.
+template <class Combine, class... M>
+auto combined_mask(M... masks) {
+  static_assert(sizeof...(M) > 0, "attn::any_of, all_of: give at least one mask");
+  static_assert((AnyMod<M> && ...),
+                "attn::any_of, all_of, not_: the arguments must be masks; wrap a lambda in "
+                "attn::mask_mod(...)");
+  return bind_mod([masks = std::tuple<M...>(std::move(masks)...)](const Problem& problem) {
+    const auto bound = std::apply([&](const auto&... m) { return std::tuple(bind(m, problem)...); }, masks);
+    std::apply(
+        [](const auto&... m) {
+          static_assert(
+              !(std::remove_cvref_t<decltype(m)>::kHasScores || ...),
+              "attn::any_of, all_of, not_: a change of scores cannot be combined like a mask; put it beside them "
+              "with |");
+        },
+        bound);
+    return mask_mod(
+        [bound](const Position& p) {
+          return std::apply([&](const auto&... m) { return Combine::keep(m.keep(p)...); }, bound);
+        },
+        [bound](const Tile& t) {
+          return std::apply([&](const auto&... m) { return Combine::coverage(m.coverage(t)...); }, bound);
+        },
+        [bound](const Tile& t) {
+          return std::apply([&](const auto&... m) { return Combine::kv_range(t.kv, m.kv_range(t)...); }, bound);
+        });
+  });
+}
+
+struct Any {
+  template <class... Kept>
+  static bool keep(Kept... kept) {
+    return bool((kept | ...));  // all are asked: a loop over pairs has no branch then
+  }
+  template <class... C>
+  static Coverage coverage(C... c) {
+    return std::max({c...});
+  }
+  template <class... R>
+  static Range kv_range(Range, R... ranges) {
+    Range hull{};
+    for (const Range& r : {ranges...}) {
+      if (r.empty()) continue;
+      hull = hull.empty() ? r : Range{std::min(hull.begin, r.begin), std::max(hull.end, r.end)};
+    }
+    return hull;
+  }
+};
+
+struct All {
+  template <class... Kept>
+  static bool keep(Kept... kept) {
+    return bool((kept & ...));
+  }
+  template <class... C>
+  static Coverage coverage(C... c) {
+    return std::min({c...});
+  }
+  template <class... R>
+  static Range kv_range(Range all, R... ranges) {
+    ((all = intersect(all, ranges)), ...);
+    return all;
+  }
+};
+
+struct Not {
+  static bool keep(bool kept) { return !kept; }
+  static Coverage coverage(Coverage c) {
+    return c == Coverage::all ? Coverage::none : c == Coverage::none ? Coverage::all : Coverage::some;
+  }
+  static Range kv_range(Range all, Range) { return all; }
+};
+
+}  // namespace detail
+
+/// Keeps the pairs that at least one of the masks keeps: their union. (Masks beside each other with | intersect.)
+///
+///     any_of(sliding_window(1), global_tokens({0})):  1 1 1 1
+///                                                     1 1 0 0
+///                                                     1 1 1 0
+///                                                     1 0 1 1
+template <class... M>
+auto any_of(M... masks) {
+  return detail::combined_mask<detail::Any>(std::move(masks)...);
+}
+
+/// Keeps the pairs that all of the masks keep, as `a | b` does, in one mask: any_of(all_of(a, b), c).
+template <class... M>
+auto all_of(M... masks) {
+  return detail::combined_mask<detail::All>(std::move(masks)...);
+}
+
+/// Keeps the pairs that the mask drops.
+///
+///     not_(causal()):  0 1 1
+///                      0 0 1
+///                      0 0 0
+template <class M>
+auto not_(M mask) {
+  return detail::combined_mask<detail::Not>(std::move(mask));
+}
+
+}  // namespace attn

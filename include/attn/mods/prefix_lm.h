@@ -1,0 +1,45 @@
+// Layer 2: prefix_lm(), a prefix that all see, causal after it.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <vector>
+
+#include "attn/detail/lengths.h"
+#include "attn/mod.h"
+
+namespace attn {
+
+/// Keeps keys 0 .. lengths[batch] - 1, the prefix, for every query, and of the others those at or before the query
+/// (Raffel et al. 2020, section 3.2.1). One length per batch element, 0 included.
+///
+///     lengths {2}:  1 1 0 0
+///                   1 1 0 0
+///                   1 1 1 0
+///                   1 1 1 1
+///
+/// @throws std::invalid_argument in the call, if there is not one length per batch element or a length is outside
+/// 0..kv_len.
+inline auto prefix_lm(std::vector<Index> lengths) {
+  return bind_mod([lengths = std::move(lengths)](const Problem& problem) {
+    detail::check_lengths(lengths, problem, problem.kv_len, "prefix_lm", "kv_len");
+    const Index* length = lengths.data();
+    return mask_mod([length](const Position& p) { return p.kv < std::max(length[p.batch], p.q + 1); },
+                    [length](const Tile& t) {
+                      if (t.kv.begin >= std::max(length[t.batch], t.q.end)) return Coverage::none;
+                      return t.kv.end <= std::max(length[t.batch], t.q.begin + 1) ? Coverage::all : Coverage::some;
+                    },
+                    [length](const Tile& t) {
+                      return Range{t.kv.begin, std::max(length[t.batch], t.q.end)};
+                    });
+  });
+}
+
+template <detail::Integers Lengths>
+auto prefix_lm(const Lengths& lengths) {
+  return prefix_lm(detail::as_indices(lengths));
+}
+
+inline auto prefix_lm(std::initializer_list<Index> lengths) { return prefix_lm(std::vector<Index>(lengths)); }
+
+}  // namespace attn

@@ -1,0 +1,43 @@
+// Layer 2: query_lengths(), padding at the end of each batch element's queries.
+#pragma once
+
+#include <initializer_list>
+#include <vector>
+
+#include "attn/detail/lengths.h"
+#include "attn/mod.h"
+
+namespace attn {
+
+/// Keeps the query rows 0 .. lengths[batch] - 1; the rest is padding, whose output is 0 and log-sum-exp -inf. Rows are
+/// counted from the first query of the call, whatever its position.
+///
+///     lengths {2}:  1 1 1
+///                   1 1 1
+///                   0 0 0
+///
+/// @throws std::invalid_argument in the call, if there is not one length per batch element or a length is outside
+/// 0..q_len.
+inline auto query_lengths(std::vector<Index> lengths) {
+  return bind_mod([lengths = std::move(lengths)](const Problem& problem) {
+    detail::check_lengths(lengths, problem, problem.q_len, "query_lengths", "q_len");
+    const auto end = [length = lengths.data(), first = problem.q_offset](Index batch) { return first + length[batch]; };
+    return mask_mod([end](const Position& p) { return p.q < end(p.batch); },
+                    [end](const Tile& t) {
+                      if (t.q.begin >= end(t.batch)) return Coverage::none;
+                      return t.q.end <= end(t.batch) ? Coverage::all : Coverage::some;
+                    },
+                    [end](const Tile& t) {
+                      return Range{t.kv.begin, t.q.begin < end(t.batch) ? t.kv.end : t.kv.begin};
+                    });
+  });
+}
+
+template <detail::Integers Lengths>
+auto query_lengths(const Lengths& lengths) {
+  return query_lengths(detail::as_indices(lengths));
+}
+
+inline auto query_lengths(std::initializer_list<Index> lengths) { return query_lengths(std::vector<Index>(lengths)); }
+
+}  // namespace attn

@@ -1,0 +1,103 @@
+// Layer 2: relative_bias(), a learned number for each head and distance, and the distance buckets of T5.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/broadcast.h"
+#include "attn/mod.h"
+
+namespace attn {
+
+/// Buckets for the distances -most..most, one each; what is farther falls into the last (Shaw et al. 2018, section 3.2).
+struct ClippedDistance {
+  Index most;
+
+  Index buckets() const { return 2 * most + 1; }
+  /// The bucket of a key that lies `distance` = kv - q after its query.
+  Index operator()(Index distance) const { return std::clamp(distance, -most, most) + most; }
+};
+
+/// The buckets of T5 (Raffel et al. 2020, section 2.1): half of them one distance wide, the others wider and wider up to
+/// `max_distance`. Bidirectional, the upper half of the buckets is for keys after the query; otherwise those share bucket
+/// 0 with the query's own.
+class T5Buckets {
+ public:
+  /// @throws std::invalid_argument unless there are at least 2 buckets for each direction, and max_distance reaches past
+  /// those one distance wide.
+  explicit T5Buckets(Index buckets = 32, Index max_distance = 128, bool bidirectional = true)
+      : buckets_(buckets), bidirectional_(bidirectional) {
+    const Index each = bidirectional ? buckets / 2 : buckets, exact = each / 2;
+    detail::require(exact > 0 && max_distance > exact && (!bidirectional || buckets % 2 == 0), "T5Buckets(", buckets,
+                    ", ", max_distance,
+                    "): too few buckets, an odd number of them for two directions, or a distance of at most ", exact);
+    const auto octaves = [&](Index d) { return std::log2(static_cast<double>(d) / static_cast<double>(exact)); };
+    for (Index d = 0; d < exact; ++d) of_distance_.push_back(d);
+    for (Index d = exact; d <= max_distance; ++d) {
+      const double share = octaves(d) / octaves(max_distance);
+      of_distance_.push_back(std::min(exact + static_cast<Index>(share * static_cast<double>(each - exact)), each - 1));
+    }
+  }
+
+  Index buckets() const { return buckets_; }
+  /// The bucket of a key that lies `distance` = kv - q after its query.
+  Index operator()(Index distance) const {
+    const Index last = static_cast<Index>(of_distance_.size()) - 1;
+    const Index away = bidirectional_ ? std::abs(distance) : std::max<Index>(-distance, 0);
+    const Index bucket = of_distance_[static_cast<std::size_t>(std::min(away, last))];
+    return bidirectional_ && distance > 0 ? bucket + buckets_ / 2 : bucket;
+  }
+
+ private:
+  Index buckets_;
+  bool bidirectional_;
+  std::vector<Index> of_distance_;
+};
+
+namespace detail {
+
+template <class T, class Buckets>
+auto bias_by_distance(BroadcastTensor<T> held, Buckets buckets) {
+  return bind_mod([held = std::move(held), buckets = std::move(buckets)](const Problem& problem) {
+    Problem sizes = problem;
+    sizes.batch = sizes.heads = 1;
+    sizes.q_len = problem.heads;
+    sizes.kv_len = buckets.buckets();
+    sizes.q_offset = 0;
+    const auto table = held.over(sizes, "relative_bias", "(1, 1, heads, buckets)");
+    return score_mod([table, &buckets](auto x, const Position& p) {
+      return x + static_cast<decltype(x)>(table(Position{0, 0, p.head, buckets(p.kv - p.q)}));
+    });
+  });
+}
+
+}  // namespace detail
+
+/// x -> x + table(head, buckets(kv - q)). Not multiplied by scale. The table is anything attn::view takes, of rank 1
+/// (buckets) or 2 (heads, buckets), a size of 1 is broadcast; without `buckets`, it has a number for each of the distances
+/// -most..most, what is farther counting as `most`.
+///
+///     attn::relative_bias(table, attn::T5Buckets(32, 128))
+///
+/// `buckets` is ClippedDistance, T5Buckets or one like them, with `Index buckets() const` and `Index operator()(Index
+/// distance) const`. A temporary is kept alive in the mod; any other tensor is only viewed and must outlive it.
+/// @throws std::invalid_argument in the call, if the table does not fit.
+template <class X, class Buckets>
+auto relative_bias(X&& table, Buckets buckets) {
+  return detail::bias_by_distance(detail::broadcast_tensor(std::forward<X>(table)), std::move(buckets));
+}
+
+template <class X>
+auto relative_bias(X&& table) {
+  auto held = detail::broadcast_tensor(std::forward<X>(table));
+  const Index columns = held.columns();
+  detail::require(columns % 2 == 1,
+                  "relative_bias: a table of the distances -most..most has an odd number of columns, "
+                  "this one has ",
+                  columns);
+  return detail::bias_by_distance(std::move(held), ClippedDistance{columns / 2});
+}
+
+}  // namespace attn

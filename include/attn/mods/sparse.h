@@ -1,0 +1,75 @@
+// Layer 2: strided_sparse() and fixed_sparse(), the two factorised patterns of Child et al. 2019.
+#pragma once
+
+#include "attn/detail/check.h"
+#include "attn/detail/distance.h"
+#include "attn/mod.h"
+
+namespace attn {
+
+/// Keeps the `stride` keys before the query, its own, and of all earlier ones those at a multiple of `stride` from it
+/// (Child et al. 2019, section 4.3, "strided", both heads in one). Causal. About q_len * (stride + kv_len / stride) pairs.
+///
+///     stride 2:  1 0 0 0 0
+///                1 1 0 0 0
+///                1 1 1 0 0
+///                0 1 1 1 0
+///                1 0 1 1 1
+///
+/// The far keys lie apart, so that a tile rarely is without one: strided_attention() groups them first.
+/// @throws std::invalid_argument for a stride below 1.
+inline auto strided_sparse(Index stride) {
+  detail::require(stride > 0, "strided_sparse(", stride, "): the stride must be positive");
+  return mask_mod(
+      [stride](const Position& p) {
+        const Index distance = p.q - p.kv;
+        return bool((distance >= 0) & ((distance <= stride) | (distance % stride == 0)));
+      },
+      [stride](const Tile& t) {
+        const Range all = detail::distances(t), past = intersect(all, {0, detail::kUnbounded});
+        if (past.empty()) return Coverage::none;
+        if (past.begin > stride && !detail::has_multiple(past, stride)) return Coverage::none;
+        const bool near = past.end <= stride + 1, single = past.size() == 1;
+        return past == all && (near || single || stride == 1) ? Coverage::all : Coverage::some;
+      },
+      [](const Tile& t) {
+        return Range{t.kv.begin, t.q.end};
+      });
+}
+
+/// Keeps the keys at or before the query in its own block of `block` positions, and the last `summary` keys of all earlier
+/// blocks (Child et al. 2019, section 4.3, "fixed", both heads in one). Causal.
+///
+///     block 3, summary 1:  1 0 0 0 0
+///                          1 1 0 0 0
+///                          1 1 1 0 0
+///                          0 0 1 1 0
+///                          0 0 1 1 1
+///
+/// @throws std::invalid_argument unless 0 <= summary <= block and block >= 1.
+inline auto fixed_sparse(Index block, Index summary) {
+  detail::require(block > 0 && summary >= 0 && summary <= block, "fixed_sparse(", block, ", ", summary,
+                  "): the block must be positive and hold the summary");
+  const Index first = block - summary;  // of a block's keys that all later ones see
+  return mask_mod(
+      [block, first](const Position& p) {
+        return bool((p.kv <= p.q) & ((p.kv % block >= first) | (p.kv / block == p.q / block)));
+      },
+      [block, first](const Tile& t) {
+        const Index last = t.kv.end - 1;
+        if (t.kv.begin >= t.q.end) return Coverage::none;
+        const bool one_block = t.kv.begin / block == last / block;
+        const bool summaries = one_block && t.kv.begin % block >= first;
+        const bool own =
+            one_block && t.q.begin >= 0 && t.q.begin / block == last / block && (t.q.end - 1) / block == last / block;
+        if (last <= t.q.begin && (summaries || own || first == 0)) return Coverage::all;
+        // No summary, and no query in the block of the keys or between them.
+        const bool no_summary = one_block && last % block < first;
+        return no_summary && t.q.begin / block > last / block ? Coverage::none : Coverage::some;
+      },
+      [](const Tile& t) {
+        return Range{t.kv.begin, t.q.end};
+      });
+}
+
+}  // namespace attn

@@ -1,0 +1,31 @@
+// Layer 2: temperature(), a softness for each head.
+#pragma once
+
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/check.h"
+#include "attn/mod.h"
+
+namespace attn {
+
+/// x -> x / temperatures[head]: above 1 the weights spread, below 1 they gather on few keys (Hinton et al. 2015, eq. 1).
+/// One temperature per query head.
+/// @throws std::invalid_argument unless all are positive and finite, in float too; in the call, if there is not one per
+/// head.
+inline auto temperature(std::vector<double> temperatures) {
+  for (std::size_t h = 0; h < temperatures.size(); ++h) {
+    const float inverse = static_cast<float>(1 / temperatures[h]);
+    detail::require(temperatures[h] > 0 && inverse > 0 && inverse < std::numeric_limits<float>::infinity(),
+                    "temperature[", h, "] = ", temperatures[h], " must be positive and finite, in float too");
+  }
+  return bind_mod([temperatures = std::move(temperatures)](const Problem& problem) {
+    const Index given = static_cast<Index>(temperatures.size());
+    detail::require(given == problem.heads, "temperature has ", given, " values for ", problem.heads, " heads");
+    return score_mod(
+        [t = temperatures.data()](auto x, const Position& p) { return x / static_cast<decltype(x)>(t[p.head]); });
+  });
+}
+
+}  // namespace attn

@@ -1,0 +1,82 @@
+// Layer 2: tree(), drafts that share their beginnings, for speculative decoding.
+#pragma once
+
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/lengths.h"
+#include "attn/mod.h"
+
+namespace attn {
+
+namespace detail {
+
+/// When a walk of the tree, children in order, enters each node and leaves it behind: a node's descendants are those that
+/// are entered in between.
+struct TreeWalk {
+  std::vector<Index> enter, leave;
+
+  explicit TreeWalk(const std::vector<Index>& parents) : enter(parents.size()), leave(parents.size()) {
+    const std::size_t n = parents.size();
+    // Sizes of subtrees, children before parents; then places, parents before children.
+    std::vector<Index> size(n, 1), next(n + 1, 0);
+    for (std::size_t i = n; i-- > 0;)
+      if (parents[i] >= 0) size[static_cast<std::size_t>(parents[i])] += size[i];
+    for (std::size_t i = 0; i < n; ++i) {
+      Index& place = next[parents[i] < 0 ? n : static_cast<std::size_t>(parents[i])];
+      enter[i] = place;
+      leave[i] = place + size[i];
+      place = leave[i];
+      next[i] = enter[i] + 1;
+    }
+  }
+};
+
+}  // namespace detail
+
+/// The queries are the nodes of a tree of drafted tokens, the last keys of the call the same nodes, and all keys before
+/// them a context that every node sees. A node sees itself and its ancestors (Miao et al. 2024, "tree attention").
+/// parents[i] is the node before node i, or -1 for a node that follows the context directly.
+///
+///     context of 2, parents {-1, 0, 0, 1}:  1 1  1 0 0 0
+///                                           1 1  1 1 0 0
+///                                           1 1  1 0 1 0
+///                                           1 1  1 1 0 1
+///
+/// @throws std::invalid_argument for a parent that does not come before its node; in the call, if there is not one parent
+/// per query or fewer keys than queries.
+inline auto tree(std::vector<Index> parents) {
+  for (std::size_t i = 0; i < parents.size(); ++i)
+    detail::require(parents[i] >= -1 && parents[i] < static_cast<Index>(i), "tree: parents[", i, "] = ", parents[i],
+                    "; a parent must come before its node, or be -1");
+  return bind_mod([walk = detail::TreeWalk(parents)](const Problem& problem) {
+    const Index nodes = static_cast<Index>(walk.enter.size());
+    detail::require(nodes == problem.q_len, "tree has ", nodes, " nodes for ", problem.q_len, " queries");
+    detail::require(nodes <= problem.kv_len, "tree: the last keys are its ", nodes, " nodes, but there are only ",
+                    problem.kv_len, " keys");
+    const Index context = problem.kv_len - nodes, first = problem.q_offset;
+    const Index *enter = walk.enter.data(), *leave = walk.leave.data();
+    return mask_mod(
+        [=](const Position& p) {
+          const Index node = p.kv - context;
+          return node < 0 || (enter[node] <= enter[p.q - first] && enter[p.q - first] < leave[node]);
+        },
+        [=](const Tile& t) {
+          if (t.kv.end <= context) return Coverage::all;
+          return t.kv.begin - context >= t.q.end - first ? Coverage::none : Coverage::some;  // parents come first
+        },
+        [=](const Tile& t) {
+          return Range{t.kv.begin, context + t.q.end - first};
+        });
+  });
+}
+
+template <detail::Integers Parents>
+auto tree(const Parents& parents) {
+  return tree(detail::as_indices(parents));
+}
+
+inline auto tree(std::initializer_list<Index> parents) { return tree(std::vector<Index>(parents)); }
+
+}  // namespace attn

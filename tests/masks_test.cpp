@@ -1,0 +1,128 @@
+// The named mods as types of their own, as users have them: compiled into the loops of every instruction set, on sizes
+// that cross tiles. What each means is tested over all mods in the sweeps.
+#include <typeinfo>
+
+#include "support/paths.h"
+
+namespace attn::test {
+namespace {
+
+template <class T>
+class Masks : public ::testing::Test {
+ protected:
+  static constexpr Index kTokens = 150, kHeads = 2;
+
+  template <class M>
+  void expect_same_on_both_paths(const char* name, const M& mods, Index q_len = kTokens) {
+    SCOPED_TRACE(name);
+    Random random(1);
+    Arguments<T> a(Inputs({1, kHeads, 1, q_len, kTokens, 24, 16}, random));
+    const Computed<T> expected = naive(a, mods);
+    for (Isa isa : instruction_sets()) {
+      SCOPED_TRACE(to_string(isa));
+      const Computed<T> got = flash(a, mods, {.isa = isa});
+      const T bound = 100 * std::numeric_limits<T>::epsilon();
+      for (std::size_t i = 0; i < expected.out.size(); ++i) ASSERT_NEAR(got.out[i], expected.out[i], bound);
+      for (std::size_t i = 0; i < expected.lse.size(); ++i) {
+        if (expected.lse[i] == got.lse[i]) continue;  // -inf too
+        ASSERT_NEAR(got.lse[i], expected.lse[i], bound);
+      }
+    }
+  }
+};
+
+using Scalars = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(Masks, Scalars);
+
+TYPED_TEST(Masks, OfLengths) {
+  this->expect_same_on_both_paths("prefix_lm", prefix_lm({70}));
+  this->expect_same_on_both_paths("query_lengths", query_lengths({101}));
+  this->expect_same_on_both_paths("documents", documents_at({0, 20, 64, 130, 150}) | causal());
+}
+
+TYPED_TEST(Masks, Sparse) {
+  this->expect_same_on_both_paths("strided", strided_sparse(12));
+  this->expect_same_on_both_paths("fixed", fixed_sparse(20, 3));
+  this->expect_same_on_both_paths("dilated", dilated(10, 3, 2));
+  Tensor<bool, 2> map({3, 3});
+  map(0, 0) = map(1, 1) = map(2, 0) = map(2, 2) = true;
+  this->expect_same_on_both_paths("block_sparse", block_sparse(map, 64, 64));
+  this->expect_same_on_both_paths("block_sparse, other blocks", block_sparse(map, 50, 70));
+}
+
+TYPED_TEST(Masks, MadeOfMasks) {
+  this->expect_same_on_both_paths("window or global", any_of(sliding_window(9, 9), global_tokens({0, 77})));
+  this->expect_same_on_both_paths(
+      "three", any_of(all_of(causal(), not_(sliding_window(30))), sliding_window(3), key_lengths({5})));
+  this->expect_same_on_both_paths("with a score", softcap(2) | not_(causal()) | temperature({0.5, 2}));
+}
+
+TYPED_TEST(Masks, Tree) {
+  std::vector<Index> parents;
+  for (Index i = 0; i < 60; ++i) parents.push_back(i == 0 ? -1 : (i * 7) % i);
+  this->expect_same_on_both_paths("tree", tree(parents), 60);
+}
+
+TYPED_TEST(Masks, Distances) {
+  Random random(2);
+  Tensor<TypeParam, 2> table({this->kHeads, 32});
+  for (Index i = 0; i < table.size(); ++i) table.data()[i] = static_cast<TypeParam>(random.uniform(-1, 1));
+  this->expect_same_on_both_paths("T5", relative_bias(table, T5Buckets()));
+  this->expect_same_on_both_paths("T5, causal", relative_bias(table, T5Buckets(32, 128, false)) | causal());
+}
+
+// Bounds of the default buckets as the model's authors have them: 8 distances one by one, then up to 128 in steps of half
+// an octave.
+TEST(T5Buckets, HaveTheirBounds) {
+  const T5Buckets buckets;
+  EXPECT_EQ(buckets.buckets(), 32);
+  const Index lowest[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91};
+  for (Index b = 0; b < 16; ++b) {
+    EXPECT_EQ(buckets(-lowest[b]), b);
+    if (b > 0) {
+      EXPECT_EQ(buckets(1 - lowest[b]), b - 1);
+      EXPECT_EQ(buckets(lowest[b]), b + 16);
+    }
+  }
+  EXPECT_EQ(buckets(-1000000), 15);
+  EXPECT_EQ(buckets(1000000), 31);
+  const T5Buckets past(32, 128, false);
+  EXPECT_EQ(past(5), 0);
+  EXPECT_EQ(past(0), 0);
+  EXPECT_EQ(past(-15), 15);
+  EXPECT_EQ(past(-16), 16);
+  EXPECT_EQ(past(-127), 31);
+}
+
+// By hand: what the drawings in the docstrings show.
+TEST(MaskDrawings, AreWhatTheMasksKeep) {
+  const auto drawing = [](const auto& mod, Index q_len, Index kv_len) {
+    Problem problem;
+    problem.q_len = q_len;
+    problem.kv_len = kv_len;
+    problem.q_offset = kv_len - q_len;
+    const auto bound = attn::detail::bind(mod, problem);
+    std::string s;
+    for (Index i = 0; i < q_len; ++i, s += ' ')
+      for (Index j = 0; j < kv_len; ++j) s += bound.keep({0, 0, problem.q_offset + i, j}) ? '1' : '0';
+    return s;
+  };
+  EXPECT_EQ(drawing(prefix_lm({2}), 4, 4), "1100 1100 1110 1111 ");
+  EXPECT_EQ(drawing(query_lengths({2}), 3, 3), "111 111 000 ");
+  EXPECT_EQ(drawing(documents({0, 0, 1, 1, 1}), 5, 5), "11000 11000 00111 00111 00111 ");
+  EXPECT_EQ(drawing(documents_at({0, 2, 5}), 5, 5), "11000 11000 00111 00111 00111 ");
+  EXPECT_EQ(drawing(strided_sparse(2), 5, 5), "10000 11000 11100 01110 10111 ");
+  EXPECT_EQ(drawing(fixed_sparse(3, 1), 5, 5), "10000 11000 11100 00110 00111 ");
+  EXPECT_EQ(drawing(dilated(1, 2), 4, 4), "1000 0100 1010 0101 ");
+  EXPECT_EQ(drawing(dilated(1, 2, 1), 4, 4), "1010 0101 1010 0101 ");
+  EXPECT_EQ(drawing(global_tokens({1}), 4, 4), "0100 1111 0100 0100 ");
+  EXPECT_EQ(drawing(any_of(sliding_window(1), global_tokens({0})), 4, 4), "1111 1100 1110 1011 ");
+  EXPECT_EQ(drawing(not_(causal()), 3, 3), "011 001 000 ");
+  EXPECT_EQ(drawing(tree({-1, 0, 0, 1}), 4, 6), "111000 111100 111010 111101 ");
+  Tensor<bool, 2> map({2, 2});
+  map(0, 0) = map(1, 0) = map(1, 1) = true;
+  EXPECT_EQ(drawing(block_sparse(map, 2, 2), 3, 4), "1100 1100 1111 ");
+}
+
+}  // namespace
+}  // namespace attn::test

@@ -1,0 +1,58 @@
+// Mods behind std::function: one type for many, so that a test over all of them needs few instantiations. Predicate,
+// score and hints stay the mod's own.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "attn/mod.h"
+
+namespace attn::test {
+
+using Keep = std::function<bool(const Position&)>;
+using CoverageOf = std::function<Coverage(const Tile&)>;
+using RangeOf = std::function<Range(const Tile&)>;
+
+struct ErasedMask {
+  std::function<MaskMod<Keep, CoverageOf, RangeOf>(const Problem&)> make;
+  MaskMod<Keep, CoverageOf, RangeOf> operator()(const Problem& problem) const { return make(problem); }
+};
+
+template <class T>
+struct ErasedScore {
+  struct Score {
+    std::function<T(T, const Position&)> score;
+    template <class X>
+    X operator()(X x, const Position& p) const {
+      return static_cast<X>(score(static_cast<T>(x), p));
+    }
+  };
+  std::function<ScoreMod<Score>(const Problem&)> make;
+  ScoreMod<Score> operator()(const Problem& problem) const { return make(problem); }
+};
+
+template <class M>
+auto erased_mask(const M& mod) {
+  return bind_mod(ErasedMask{[mod](const Problem& problem) {
+    // The bound mod may refer to `mod`, so both are kept together.
+    const auto kept = std::make_shared<const M>(mod);
+    const auto bound =
+        std::make_shared<decltype(attn::detail::bind(*kept, problem))>(attn::detail::bind(*kept, problem));
+    return mask_mod(Keep([kept, bound](const Position& p) { return bound->keep(p); }),
+                    CoverageOf([kept, bound](const Tile& t) { return bound->coverage(t); }),
+                    RangeOf([kept, bound](const Tile& t) { return bound->kv_range(t); }));
+  }});
+}
+
+template <class T, class M>
+auto erased_score(const M& mod) {
+  return bind_mod(ErasedScore<T>{[mod](const Problem& problem) {
+    const auto kept = std::make_shared<const M>(mod);
+    const auto bound =
+        std::make_shared<decltype(attn::detail::bind(*kept, problem))>(attn::detail::bind(*kept, problem));
+    return score_mod(
+        typename ErasedScore<T>::Score{[kept, bound](T x, const Position& p) { return bound->score(x, p); }});
+  }});
+}
+
+}  // namespace attn::test

@@ -1,0 +1,160 @@
+// The named masks that are not in mod_table() as types of their own: each with its meaning written out by hand.
+#pragma once
+
+#include <set>
+
+#include "attn/mods.h"
+#include "erased.h"
+#include "oracle.h"
+
+namespace attn::test {
+
+/// What a row may build its mods for.
+struct Setting {
+  Sizes sizes;
+  Numbers numbers;
+  Random& random;
+
+  Index first() const { return numbers.first_position(sizes); }
+};
+
+/// One mod object and what it means.
+template <class M>
+struct Row {
+  std::string name;
+  M mod;
+  Meaning meaning;
+};
+
+/// The variants of one factory: all of one type.
+template <class M>
+using Rows = std::vector<Row<M>>;
+
+using MaskRows = Rows<decltype(erased_mask(attn::full()))>;
+
+template <class M, class Keep>
+void add_mask(MaskRows& rows, const std::string& name, const M& mod, Keep keep) {
+  rows.push_back({name, erased_mask(mod), {keep, {}}});
+}
+
+inline std::string list(const std::vector<Index>& numbers) {
+  std::string s;
+  for (Index n : numbers) s += (s.empty() ? "{" : ", ") + std::to_string(n);
+  return s + "}";
+}
+
+inline std::vector<Index> draw_lengths(const Setting& s, Index most) {
+  std::vector<Index> lengths;
+  for (Index b = 0; b < s.sizes.batch; ++b) lengths.push_back(s.random.integer(0, most));
+  return lengths;
+}
+
+inline void add_lengths(MaskRows& rows, const Setting& s) {
+  const auto prefix = draw_lengths(s, s.sizes.kv_len), queries = draw_lengths(s, s.sizes.q_len);
+  add_mask(rows, "prefix_lm" + list(prefix), attn::prefix_lm(prefix),
+           [=](const Pair& p) { return p.kv <= p.q || p.kv < prefix[static_cast<std::size_t>(p.batch)]; });
+  add_mask(rows, "query_lengths" + list(queries), attn::query_lengths(queries),
+           [=](const Pair& p) { return p.row < queries[static_cast<std::size_t>(p.batch)]; });
+}
+
+/// Packed documents, and ids in any order; nothing where the queries lie outside of the documents.
+inline void add_documents(MaskRows& rows, const Setting& s) {
+  const Index n = s.sizes.kv_len;
+  if (n == 0 || s.first() < 0 || s.first() + s.sizes.q_len > n) return;
+  std::vector<Index> offsets{0}, packed, mixed;
+  while (offsets.back() < n) {
+    const Index length = std::min(s.random.integer(1, std::max<Index>(n / 2, 1)), n - offsets.back());
+    packed.insert(packed.end(), static_cast<std::size_t>(length), static_cast<Index>(offsets.size()) * 7);
+    offsets.push_back(offsets.back() + length);
+  }
+  for (Index i = 0; i < n; ++i) mixed.push_back(i > 0 && s.random.chance(0.7) ? mixed.back() : s.random.integer(-1, 1));
+  const auto same = [](const std::vector<Index>& ids) {
+    return [ids](const Pair& p) { return ids[static_cast<std::size_t>(p.q)] == ids[static_cast<std::size_t>(p.kv)]; };
+  };
+  add_mask(rows, "documents" + list(packed), attn::documents(packed), same(packed));
+  add_mask(rows, "documents_at" + list(offsets), attn::documents_at(offsets), same(packed));
+  add_mask(rows, "documents, mixed" + list(mixed), attn::documents(mixed), same(mixed));
+}
+
+inline void add_sparse(MaskRows& rows, const Setting& s) {
+  const auto text = [](Index a, Index b) { return "(" + std::to_string(a) + ", " + std::to_string(b) + ")"; };
+  const Index stride = s.random.pick(std::vector<Index>{1, 2, 3, 7, 20, 100});
+  add_mask(rows, "strided_sparse" + text(stride, 0), attn::strided_sparse(stride),
+           [=](const Pair& p) { return p.kv <= p.q && (p.kv >= p.q - stride || (p.q - p.kv) % stride == 0); });
+  const Index block = s.random.pick(std::vector<Index>{1, 2, 5, 16, 40}), summary = s.random.integer(0, block);
+  add_mask(rows, "fixed_sparse" + text(block, summary), attn::fixed_sparse(block, summary), [=](const Pair& p) {
+    if (p.kv > p.q) return false;
+    const Index block_begin = p.q - p.q % block;
+    return p.kv >= block_begin || p.kv % block >= block - summary;
+  });
+  const Index left = s.random.integer(0, 4), right = s.random.integer(0, 3),
+              gap = s.random.pick(std::vector<Index>{1, 2, 3, 10, std::numeric_limits<Index>::max()});
+  add_mask(rows, "dilated" + text(left, gap) + text(right, 0), attn::dilated(left, gap, right), [=](const Pair& p) {
+    for (Index i = -right; i <= left; ++i)
+      if (i == 0 ? p.q == p.kv : gap < 1000 && p.q - p.kv == i * gap) return true;
+    return false;
+  });
+}
+
+inline void add_blocks(MaskRows& rows, const Setting& s) {
+  const Index bq = s.random.pick(std::vector<Index>{1, 3, 16, 50}),
+              bk = s.random.pick(std::vector<Index>{1, 4, 32, 64});
+  const Index qs = (s.sizes.q_len + bq - 1) / bq, ks = (s.sizes.kv_len + bk - 1) / bk;
+  attn::Tensor<bool, 3> map({s.sizes.heads, qs, ks});
+  for (Index i = 0; i < map.size(); ++i) map.data()[i] = s.random.chance(0.4);
+  add_mask(rows, "block_sparse " + std::to_string(bq) + " x " + std::to_string(bk),
+           attn::block_sparse(attn::Tensor(map), bq, bk),
+           [=](const Pair& p) { return map(p.head, p.row / bq, p.kv / bk); });
+}
+
+inline void add_global(MaskRows& rows, const Setting& s) {
+  std::vector<Index> positions;
+  for (Index i = s.random.integer(0, 4); i > 0; --i) positions.push_back(s.random.integer(0, s.sizes.kv_len));
+  const std::set<Index> global(positions.begin(), positions.end());
+  add_mask(rows, "global_tokens" + list(positions), attn::global_tokens(positions),
+           [=](const Pair& p) { return global.count(p.q) + global.count(p.kv) > 0; });
+}
+
+inline void add_tree(MaskRows& rows, const Setting& s) {
+  if (s.sizes.q_len > s.sizes.kv_len) return;
+  std::vector<Index> parents;
+  for (Index i = 0; i < s.sizes.q_len; ++i) parents.push_back(s.random.integer(std::max<Index>(i - 5, -1), i - 1));
+  add_mask(rows, "tree" + list(parents), attn::tree(parents),
+           [=, context = s.sizes.kv_len - s.sizes.q_len](const Pair& p) {
+             if (p.kv < context) return true;
+             Index node = p.row;
+             while (node > p.kv - context) node = parents[static_cast<std::size_t>(node)];
+             return node == p.kv - context;
+           });
+}
+
+inline void add_logic(MaskRows& rows, const Setting& s) {
+  const Index window = s.random.integer(0, 20), key = s.random.integer(0, s.sizes.kv_len);
+  add_mask(rows, "any_of(window, global)", attn::any_of(attn::sliding_window(window, 2), attn::global_tokens({key})),
+           [=](const Pair& p) { return (p.q - p.kv <= window && p.kv - p.q <= 2) || p.q == key || p.kv == key; });
+  add_mask(rows, "not_(causal)", attn::not_(attn::causal()), [](const Pair& p) { return p.kv > p.q; });
+  add_mask(rows, "all_of(causal, not_(window))", attn::all_of(attn::causal(), attn::not_(attn::sliding_window(window))),
+           [=](const Pair& p) { return p.q - p.kv > window; });
+  const auto lengths = draw_lengths(s, s.sizes.kv_len);
+  add_mask(
+      rows, "any_of(causal | lambda, lengths)",
+      attn::any_of(attn::causal() | attn::mask_mod([](auto p) { return p.kv % 3 != 1; }), attn::key_lengths(lengths)),
+      [=](const Pair& p) {
+        return (p.kv <= p.q && p.kv % 3 != 1) || p.kv < lengths[static_cast<std::size_t>(p.batch)];
+      });
+}
+
+/// All of them that the setting allows.
+inline MaskRows mask_table(const Setting& s) {
+  MaskRows rows;
+  add_lengths(rows, s);
+  add_documents(rows, s);
+  add_sparse(rows, s);
+  add_blocks(rows, s);
+  add_global(rows, s);
+  add_tree(rows, s);
+  add_logic(rows, s);
+  return rows;
+}
+
+}  // namespace attn::test
