@@ -276,6 +276,28 @@ TEST(BadInput, NumbersOfSparseMasks) {
                     tree(std::vector<int>(11, -1)));
 }
 
+TEST(BadInput, BlockMasks) {
+  expect_refused("negative", {"-1", "17"}, [] { block_mask(causal(), -1, 17); });
+  expect_refused("no batch", {"0"}, [] { block_mask(causal(), 11, 17, {}, 0); });
+  expect_all_refuse("q_len", {"12", "11"}, kQ, kK, kV, block_mask(causal(), 12, 17));
+  expect_all_refuse("kv_len", {"18", "17"}, kQ, kK, kV, block_mask(causal(), 11, 18));
+  expect_all_refuse("q_offset", {"5", "6"}, kQ, kK, kV, block_mask(causal(), 11, 17, {.q_offset = 5}));
+  expect_all_refuse("batch", {"3", "2"}, kQ, kK, kV, block_mask(causal(), 11, 17, {}, 3));
+  expect_all_refuse("heads", {"3", "6"}, kQ, kK, kV, block_mask(causal(), 11, 17, {}, 1, 3));
+}
+
+TEST(BadInput, PartsThatDoNotMerge) {
+  Tensor<float, 4> out({1, 2, 3, 4});
+  Tensor<float, 3> lse({1, 2, 3});
+  expect_refused("out", {"(1, 2, 3, 4)", "(1, 2, 3, 5)"}, [&] {
+    merge_into(out, lse, Tensor<float, 4>({1, 2, 3, 5}), lse);
+  });
+  expect_refused("lse", {"(1, 2, 4)", "(1, 2, 3, 4)"}, [&] { merge_into(out, Tensor<float, 3>({1, 2, 4}), out, lse); });
+  expect_refused("other lse", {"(1, 2, 4)", "(1, 2, 3, 4)"}, [&] {
+    merge_into(out, lse, out, Tensor<float, 3>({1, 2, 4}));
+  });
+}
+
 TEST(BadInput, NumbersOfScores) {
   expect_refused("temperature", {"0"}, [] { temperature({1, 0}); });
   expect_refused("temperature", {"-1"}, [] { temperature({-1}); });
@@ -283,6 +305,10 @@ TEST(BadInput, NumbersOfScores) {
   expect_refused("temperature", {"nan"}, [] { temperature({std::numeric_limits<double>::quiet_NaN()}); });
   expect_refused("temperature", {"1e+300"}, [] { temperature({1e300}); });
   expect_all_refuse("temperature", {"2", "6"}, kQ, kK, kV, temperature({1, 1}));
+  expect_refused("sink", {"sinks[1]", "inf"}, [] { sinks({0, std::numeric_limits<double>::infinity()}); });
+  expect_refused("sink", {"nan"}, [] { sinks({std::numeric_limits<double>::quiet_NaN()}); });
+  expect_refused("sink", {"1e+300"}, [] { sinks({1e300}); });
+  expect_all_refuse("sinks", {"5", "6"}, kQ, kK, kV, sinks(std::vector<double>(5)));
   expect_refused("even columns", {"4"}, [] { relative_bias(Tensor<float, 2>({6, 4})); });
   expect_all_refuse("table", {"(5, 7)", "(1, 1, 6, 7)"}, kQ, kK, kV, relative_bias(Tensor<float, 2>({5, 7})));
   expect_all_refuse("table", {"(6, 31)", "(1, 1, 6, 32)"}, kQ, kK, kV,

@@ -12,6 +12,7 @@ struct Erased {
 
   explicit Erased(const Setting& s) {
     each_kind(s, [&](const auto& row) {
+      if (row.meaning.sink) return;  // neither; see WithTheirOwnTypes
       if (row.meaning.score)
         scores.push_back({row.name, erased_score<T>(row.mod), row.meaning});
       else
@@ -89,6 +90,9 @@ TEST(Combinations, WithTheirOwnTypes) {
     expect_right(drawn, window | distance | lengths | cap);
     expect_right(drawn, kept | window | causal_row | lengths);
     expect_right(drawn, slopes | distance | added | cap);
+    const auto sink = sink_rows(setting)[0], other_sink = sink_rows(setting)[0];
+    expect_right(drawn, sink | causal_row | cap);
+    expect_right(drawn, lengths | sink | added | other_sink);
   }
 }
 
@@ -140,6 +144,8 @@ TEST(Combinations, DifferentModsGiveDifferentResults) {
   add("temperature exchanged", temperature({2, 1}));
   Tensor<float, 2> by_distance({1, 32});
   for (Index i = 0; i < 32; ++i) by_distance(0, i) = 0.2f * static_cast<float>(i);
+  add("sinks", sinks({0, 1}));
+  add("sinks exchanged", sinks({1, 0}));
   add("T5", relative_bias(by_distance, T5Buckets(32, 16)));
   add("T5, one direction", relative_bias(by_distance, T5Buckets(32, 20, false)));
   add("bias, cap", bias(slope) | softcap(1));

@@ -48,9 +48,20 @@ TEST(Explain, KnowsPlainAttentionFromMasked) {
   EXPECT_EQ(plain.masked_tiles, 0);
   EXPECT_EQ(plain.skipped_tiles, 0);
   EXPECT_EQ(plain.full_tiles, plain.query_tiles * 4);
+  // A lambda without hints is asked for whole tiles: as many are skipped and full as if it had hints.
   const Explanation opaque = explain(m.q, m.k, m.v, mask_mod([](auto p) { return p.q >= p.kv; }));
-  EXPECT_EQ(opaque.masked_tiles, opaque.query_tiles * 4);
-  EXPECT_EQ(opaque.full_tiles, 0);
+  const Explanation hinted = explain(m.q, m.k, m.v, causal());
+  EXPECT_GT(hinted.skipped_tiles, 0);
+  EXPECT_GT(hinted.full_tiles, 0);
+  EXPECT_EQ(opaque.skipped_tiles, hinted.skipped_tiles);
+  EXPECT_EQ(opaque.masked_tiles, hinted.masked_tiles);
+  EXPECT_EQ(opaque.full_tiles, hinted.full_tiles);
+  // Through masks of masks too.
+  const Explanation inside = explain(m.q, m.k, m.v, not_(any_of(mask_mod([](auto p) { return p.q < p.kv; }))));
+  EXPECT_EQ(inside.full_tiles, hinted.full_tiles);
+  const Explanation mapped =
+      explain(m.q, m.k, m.v, block_mask(mask_mod([](auto p) { return p.q >= p.kv; }), m.q.rows(), m.k.rows()));
+  EXPECT_EQ(mapped.skipped_tiles, hinted.skipped_tiles);
   const Explanation window = explain(m.q, m.k, m.v, sliding_window(10));
   EXPECT_GT(window.skipped_tiles, 0);
   EXPECT_EQ(window.tiles(), plain.tiles());

@@ -44,6 +44,7 @@ TEST(Properties, RowsWithoutKeysAreZero) {
       const Inputs in(s, random);
       Arguments<float> a(in);
       each_kind(Setting{s, {}, random}, [&](const auto& row) {
+        if (row.meaning.sink) return;  // its row's lse is the sink's logit
         SCOPED_TRACE(row.name);
         // Rows of every third position see nothing; the mod of the table may empty others.
         const auto mods = row.mod | mask_mod([](const Position& p) { return p.q % 3 != 0; });

@@ -2,5 +2,6 @@
 #pragma once
 
 #include "attn/attention.h"
+#include "attn/merge.h"
 #include "attn/multi_head.h"
 #include "attn/version.h"

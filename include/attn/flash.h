@@ -122,8 +122,10 @@ class FlashCall {
   /// The recurrence over all tiles of keys. Returns whether any pair may have been dropped inside one.
   bool visit_keys(const Queries& queries, const Queries& following, const TileMemory<T>& m, const KernelSet<T>& kernels,
                   bool by_selection) const {
-    std::fill_n(m.max, kernels.queries, -std::numeric_limits<T>::infinity());
-    std::fill_n(m.sum, kernels.queries, T(0));
+    constexpr T kInfinity = std::numeric_limits<T>::infinity();
+    const T sink = mods_ ? static_cast<T>(mods_->sink(queries.head)) : -kInfinity;
+    std::fill_n(m.max, kernels.queries, sink);
+    std::fill_n(m.sum, kernels.queries, sink > -kInfinity ? T(1) : T(0));
     Tile tile = tensors_.tile_of(queries);
     bool dropped_any = false, first = true;
     for_each_tile(tile, [&](bool masked, const Range& visited) {
@@ -144,7 +146,7 @@ class FlashCall {
     const Range visited = mods_ ? mods_->kv_range(tile) : tile.kv;
     for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
       tile.kv = {j, std::min(j + kKeyTile, visited.end)};
-      const Coverage coverage = mods_ ? mods_->coverage(tile) : Coverage::all;
+      const Coverage coverage = mods_ ? mods_->coverage(isa_, tile) : Coverage::all;
       if (coverage != Coverage::none) visit(coverage == Coverage::some, visited);
     }
   }
@@ -186,7 +188,7 @@ class FlashCall {
         m.query[d * kernels.queries + i] = from.data[std::min(i, count - 1) * from.stride + d * column] * factor;
   }
 
-  /// out / sum and the log-sum-exp. A sum of 0 means that no key was kept: 0 and -inf.
+  /// out / sum and the log-sum-exp. A sum of 0 means that no key was kept and there is no sink: 0 and -inf.
   void store_result(const Queries& queries, const TileMemory<T>& m, const KernelSet<T>& kernels) const {
     const Index count = queries.rows.size(), row = tensors_.out.stride(2), column = tensors_.out.stride(3);
     T* const to = tensors_.output_data(queries);
@@ -215,7 +217,7 @@ class FlashCall {
 template <class T, class Mods, class Use>
 auto with_flash_call(const CallTensors<T>& tensors, const Mods& mods, const Options& options, const Use& use) {
   const TileModsOf<T, Mods> tile_mods(mods);
-  const bool plain = !Mods::kHasScores && !Mods::kHasMasks;
+  const bool plain = !Mods::kHasScores && !Mods::kHasMasks && !Mods::kHasSinks;
   return use(FlashCall<T>(tensors, plain ? nullptr : &tile_mods, isa_of(options)));
 }
 

@@ -1,7 +1,9 @@
 // Layer 1: mods, what makes an attention differ from the plain one. A mod changes scores or drops (query, key) pairs.
 #pragma once
 
+#include <cmath>
 #include <concepts>
+#include <limits>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -38,6 +40,16 @@ struct MaskMod {
   CoverageHint coverage_hint;
   KvRangeHint kv_range_hint;
 
+  /// Has nobody but the predicate an answer? Then it is worth asking it for a whole tile before the tile's products.
+  static constexpr bool kIsOpaque = [] {
+    if constexpr (std::is_same_v<CoverageHint, detail::NoHint>)
+      return true;
+    else if constexpr (requires { CoverageHint::kIsOpaque; })
+      return CoverageHint::kIsOpaque;  // made of other masks
+    else
+      return false;
+  }();
+
   /// none: no pair of the tile is kept; all: every pair is; some: anything, also "unknown".
   Coverage coverage(const Tile& tile) const {
     if constexpr (std::is_same_v<CoverageHint, detail::NoHint>)
@@ -59,6 +71,12 @@ struct MaskMod {
 template <class Score>
 struct ScoreMod {
   Score score;
+};
+
+/// A weight that every query of a head gives to no key: e^logit joins the denominator of the softmax. Made by sinks().
+template <class Logit>
+struct SinkMod {
+  Logit logit;  ///< `double(Index head)`; -inf: none
 };
 
 /// A mod that needs the sizes of the call; becomes a mask or a score mod when they are known. Made by bind_mod().
@@ -144,6 +162,11 @@ template <class S>
 constexpr bool is_score<ScoreMod<S>> = true;
 
 template <class T>
+constexpr bool is_sink = false;
+template <class L>
+constexpr bool is_sink<SinkMod<L>> = true;
+
+template <class T>
 constexpr bool is_late = false;
 template <class F>
 constexpr bool is_late<BoundLate<F>> = true;
@@ -154,7 +177,7 @@ template <class... M>
 constexpr bool is_mods<Mods<M...>> = true;
 
 template <class T>
-concept AnyMod = is_mask<T> || is_score<T> || is_late<T> || is_mods<T>;
+concept AnyMod = is_mask<T> || is_score<T> || is_sink<T> || is_late<T> || is_mods<T>;
 
 /// Every mod as a tuple of single ones.
 template <class M>
@@ -181,7 +204,7 @@ template <class M>
 constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
   if constexpr (is_late<M>) {
     auto made = mod.make(problem);
-    static_assert(is_mask<decltype(made)> || is_score<decltype(made)>,
+    static_assert(is_mask<decltype(made)> || is_score<decltype(made)> || is_sink<decltype(made)>,
                   "attn::bind_mod: the lambda must return what mask_mod or score_mod returns");
     return made;
   } else {
@@ -189,13 +212,20 @@ constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
   }
 }
 
-/// What the naive and the flash path see of the mods: one score change, one predicate, one hint. Each M is a value or a
+/// What the naive and the flash path see of the mods: one score change, one predicate, one hint, one sink. Each M is a value or a
 /// const reference.
 template <class... M>
 class BoundMods {
  public:
   static constexpr bool kHasScores = (is_score<std::remove_cvref_t<M>> || ...);
   static constexpr bool kHasMasks = (is_mask<std::remove_cvref_t<M>> || ...);
+  static constexpr bool kIsOpaque = ([] {
+    if constexpr (is_mask<std::remove_cvref_t<M>>)
+      return std::remove_cvref_t<M>::kIsOpaque;
+    else
+      return false;
+  }() || ...);
+  static constexpr bool kHasSinks = (is_sink<std::remove_cvref_t<M>> || ...);
 
   explicit BoundMods(std::tuple<M...> mods) : mods_(std::move(mods)) {}
 
@@ -211,6 +241,19 @@ class BoundMods {
     bool kept = true;
     masks([&](const auto& mask) { kept = kept & mask.keep(p); });
     return kept;
+  }
+
+  /// The logit that stands for all sinks of a head: the log of the sum of their e^logit. -inf: there is none.
+  double sink(Index head) const {
+    double all = -std::numeric_limits<double>::infinity();
+    each([&](const auto& mod) {
+      if constexpr (is_sink<std::remove_cvref_t<decltype(mod)>>) {
+        const double logit = mod.logit(head), max = std::max(all, logit);
+        if (max > -std::numeric_limits<double>::infinity())
+          all = max + std::log(std::exp(all - max) + std::exp(logit - max));
+      }
+    });
+    return all;
   }
 
   Coverage coverage(const Tile& tile) const {

@@ -3,6 +3,7 @@
 
 #include "attn/mods/alibi.h"
 #include "attn/mods/bias.h"
+#include "attn/mods/block_mask.h"
 #include "attn/mods/block_sparse.h"
 #include "attn/mods/causal.h"
 #include "attn/mods/dilated.h"
@@ -15,6 +16,7 @@
 #include "attn/mods/prefix_lm.h"
 #include "attn/mods/query_lengths.h"
 #include "attn/mods/relative_bias.h"
+#include "attn/mods/sinks.h"
 #include "attn/mods/sliding_window.h"
 #include "attn/mods/softcap.h"
 #include "attn/mods/sparse.h"

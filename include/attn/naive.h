@@ -23,15 +23,16 @@ void apply_mods(Scores& scores, const Mods& mods, const Problem& problem, Index 
     }
 }
 
-/// Each row of scores becomes its softmax; fills in the log-sum-exp of each row. Without a kept pair: weights 0, lse
-/// -inf.
+/// Each row of scores becomes its softmax, with one more term e^sink in the denominator; fills in the log-sum-exp of each
+/// row. Without a kept pair: weights 0, lse `sink`, which is -inf where there is none.
 template <class Scores, class Lse>
-void softmax_rows(Scores& scores, Lse&& lse) {
+void softmax_rows(Scores& scores, typename Scores::Scalar sink, Lse&& lse) {
   using T = typename Scores::Scalar;
   constexpr T kInf = std::numeric_limits<T>::infinity();
   for (Index i = 0; i < scores.rows(); ++i) {
     auto row = scores.row(i).array();
-    const T max = row.size() == 0 ? -kInf : row.template maxCoeff<Eigen::PropagateNaN>();
+    const T highest = row.size() == 0 ? -kInf : row.template maxCoeff<Eigen::PropagateNaN>();
+    const T max = highest < sink ? sink : highest;
     if (max == -kInf) {
       row.setZero();
       lse(i) = -kInf;
@@ -41,7 +42,7 @@ void softmax_rows(Scores& scores, Lse&& lse) {
     // Eigen's vectorised exp() never gets below the smallest numbers, and those are slow where they are denormal: what is
     // dropped or vanishes weighs exactly nothing. A select() would say so too, but keeps Eigen 3.4 from using vectors.
     row = row.unaryExpr([](T x) { return x < std::numeric_limits<T>::min() ? T(0) : x; });
-    const T sum = row.sum();
+    const T sum = row.sum() + std::exp(sink - max);
     row /= sum;
     lse(i) = max + std::log(sum);
   }
@@ -75,15 +76,16 @@ void naive_head(const Q& q, const K& k, const V& v, const Mods& mods, const Prob
   const RowMajor<T> scaled = static_cast<T>(problem.scale) * q;
   weights.noalias() = scaled * k.transpose();
 
+  const T sink = static_cast<T>(mods.sink(head));
   if constexpr (kModded) apply_mods(weights, mods, problem, batch, head);
 
   if (!kModded || v.allFinite()) {
-    softmax_rows(weights, lse);
+    softmax_rows(weights, sink, lse);
     out.noalias() = weights * v;
   } else {
     const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept =
         weights.array() != -std::numeric_limits<T>::infinity();
-    softmax_rows(weights, lse);
+    softmax_rows(weights, sink, lse);
     weighted_sum_of_kept(weights, kept, v, out);
   }
 }

@@ -144,6 +144,18 @@ inline void add_logic(MaskRows& rows, const Setting& s) {
       });
 }
 
+inline void add_block_masks(MaskRows& rows, const Setting& s) {
+  const attn::Options options{.q_offset = s.first()};
+  const auto diagonal = [](const attn::Position& p) { return p.kv <= p.q + 2 && (p.kv / 20 != p.q / 30); };
+  add_mask(rows, "block_mask(lambda)",
+           attn::block_mask(attn::mask_mod(diagonal), s.sizes.q_len, s.sizes.kv_len, options),
+           [](const Pair& p) { return p.kv < p.q + 3 && p.kv / 20 != p.q / 30; });
+  add_mask(rows, "block_mask(lambda of heads)",
+           attn::block_mask(attn::mask_mod([](auto p) { return p.kv >= p.head * 9 + p.batch; }), s.sizes.q_len,
+                            s.sizes.kv_len, options, s.sizes.batch, s.sizes.heads),
+           [](const Pair& p) { return p.kv >= p.head * 9 + p.batch; });
+}
+
 /// All of them that the setting allows.
 inline MaskRows mask_table(const Setting& s) {
   MaskRows rows;
@@ -154,6 +166,7 @@ inline MaskRows mask_table(const Setting& s) {
   add_global(rows, s);
   add_tree(rows, s);
   add_logic(rows, s);
+  add_block_masks(rows, s);
   return rows;
 }
 

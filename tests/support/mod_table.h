@@ -195,6 +195,17 @@ inline auto temperature_rows(const Setting& s) {
                [t](Real x, const Pair& p) { return x / Real(t[static_cast<std::size_t>(p.head)]); });
 }
 
+/// Some heads have a logit, some none.
+inline auto sink_rows(const Setting& s) {
+  std::vector<double> logits;
+  for (Index h = 0; h < s.sizes.heads; ++h)
+    logits.push_back(s.random.chance(0.3) ? -std::numeric_limits<double>::infinity() : s.random.uniform(-3, 3));
+  return Rows<decltype(attn::sinks(logits))>{{"sinks", attn::sinks(logits), {{}, {}, [logits](Index h) {
+                                                                               return Real(
+                                                                                   logits[static_cast<std::size_t>(h)]);
+                                                                             }}}};
+}
+
 /// Distances up to 3 by themselves, farther ones together.
 inline auto relative_bias_rows(const Setting& s) {
   attn::Tensor<float, 2> table({s.sizes.heads, 7});
@@ -227,6 +238,7 @@ inline auto mod_table(const Setting& s) {
       alibi_rows(s),
       temperature_rows(s),
       relative_bias_rows(s),
+      sink_rows(s),
       mask("lambda parity", lambda_parity(), [](const Pair& p) { return ((p.q ^ p.kv) & 1) == 0; }),
       mask("lambda documents", lambda_documents(), [](const Pair& p) { return p.kv / 7 <= p.q / 7; }),
       mask("lambda sink", lambda_sink(), [](const Pair& p) { return p.kv <= 2 || (p.q >= p.kv && p.q < p.kv + 20); }),
@@ -263,6 +275,10 @@ inline Meaning both(const Meaning& a, const Meaning& b) {
     m.score = [=](Real x, const Pair& p) {
       const Real y = a.score ? a.score(x, p) : x;
       return b.score ? b.score(y, p) : y;
+    };
+  if (a.sink || b.sink)
+    m.sink = [=](Index head) {
+      return std::log((a.sink ? std::exp(a.sink(head)) : 0) + (b.sink ? std::exp(b.sink(head)) : 0));
     };
   return m;
 }

@@ -48,10 +48,11 @@ struct Pair {
   Index batch, head, row, q, kv;
 };
 
-/// What a mod means; empty functions mean "keep all" and "leave the score".
+/// What a mod means; empty functions mean "keep all", "leave the score" and "no sink".
 struct Meaning {
   std::function<bool(const Pair&)> keep;
   std::function<Real(Real, const Pair&)> score;
+  std::function<Real(Index head)> sink = {};  ///< a logit that joins the denominator alone
 };
 
 /// The numbers of a call, as the oracle defaults them.
@@ -85,7 +86,8 @@ inline Truth oracle(const Inputs& in, const Meaning& mod = {}, const Numbers& nu
       const Index query_head = b * s.heads + h;
       const Index kv_head = b * s.kv_heads + h * s.kv_heads / s.heads;
       for (Index i = 0; i < s.q_len; ++i) {
-        Real max = -kInf;
+        const Real sink = mod.sink ? mod.sink(h) : -kInf;
+        Real max = sink;
         for (Index j = 0; j < s.kv_len; ++j) {
           Real dot = 0, size = 0;
           for (Index d = 0; d < s.head_dim; ++d) {
@@ -103,7 +105,7 @@ inline Truth oracle(const Inputs& in, const Meaning& mod = {}, const Numbers& nu
           t.largest_score = std::max({t.largest_score, std::abs(x), std::abs(scale * dot)});
           t.dot_condition = std::max(t.dot_condition, std::abs(scale) * size);
         }
-        Real sum = 0;
+        Real sum = sink == -kInf ? 0 : std::exp(sink - max);
         for (Real& x : row) sum += x = x == -kInf ? 0 : std::exp(x - max);
         t.lse.push_back(sum == 0 ? -kInf : max + std::log(sum));
         for (Real& x : row) t.weights.push_back(x = sum == 0 ? 0 : x / sum);

@@ -21,10 +21,15 @@ class TileMods {
   /// The keys worth visiting for the queries of the tile; all others are dropped.
   virtual Range kv_range(const Tile& tile) const = 0;
 
-  virtual Coverage coverage(const Tile& tile) const = 0;
+  /// What the hints say; where a mask has none, its predicate is asked for every pair of the tile, which costs about as
+  /// much as head_dim / 10 of its products.
+  virtual Coverage coverage(Isa isa, const Tile& tile) const = 0;
 
   /// Does a tile whose pairs are all kept still have its scores changed?
   virtual bool has_scores() const = 0;
+
+  /// A logit that joins the denominators of a head; -inf: none.
+  virtual double sink(Index head) const = 0;
 
   /// Replaces scores[key * stride + query] of the tile's pairs by the modded ones;
   /// -inf for dropped pairs if `masked`.
@@ -46,6 +51,33 @@ template <class T, class Mods, int kBytes>
 struct ModLoops {
   using S = Simd<T, kBytes>;
   static constexpr int kLanes = S::kLanes;
+
+  /// What the predicate says of all pairs. Most tiles that are kept in part differ in a corner.
+  static ATTN_INLINE Coverage examine(const Mods& mods, const Tile& t) {
+    const Index last_q = t.q.end - 1, last_kv = t.kv.end - 1;
+    const bool kept = mods.keep(Position{t.batch, t.head, t.q.begin, t.kv.begin});
+    if (kept != mods.keep(Position{t.batch, t.head, last_q, last_kv}) ||
+        kept != mods.keep(Position{t.batch, t.head, t.q.begin, last_kv}) ||
+        kept != mods.keep(Position{t.batch, t.head, last_q, t.kv.begin}))
+      return Coverage::some;
+    // Counted in numbers as wide as positions, so that no vector of results has to be narrowed.
+    constexpr Index kWide = std::max<Index>(kBytes / static_cast<Index>(sizeof(Index)), 1);
+    const Index whole = t.q.size() / kWide * kWide;
+    for (Index kv = t.kv.begin; kv < t.kv.end;) {
+      const Index first = kv, end = std::min(kv + kBlockKeys, t.kv.end);
+      Array<Index, kWide> counts = {};
+      for (; kv < end; ++kv) {
+        for (Index i = 0; i < whole; i += kWide)
+          for (Index lane = 0; lane < kWide; ++lane)
+            counts[lane] += mods.keep(Position{t.batch, t.head, t.q.begin + i + lane, kv});
+        for (Index i = whole; i < t.q.size(); ++i) counts[0] += mods.keep(Position{t.batch, t.head, t.q.begin + i, kv});
+      }
+      Index count = 0;
+      for (const Index c : counts) count += c;
+      if (count != (kept ? (end - first) * t.q.size() : 0)) return Coverage::some;
+    }
+    return kept ? Coverage::all : Coverage::none;
+  }
 
   /// Block by block, because most blocks of a masked tile are kept or dropped whole.
   static ATTN_INLINE void all_pairs(const Mods& mods, const ScoreTile<T>& t, bool masked) {
@@ -117,8 +149,14 @@ class TileModsOf final : public TileMods<T> {
   explicit TileModsOf(const Mods& mods) : mods_(mods) {}
 
   Range kv_range(const Tile& tile) const override { return mods_.kv_range(tile); }
-  Coverage coverage(const Tile& tile) const override { return mods_.coverage(tile); }
+  Coverage coverage(Isa isa, const Tile& tile) const override {
+    const Coverage hint = mods_.coverage(tile);
+    if constexpr (Mods::kIsOpaque)
+      if (hint == Coverage::some) return examine(isa, tile);
+    return hint;
+  }
   bool has_scores() const override { return Mods::kHasScores; }
+  double sink(Index head) const override { return mods_.sink(head); }
 
   void apply(Isa isa, T* scores, Index stride, const Tile& tile, bool masked) const override {
     const ScoreTile<T> t{scores, stride, tile};
@@ -129,6 +167,17 @@ class TileModsOf final : public TileMods<T> {
 #endif
     (void)isa;
     if constexpr (kPromisedIsa == Isa::generic) with_bytes<16>(t, masked);
+  }
+
+  Coverage examine(Isa isa, const Tile& tile) const {
+#if ATTN_X86
+    if (isa == Isa::avx512) return examine_avx512(tile);
+    if constexpr (kPromisedIsa <= Isa::avx2)
+      if (isa == Isa::avx2) return examine_avx2(tile);
+#endif
+    (void)isa;
+    if constexpr (kPromisedIsa == Isa::generic) return ModLoops<T, Mods, 16>::examine(mods_, tile);
+    return Coverage::some;
   }
 
  private:
@@ -142,6 +191,12 @@ class TileModsOf final : public TileMods<T> {
   // functions out of apply(), where vectors would become as narrow as -march=native prefers.
   ATTN_TARGET_AVX2 __attribute__((flatten, noinline)) void apply_avx2(const ScoreTile<T>& t, bool masked) const {
     with_bytes<32>(t, masked);
+  }
+  ATTN_TARGET_AVX2 __attribute__((flatten, noinline)) Coverage examine_avx2(const Tile& tile) const {
+    return ModLoops<T, Mods, 32>::examine(mods_, tile);
+  }
+  ATTN_TARGET_AVX512 __attribute__((flatten, noinline)) Coverage examine_avx512(const Tile& tile) const {
+    return ModLoops<T, Mods, 64>::examine(mods_, tile);
   }
   ATTN_TARGET_AVX512 __attribute__((flatten, noinline)) void apply_avx512(const ScoreTile<T>& t, bool masked) const {
     with_bytes<64>(t, masked);

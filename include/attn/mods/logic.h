@@ -11,33 +11,42 @@ namespace attn {
 
 namespace detail {
 
-/// Masks ready for a call, made one: `Combine` says how predicates, coverages and ranges of keys come together.
+/// What the hints of some masks say together.
+template <class Combine, class... Bound>
+struct CombinedCoverage {
+  static constexpr bool kIsOpaque = (Bound::kIsOpaque || ...);
+  std::tuple<Bound...> masks;
+
+  Coverage operator()(const Tile& t) const {
+    return std::apply([&](const auto&... m) { return Combine::coverage(m.coverage(t)...); }, masks);
+  }
+};
+
+/// Masks that are ready for a call, as one: `Combine` says how predicates, coverages and ranges of keys come together.
+template <class Combine, class... Bound>
+auto combined(const Bound&... masks) {
+  static_assert(
+      !((Bound::kHasScores || Bound::kHasSinks) || ...),
+      "attn::any_of, all_of, not_: only masks can be combined so; put changes of scores and sinks beside them "
+      "with |");
+  const std::tuple<Bound...> all(masks...);
+  return mask_mod(
+      [all](const Position& p) {
+        return std::apply([&](const auto&... m) { return Combine::keep(m.keep(p)...); }, all);
+      },
+      CombinedCoverage<Combine, Bound...>{all},
+      [all](const Tile& t) {
+        return std::apply([&](const auto&... m) { return Combine::kv_range(t.kv, m.kv_range(t)...); }, all);
+      });
+}
+
 template <class Combine, class... M>
 auto combined_mask(M... masks) {
   static_assert(sizeof...(M) > 0, "attn::any_of, all_of: give at least one mask");
   static_assert((AnyMod<M> && ...),
-                "attn::any_of, all_of, not_: the arguments must be masks; wrap a lambda in "
-                "attn::mask_mod(...)");
+                "attn::any_of, all_of, not_: the arguments must be masks; wrap a lambda in attn::mask_mod(...)");
   return bind_mod([masks = std::tuple<M...>(std::move(masks)...)](const Problem& problem) {
-    const auto bound = std::apply([&](const auto&... m) { return std::tuple(bind(m, problem)...); }, masks);
-    std::apply(
-        [](const auto&... m) {
-          static_assert(
-              !(std::remove_cvref_t<decltype(m)>::kHasScores || ...),
-              "attn::any_of, all_of, not_: a change of scores cannot be combined like a mask; put it beside them "
-              "with |");
-        },
-        bound);
-    return mask_mod(
-        [bound](const Position& p) {
-          return std::apply([&](const auto&... m) { return Combine::keep(m.keep(p)...); }, bound);
-        },
-        [bound](const Tile& t) {
-          return std::apply([&](const auto&... m) { return Combine::coverage(m.coverage(t)...); }, bound);
-        },
-        [bound](const Tile& t) {
-          return std::apply([&](const auto&... m) { return Combine::kv_range(t.kv, m.kv_range(t)...); }, bound);
-        });
+    return std::apply([&](const auto&... m) { return combined<Combine>(bind(m, problem)...); }, masks);
   });
 }
 

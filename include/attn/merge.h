@@ -1,0 +1,68 @@
+// Layer 4: merge(), attention over some keys and attention over others become attention over all.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "attn/detail/arguments.h"
+
+namespace attn {
+
+/// Adds a part to a result in place: `out` and `lse` were those of the same queries over some keys, `part_out` and
+/// `part_lse` are those over other keys, and afterwards the first two are those over all of them:
+///
+///     lse = log(e^lse_a + e^lse_b),  out = e^(lse_a - lse) out_a + e^(lse_b - lse) out_b
+///
+/// (Dao et al. 2022, section 3.1; Juravsky et al. 2024, section 3.1.) A part without keys, lse -inf, changes nothing.
+/// Parts may come in any order and grouping; results differ by rounding alone.
+///
+/// out: (q_len, v_dim) or (batch, heads, q_len, v_dim), lse: (q_len) or (batch, heads, q_len), of the types attention_into()
+/// takes. Cost: out is read and written once, part_out read once.
+/// @throws std::invalid_argument if shapes differ; nothing is written then.
+template <class Out, class Lse, class PartOut, class PartLse>
+void merge_into(Out&& out, Lse&& lse, const PartOut& part_out, const PartLse& part_lse) {
+  const auto a = detail::as_rank4(view(out));
+  const auto b = detail::as_rank4(view(part_out));
+  const auto lse_a = detail::lse_rank3(lse);
+  const auto lse_b = detail::lse_rank3(part_lse);
+  using T = std::remove_pointer_t<decltype(a.data())>;
+  static_assert(std::is_same_v<T, std::remove_const_t<std::remove_pointer_t<decltype(b.data())>>>,
+                "attn::merge: both parts must hold the same scalar type");
+  const Shape<3> rows{a.dim(0), a.dim(1), a.dim(2)};
+  detail::require(b.shape() == a.shape(), "merge: out has shape ", a.shape(), ", the other part's out ", b.shape());
+  detail::require(lse_a.shape() == rows, "merge: lse has shape ", lse_a.shape(), ", its out ", a.shape());
+  detail::require(lse_b.shape() == rows, "merge: the other part's lse has shape ", lse_b.shape(), ", its out ",
+                  b.shape());
+
+  constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  for (Index batch = 0; batch < rows[0]; ++batch)
+    for (Index head = 0; head < rows[1]; ++head)
+      for (Index i = 0; i < rows[2]; ++i) {
+        T& to = lse_a(batch, head, i);
+        const T from = lse_b(batch, head, i);
+        if (from == -kInfinity) continue;
+        const bool empty = to == -kInfinity;  // no term at all, whatever its row of out holds
+        const T max = to < from ? from : to;
+        const T e_a = empty ? T(0) : std::exp(to - max), e_b = std::exp(from - max), sum = e_a + e_b;
+        const T weight_a = e_a / sum, weight_b = e_b / sum;
+        T* x = &a(batch, head, i, 0);
+        const T* y = &b(batch, head, i, 0);
+        for (Index c = 0; c < a.dim(3); ++c, x += a.stride(3), y += b.stride(3))
+          *x = empty ? weight_b * *y : weight_a * *x + weight_b * *y;
+        to = max + std::log(sum);
+      }
+}
+
+/// The same as values: attention over the keys of all parts, from attention over each. `a` and `b` are what attention()
+/// returns for the same queries.
+///
+///     auto all = attn::merge(attn::attention(q, prefix_k, prefix_v), attn::attention(q, suffix_k, suffix_v, attn::causal()));
+template <class Out, class Lse, class... More>
+Result<Out, Lse> merge(Result<Out, Lse> a, const Result<Out, Lse>& b, const More&... more) {
+  merge_into(a.out, a.lse, b.out, b.lse);
+  (merge_into(a.out, a.lse, more.out, more.lse), ...);
+  return a;
+}
+
+}  // namespace attn

@@ -1,0 +1,134 @@
+// Layer 2: block_mask(), a mask whose blocks have been looked at beforehand.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/tile_mods.h"
+#include "attn/options.h"
+
+namespace attn {
+
+namespace detail {
+
+/// What a mask keeps of each block of 16 queries x 16 keys: as fine as the mod loops look.
+class BlockMap {
+ public:
+  static constexpr Index kBlock = 16;
+
+  Index batch, heads;  ///< 1: the same for all
+  Index q_len, kv_len, q_offset;
+
+  explicit BlockMap(const Problem& p)
+      : batch(p.batch), heads(p.heads), q_len(p.q_len), kv_len(p.kv_len), q_offset(p.q_offset) {
+    blocks_.resize(static_cast<std::size_t>(batch * heads * rows() * columns()), Coverage::none);
+    visited_.resize(static_cast<std::size_t>(batch * heads * rows()));
+  }
+
+  /// Fills in what `examine(tile)` says of every block.
+  template <class Examine>
+  void fill(const Examine& examine) {
+    for (Index b = 0; b < batch; ++b)
+      for (Index h = 0; h < heads; ++h)
+        for (Index r = 0; r < rows(); ++r) {
+          const Range q{q_offset + r * kBlock, q_offset + std::min((r + 1) * kBlock, q_len)};
+          Range& visited = visited_[row(b, h, r)];
+          for (Index c = 0; c < columns(); ++c) {
+            const Range kv{c * kBlock, std::min((c + 1) * kBlock, kv_len)};
+            const Coverage kept = examine(Tile{b, h, q, kv});
+            blocks_[block(b, h, r, c)] = kept;
+            if (kept == Coverage::none) continue;
+            if (visited.empty()) visited.begin = kv.begin;
+            visited.end = kv.end;
+          }
+        }
+  }
+
+  Coverage coverage(const Tile& t) const {
+    bool any = false, all = true;
+    for_each_row(t, [&](Index r) {
+      for (Index c = t.kv.begin / kBlock; c * kBlock < t.kv.end; ++c) {
+        const Coverage kept = blocks_[block(t.batch, t.head, r, c)];
+        any |= kept != Coverage::none;
+        all &= kept == Coverage::all;
+      }
+    });
+    return all ? Coverage::all : any ? Coverage::some : Coverage::none;
+  }
+
+  Range kv_range(const Tile& t) const {
+    Range hull{};
+    for_each_row(t, [&](Index r) {
+      const Range& visited = visited_[row(t.batch, t.head, r)];
+      if (visited.empty()) return;
+      hull = hull.empty() ? visited : Range{std::min(hull.begin, visited.begin), std::max(hull.end, visited.end)};
+    });
+    return hull;
+  }
+
+ private:
+  Index rows() const { return (q_len + kBlock - 1) / kBlock; }
+  Index columns() const { return (kv_len + kBlock - 1) / kBlock; }
+  std::size_t row(Index b, Index h, Index r) const {
+    return static_cast<std::size_t>(((batch == 1 ? 0 : b) * heads + (heads == 1 ? 0 : h)) * rows() + r);
+  }
+  std::size_t block(Index b, Index h, Index r, Index c) const {
+    return row(b, h, r) * static_cast<std::size_t>(columns()) + static_cast<std::size_t>(c);
+  }
+  template <class Visit>
+  void for_each_row(const Tile& t, const Visit& visit) const {
+    for (Index r = (t.q.begin - q_offset) / kBlock; r * kBlock < t.q.end - q_offset; ++r) visit(r);
+  }
+
+  std::vector<Coverage> blocks_;
+  std::vector<Range> visited_;
+};
+
+}  // namespace detail
+
+/// The same mask, after its predicate has been asked for every pair once: calls then skip what it drops and leave whole
+/// what it keeps, as they do for causal(). For lambdas without hints that serve many calls: copies share what was found.
+///
+///     auto mask = attn::block_mask(attn::mask_mod([](auto p) { return p.kv <= p.q; }), n, n);
+///
+/// It is for calls of these lengths and options.q_offset (default kv_len - q_len). A mask that looks at p.batch or p.head
+/// must be given their numbers; by default it is asked for the first of each and serves all. options.isa has the meaning it
+/// has in a call, the others none. Cost: the predicate for every pair, and a byte for every 16 x 16 of them.
+/// @throws std::invalid_argument for negative sizes; in the call, if its sizes are others.
+template <class M>
+auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, Index batch = 1, Index heads = 1) {
+  static_assert(detail::AnyMod<M>, "attn::block_mask: wrap the lambda in attn::mask_mod(...)");
+  detail::require(q_len >= 0 && kv_len >= 0 && batch > 0 && heads > 0, "block_mask: q_len ", q_len, ", kv_len ", kv_len,
+                  ", batch ", batch, ", heads ", heads, "; lengths may not be negative, the others must be positive");
+  Problem problem;
+  problem.batch = batch;
+  problem.heads = problem.kv_heads = heads;
+  problem.q_len = q_len;
+  problem.kv_len = kv_len;
+  problem.q_offset = options.q_offset.value_or(kv_len - q_len);
+  const auto bound = detail::bind(mask, problem);
+  using Bound = std::remove_const_t<decltype(bound)>;
+  static_assert(!Bound::kHasScores && !Bound::kHasSinks, "attn::block_mask: the argument must be a mask");
+  const detail::TileModsOf<float, Bound> tiles(bound);
+  const Isa isa = detail::isa_of(options);
+  const auto map = std::make_shared<detail::BlockMap>(problem);
+  map->fill([&](const Tile& tile) {
+    const Coverage hint = bound.coverage(tile);
+    return hint == Coverage::some ? tiles.examine(isa, tile) : hint;
+  });
+  return bind_mod([mask = std::move(mask), map = std::shared_ptr<const detail::BlockMap>(map)](const Problem& call) {
+    detail::require(call.q_len == map->q_len && call.kv_len == map->kv_len && call.q_offset == map->q_offset,
+                    "block_mask was made for q_len ", map->q_len, ", kv_len ", map->kv_len, ", q_offset ",
+                    map->q_offset, "; the call has ", call.q_len, ", ", call.kv_len, ", ", call.q_offset);
+    detail::require((map->batch == 1 || map->batch == call.batch) && (map->heads == 1 || map->heads == call.heads),
+                    "block_mask was made for batch ", map->batch, ", heads ", map->heads, "; the call has ", call.batch,
+                    ", ", call.heads);
+    return mask_mod([bound = detail::bind(mask, call)](const Position& p) { return bound.keep(p); },
+                    [map = map.get()](const Tile& t) { return map->coverage(t); },
+                    [map = map.get()](const Tile& t) { return map->kv_range(t); });
+  });
+}
+
+}  // namespace attn

@@ -1,0 +1,33 @@
+// Layer 2: sinks(), weight that goes to no key.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/check.h"
+#include "attn/mod.h"
+
+namespace attn {
+
+/// A learned logit for each query head that joins the denominator of the softmax alone: weights are
+/// e^score / (e^logit + sum of e^score), and add up to less than 1 (Xiao et al. 2024, section 3.3; with logits of 0 the
+/// "softmax off by one"). It is no score: mods and masks leave it as it is. -inf stands for none.
+///
+/// lse includes the logit; a row without keys has out 0 and its head's logit as lse. Of parts that are merged, one alone
+/// may have the sinks.
+/// @throws std::invalid_argument for a logit that is NaN or +inf; in the call, if there is not one logit per head.
+inline auto sinks(std::vector<double> logits) {
+  for (std::size_t h = 0; h < logits.size(); ++h)
+    detail::require(logits[h] <= std::numeric_limits<float>::max(), "sinks[", h, "] = ", logits[h],
+                    " must be a number, in float too, or -inf");
+  return bind_mod([logits = std::move(logits)](const Problem& problem) {
+    const Index given = static_cast<Index>(logits.size());
+    detail::require(given == problem.heads, "sinks has ", given, " logits for ", problem.heads, " heads");
+    const auto logit = [all = logits.data()](Index head) { return all[head]; };
+    return SinkMod<decltype(logit)>{logit};
+  });
+}
+
+}  // namespace attn
