@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -138,7 +139,7 @@ TEST(BadInput, OutputsThatShareElements) {
 }
 
 TEST(BadInput, OffsetsThatOverflow) {
-  constexpr Index kFarthest = Index(1) << 61;
+  constexpr Index kFarthest = Index(1) << 60;
   expect_all_refuse("far", {"2305843009213693953"}, kQ, kK, kV, causal(), {.q_offset = kFarthest + 1});
   expect_all_refuse("far before", {"-2305843009213693953"}, kQ, kK, kV, full(), {.q_offset = -kFarthest - 1});
   const Index most = std::numeric_limits<Index>::max();
@@ -155,6 +156,16 @@ TEST(BadInput, OffsetsThatOverflow) {
 TEST(BadInput, Workers) {
   expect_refused("none", {"0"}, [] { threads(0); });
   expect_refused("fewer than none", {"-1"}, [] { threads(-1); });
+}
+
+TEST(BadInput, AnExecutorWithoutWorkers) {
+  struct Nobody final : Executor::Backend {
+    int concurrency() const override { return 0; }
+    void run(Index, TaskRef) const override {}
+  };
+  const auto q = tensor(kQ), k = tensor(kK), v = tensor(kV);
+  const Options options{.executor = Executor(std::make_shared<Nobody>())};
+  expect_refused("nobody", {"0 workers"}, [&] { attention(q, k, v, full(), options); });
 }
 
 TEST(BadInput, Scale) {
@@ -304,6 +315,8 @@ TEST(BadInput, NumbersOfScores) {
   expect_refused("temperature", {"inf"}, [] { temperature({std::numeric_limits<double>::infinity()}); });
   expect_refused("temperature", {"nan"}, [] { temperature({std::numeric_limits<double>::quiet_NaN()}); });
   expect_refused("temperature", {"1e+300"}, [] { temperature({1e300}); });
+  expect_refused("temperature", {"1e+39"}, [] { temperature({1e39}); });
+  expect_refused("slope", {"slope 1", "inf"}, [] { alibi({1, std::numeric_limits<double>::infinity()}); });
   expect_all_refuse("temperature", {"2", "6"}, kQ, kK, kV, temperature({1, 1}));
   expect_refused("sink", {"sinks[1]", "inf"}, [] { sinks({0, std::numeric_limits<double>::infinity()}); });
   expect_refused("sink", {"nan"}, [] { sinks({std::numeric_limits<double>::quiet_NaN()}); });
@@ -316,6 +329,7 @@ TEST(BadInput, NumbersOfScores) {
   expect_refused("buckets", {"2", "128"}, [] { T5Buckets(2); });
   expect_refused("odd buckets", {"33"}, [] { T5Buckets(33); });
   expect_refused("distance", {"32", "8"}, [] { T5Buckets(32, 8); });
+  expect_refused("distance", {"1099511627776"}, [] { T5Buckets(32, Index(1) << 40); });
 }
 
 TEST(BadInput, InstructionSets) {

@@ -11,6 +11,7 @@
 namespace attn {
 
 namespace detail {
+inline namespace ATTN_BUILT_FOR {
 
 /// The arguments of one call as checked rank-4 views, handed to `run(q, k, v, problem, bound_mods)`.
 template <class Q, class K, class V, class M, class Run>
@@ -54,7 +55,10 @@ TensorView<T, 3> no_lse() {
   return {};
 }
 
+}  // namespace ATTN_BUILT_FOR
 }  // namespace detail
+
+inline namespace ATTN_BUILT_FOR {
 
 /// Scaled dot-product attention:
 ///
@@ -97,7 +101,7 @@ auto attention(const Q& query, const K& key, const V& value, const M& mods = {},
 
 /// The same into memory of the caller's: `out` is a matrix, block or map (q_len, v_dim), or a rank-4 tensor or view
 /// (batch, heads, q_len, v_dim); `lse` an Eigen vector (q_len), or a rank-3 tensor or view (batch, heads, q_len).
-/// Neither may overlap an input.
+/// Neither may overlap an input, nor may two elements of one share memory.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, out and lse are partly written.
 template <class Out, class Lse, class Q, class K, class V, class M = Mods<>>
@@ -193,4 +197,5 @@ void naive_attention_into(Out&& out, const Q& query, const K& key, const V& valu
       });
 }
 
+}  // namespace ATTN_BUILT_FOR
 }  // namespace attn

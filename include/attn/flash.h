@@ -21,13 +21,14 @@ class FlashCall {
         mods_(mods),
         isa_(isa),
         family_(kernel_family<T>(isa)),
-        tiles_(family_, problem_.q_len) {}
+        tiles_(family_, problem_.q_len, !is_packed(tensors.k) || !is_packed(tensors.v)) {}
 
   void run(const Options& options) const {
     if (query_tiles() == 0) return;
     const Executor executor = executor_for(options.executor);
-    const TileWorkspace<T> workspace(layout(), executor.concurrency(), options.workspace);
-    const Index workers = executor.concurrency(), per_task = tiles_per_task(workers), last = query_tiles() - 1;
+    const int workers = executor.concurrency();
+    const TileWorkspace<T> workspace(layout(), workers, options.workspace);
+    const Index per_task = tiles_per_task(workers), last = query_tiles() - 1;
     executor.run(tasks(workers), [&](Index task, int worker) {
       const Range tiles{task * per_task, std::min((task + 1) * per_task, last + 1)};
       for (Index tile = tiles.begin; tile < tiles.end; ++tile) {
@@ -48,7 +49,7 @@ class FlashCall {
     e.queries_per_tile = tiles_.most_queries();
     e.keys_per_tile = kKeyTile;
     e.query_tiles = query_tiles();
-    const Index workers = executor_for(asked).concurrency();
+    const Index workers = std::max(executor_for(asked).concurrency(), 1);
     e.tasks = tasks(workers);
     e.threads = static_cast<int>(std::min(workers, e.tasks));
     e.workspace_bytes = workspace_bytes(asked);

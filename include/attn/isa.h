@@ -27,8 +27,9 @@ constexpr std::string_view to_string(Isa isa) {
 }  // namespace attn
 
 // What the compiler's flags promise anyway. What depends on that lies in a namespace named for it, so that translation
-// units with different flags keep their own of each: the linker would take any one of two functions of the same name.
-// Types that a program hands from unit to unit (Tensor, Options, Executor, …) lie outside.
+// units with different flags keep their own of each: the linker would take any one of two functions of the same name, and
+// with it its instructions and the way Eigen aligns memory there. Types that a program hands from unit to unit (Tensor,
+// Options, Executor, …) lie outside.
 #if ATTN_X86 && defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
     defined(__FMA__)
 #define ATTN_PROMISED_ISA avx512

@@ -8,6 +8,7 @@
 #include "attn/detail/arguments.h"
 
 namespace attn {
+inline namespace ATTN_BUILT_FOR {
 
 /// Adds a part to a result in place: `out` and `lse` were those of the same queries over some keys, `part_out` and
 /// `part_lse` are those over other keys, and afterwards the first two are those over all of them:
@@ -65,4 +66,5 @@ Result<Out, Lse> merge(Result<Out, Lse> a, const Result<Out, Lse>& b, const More
   return a;
 }
 
+}  // namespace ATTN_BUILT_FOR
 }  // namespace attn

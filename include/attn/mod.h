@@ -116,7 +116,8 @@ constexpr auto mask_mod(Keep keep, CoverageHint coverage = {}, KvRangeHint kv_ra
 ///
 ///     auto slope = attn::score_mod([s = 0.5f](auto x, auto p) { return x - s * float(p.q - p.kv); });
 ///
-/// A result of -inf drops the pair, as a mask would.
+/// A result of -inf drops the pair, as a mask would. The lambda is compiled into the kernel and may be called from several
+/// threads at once, for any pair of the call, also one that a mask drops, in any order.
 template <class Score>
 constexpr auto score_mod(Score score) {
   using R = typename detail::ResultOf<Score, float, Position>::type;

@@ -35,7 +35,7 @@ struct MultiHeadOptions {
   /// Give out the weights of every head. They need memory for all q_len * kv_len pairs, so the call takes the naive
   /// path.
   bool weights = false;
-  /// Scale (default 1/sqrt(head_dim)), q_offset and executor of the heads.
+  /// Scale (default 1/sqrt(head_dim)), q_offset, executor and instruction set of the heads. A workspace in it is not used.
   Options attention = {};
 };
 
@@ -48,6 +48,8 @@ struct MultiHeadResult {
   operator Out() const& { return out; }
   operator Out() && { return std::move(out); }
 };
+
+inline namespace ATTN_BUILT_FOR {
 
 /// Multi-head attention (Vaswani et al. 2017, section 3.2.2):
 ///
@@ -249,17 +251,18 @@ class MultiHeadAttention {
     const auto& [q, k, v] = heads;
     auto result = Tensor<T, 3>::uninitialized({batch, q_len, config_.embed_dim});
     const TensorView<T, 4> out = bshd(result.data(), batch, q_len, config_.heads, head_dim());
+    Options inner = options.attention;
+    inner.workspace = {};  // its size would be that of a call that the user never sees
     if (options.weights)
-      detail::with_views(q, k, v, mods, options.attention,
-                         [&](auto& q4, auto& k4, auto& v4, const Problem& problem, const auto& bound) {
-                           detail::naive<T>(
-                               out, detail::no_lse<T>(), q4, k4, v4, bound, problem, options.attention.executor,
-                               [&](Index b, Index h, int) { return detail::head_of(weights.view(), b, h); });
-                         });
+      detail::with_views(
+          q, k, v, mods, inner, [&](auto& q4, auto& k4, auto& v4, const Problem& problem, const auto& bound) {
+            detail::naive<T>(out, detail::no_lse<T>(), q4, k4, v4, bound, problem, inner.executor,
+                             [&](Index b, Index h, int) { return detail::head_of(weights.view(), b, h); });
+          });
     else if (options.path == Path::naive)
-      naive_attention_into(out, q, k, v, mods, options.attention);
+      naive_attention_into(out, q, k, v, mods, inner);
     else
-      attention_into(out, q, k, v, mods, options.attention);
+      attention_into(out, q, k, v, mods, inner);
     return result;
   }
 
@@ -294,4 +297,5 @@ class MultiHeadAttention {
   detail::Parameters<T> parameters_;
 };
 
+}  // namespace ATTN_BUILT_FOR
 }  // namespace attn

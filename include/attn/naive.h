@@ -8,6 +8,7 @@
 #include "attn/mod.h"
 
 namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
 
 template <class T>
 using RowMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -105,4 +106,5 @@ void naive(TensorView<T, 4> out, TensorView<T, 3> lse, const TensorView<const T,
   });
 }
 
+}  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

@@ -198,7 +198,8 @@ TensorView<T, 4> bhsd(T* data, Index batch, Index heads, Index len, Index dim) {
 /// Memory in the order (batch, len, heads, dim), seen as (batch, heads, len, dim). Nothing is copied.
 template <class T>
 TensorView<T, 4> bshd(T* data, Index batch, Index len, Index heads, Index dim) {
-  return {data, {batch, heads, len, dim}, {len * heads * dim, dim, heads * dim, 1}};
+  const Index row = detail::wrapping_product(heads, dim);
+  return {data, {batch, heads, len, dim}, {detail::wrapping_product(len, row), dim, row, 1}};
 }
 
 namespace detail {
@@ -268,7 +269,7 @@ auto view(X&& x) {
   strides = detail::row_major_strides<rank>(shape);
   if constexpr (int(std::remove_cvref_t<X>::Layout) == int(Eigen::ColMajor)) {
     Index step = 1;
-    for (std::size_t i = 0; i < rank; step *= shape[i++]) strides[i] = step;
+    for (std::size_t i = 0; i < rank; step = detail::wrapping_product(step, shape[i++])) strides[i] = step;
   }
   return TensorView<detail::element_t<X>, rank>(x.data(), shape, strides);
 }

@@ -16,3 +16,13 @@ std::vector<attn::Isa> sets_of_first() {
 attn::Isa default_of_first() { return attn::default_isa(); }
 
 const void* code_of_first() { return reinterpret_cast<const void*>(&attn::detail::kernel_family<float>); }
+
+// Matrices that stay in this unit, in several places, so that not all is inlined.
+float matrices_of_first() {
+  const auto sum = [](attn::Index rows) {
+    const Eigen::MatrixXf ones = Eigen::MatrixXf::Ones(rows, 16);
+    return attn::attention(ones, ones, ones.topRows(rows), attn::sliding_window(1)).out.sum();
+  };
+  const Eigen::MatrixXf ones = Eigen::MatrixXf::Ones(30, 16);
+  return sum(40) + sum(20) + attn::attention(ones.topRows(3), ones, ones, attn::sliding_window(1)).out.sum();
+}

@@ -16,3 +16,13 @@ std::vector<attn::Isa> sets_of_second() {
 attn::Isa default_of_second() { return attn::default_isa(); }
 
 const void* code_of_second() { return reinterpret_cast<const void*>(&attn::detail::kernel_family<float>); }
+
+// Matrices that stay in this unit, in several places, so that not all is inlined.
+float matrices_of_second() {
+  const auto sum = [](attn::Index rows) {
+    const Eigen::MatrixXf ones = Eigen::MatrixXf::Ones(rows, 16);
+    return attn::attention(ones, ones, ones.topRows(rows), attn::causal()).out.sum();
+  };
+  const Eigen::MatrixXf ones = Eigen::MatrixXf::Ones(30, 16);
+  return sum(40) + sum(20) + attn::attention(ones.topRows(3), ones, ones, attn::causal()).out.sum();
+}

@@ -32,6 +32,12 @@ TEST(TwoUnits, EachUsesItsOwnMods) {
   }
 }
 
+// Eigen aligns memory as the flags say: what one unit takes, the other must not give back.
+TEST(TwoUnits, EachKeepsItsOwnMatrices) {
+  EXPECT_NEAR(matrices_of_first(), 63 * 16, 1e-3);
+  EXPECT_NEAR(matrices_of_second(), 63 * 16, 1e-3);
+}
+
 TEST(TwoUnits, EachHasTheKernelsOfItsOwnFlags) {
   const std::vector<attn::Isa> first = sets_of_first(), second = sets_of_second();
   for (const auto& sets : {first, second}) ASSERT_FALSE(sets.empty());

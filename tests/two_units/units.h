@@ -21,3 +21,7 @@ attn::Isa default_of_second();
 /// Where a function lies that depends on the flags of a unit.
 const void* code_of_first();
 const void* code_of_second();
+
+/// Sums of outputs that are all 1: of 40, 20 and 3 rows with 16 columns.
+float matrices_of_first();
+float matrices_of_second();

@@ -23,6 +23,7 @@ struct NaiveResult {
 };
 
 namespace detail {
+inline namespace ATTN_BUILT_FOR {
 
 /// Scalars the library computes with. Integers would overflow or truncate in silence.
 template <class T>
@@ -131,5 +132,6 @@ auto lse_rank3(X&& x) {
   }
 }
 
+}  // namespace ATTN_BUILT_FOR
 }  // namespace detail
 }  // namespace attn

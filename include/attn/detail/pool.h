@@ -41,12 +41,11 @@ class PoolBackend final : public Executor::Backend {
       : own_(std::make_unique<Eigen::ThreadPool>(workers - 1)), pool_(*own_), workers_(workers) {}
   explicit PoolBackend(Eigen::ThreadPoolInterface& pool) : pool_(pool), workers_(pool.NumThreads() + 1) {}
 
-  int concurrency() const override { return workers_; }
+  /// A call from inside a task or a parallel region runs alone: its siblings already use the other threads.
+  int concurrency() const override { return inside_task_ || inside_openmp_region() ? 1 : workers_; }
 
   void run(Index tasks, TaskRef task) const override {
-    // A call from inside a task or a parallel region runs alone: its siblings already use the other threads.
-    const int helpers =
-        inside_task_ || inside_openmp_region() ? 0 : static_cast<int>(std::min<Index>(workers_, tasks)) - 1;
+    const int helpers = static_cast<int>(std::min<Index>(concurrency(), tasks)) - 1;
     if (helpers <= 0) return serial_.run(tasks, task);
 
     Call* const call = calls_->take();
@@ -54,7 +53,13 @@ class PoolBackend final : public Executor::Backend {
     if (call == nullptr) return serial_.run(tasks, task);
     call->begin(tasks, task, helpers);
     // What is scheduled is small enough for std::function to hold without memory of its own.
-    for (int worker = 1; worker <= helpers; ++worker) pool_.Schedule([call, worker] { call->help(worker); });
+    int scheduled = 0;
+    try {
+      for (; scheduled < helpers; ++scheduled) pool_.Schedule([call, worker = scheduled + 1] { call->help(worker); });
+    } catch (...) {
+      call->expect_fewer(helpers -
+                         scheduled);  // the pool takes no more: those that it took, and this thread, are enough
+    }
     call->work(0);
     call->end();
   }
@@ -75,6 +80,11 @@ class PoolBackend final : public Executor::Backend {
       over_ = false;
       expected_ = helpers;
       ended_ = false;
+    }
+
+    void expect_fewer(int helpers) {
+      const std::lock_guard lock(mutex_);
+      expected_ -= helpers;
     }
 
     void work(int worker) {

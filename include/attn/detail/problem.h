@@ -8,6 +8,7 @@
 #include "attn/tensor.h"
 
 namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
 
 /// Checks query (batch, heads, q_len, head_dim), key (batch, kv_heads, kv_len, head_dim) and value (batch, kv_heads,
 /// kv_len, v_dim) against each other and fills in the defaults of `options`. Every path uses this, so that all refuse
@@ -43,8 +44,8 @@ Problem make_problem(const TensorView<const T, 4>& q, const TensorView<const T, 
   p.q_offset = options.q_offset.value_or(p.kv_len - p.q_len);
   require(std::isfinite(static_cast<T>(p.scale)), "scale must be finite in the scalar type of the tensors, it is ",
           p.scale);
-  constexpr Index kFarthest = Index(1) << 61;  // sums of a few positions stay in range
-  require(p.q_offset >= -kFarthest && p.q_offset <= kFarthest, "q_offset ", p.q_offset, " is outside ±2^61");
+  constexpr Index kFarthest = Index(1) << 60;  // sums of a few positions stay in range, and below detail::kUnbounded
+  require(p.q_offset >= -kFarthest && p.q_offset <= kFarthest, "q_offset ", p.q_offset, " is outside ±2^60");
   return p;
 }
 
@@ -73,4 +74,5 @@ void check_lse(const Problem& p, const TensorView<T, 3>& lse) {
   check_written<T, 3>(lse, {p.batch, p.heads, p.q_len}, "lse", "(batch, heads, q_len)");
 }
 
+}  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

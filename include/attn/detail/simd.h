@@ -106,7 +106,9 @@ struct Simd {
     }
   }
 
-  /// x = e^x for x <= 0. Exactly 0 for -inf and wherever the result would be denormal; NaN stays NaN.
+  /// x = e^x for x <= 0. Exactly 0 for -inf and wherever the result would be denormal; NaN stays NaN. The error is a few
+  /// eps near 0 and grows with |x|, because log2(e) is one rounded number: to 10 eps at -86 in float and 45 at -696 in
+  /// double, three to five times that without FMA. Such weights are far below an eps of the largest one.
   static ATTN_INLINE void exp(Vec& x) {
     if constexpr (kVector) {
       using C = Exp2Constants<T>;

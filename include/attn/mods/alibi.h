@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "attn/detail/check.h"
@@ -11,8 +12,11 @@ namespace attn {
 
 /// x -> x - slope[head] * (q - kv) (Press et al. 2022, section 3). One slope per query head. A key after its query gets
 /// a bonus, so combine with causal(), as the paper does.
-/// @throws std::invalid_argument in the call, if there is not one slope per head.
+/// @throws std::invalid_argument for a slope that is not finite; in the call, if there is not one slope per head.
 inline auto alibi(std::vector<double> slopes) {
+  for (std::size_t h = 0; h < slopes.size(); ++h)
+    detail::require(std::abs(slopes[h]) <= std::numeric_limits<float>::max(), "alibi: slope ", h, " is ", slopes[h],
+                    "; slopes must be finite, in float too");
   return bind_mod([slopes = std::move(slopes)](const Problem& problem) {
     const Index given = static_cast<Index>(slopes.size());
     detail::require(given == problem.heads, "alibi has ", given, " slopes for ", problem.heads, " heads");

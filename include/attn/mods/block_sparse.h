@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "attn/detail/broadcast.h"
+#include "attn/detail/distance.h"
 #include "attn/mod.h"
 
 namespace attn {
@@ -24,6 +25,8 @@ template <class X>
 auto block_sparse(X&& map, Index block_q, Index block_kv) {
   detail::require(block_q > 0 && block_kv > 0, "block_sparse: blocks of ", block_q, " queries x ", block_kv,
                   " keys; both must be positive");
+  block_q = std::min(block_q, detail::kUnbounded);
+  block_kv = std::min(block_kv, detail::kUnbounded);
   auto held = detail::broadcast_tensor(std::forward<X>(map));
   static_assert(std::is_same_v<decltype(held), detail::BroadcastTensor<bool>>,
                 "attn::block_sparse: the map must hold bool (true = keep)");

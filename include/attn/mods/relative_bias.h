@@ -30,6 +30,9 @@ class T5Buckets {
   explicit T5Buckets(Index buckets = 32, Index max_distance = 128, bool bidirectional = true)
       : buckets_(buckets), bidirectional_(bidirectional) {
     const Index each = bidirectional ? buckets / 2 : buckets, exact = each / 2;
+    constexpr Index kFarthest = Index(1) << 24;  // each distance has an entry in a table
+    detail::require(max_distance <= kFarthest, "T5Buckets: a max_distance of ", max_distance, " is more than ",
+                    kFarthest);
     detail::require(exact > 0 && max_distance > exact && (!bidirectional || buckets % 2 == 0), "T5Buckets(", buckets,
                     ", ", max_distance,
                     "): too few buckets, an odd number of them for two directions, or a distance of at most ", exact);

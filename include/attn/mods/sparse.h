@@ -1,6 +1,8 @@
 // Layer 2: strided_sparse() and fixed_sparse(), the two factorised patterns of Child et al. 2019.
 #pragma once
 
+#include <algorithm>
+
 #include "attn/detail/check.h"
 #include "attn/detail/distance.h"
 #include "attn/mod.h"
@@ -20,6 +22,7 @@ namespace attn {
 /// @throws std::invalid_argument for a stride below 1.
 inline auto strided_sparse(Index stride) {
   detail::require(stride > 0, "strided_sparse(", stride, "): the stride must be positive");
+  stride = std::min(stride, detail::kUnbounded);
   return mask_mod(
       [stride](const Position& p) {
         const Index distance = p.q - p.kv;

@@ -16,9 +16,9 @@ namespace attn {
 /// head.
 inline auto temperature(std::vector<double> temperatures) {
   for (std::size_t h = 0; h < temperatures.size(); ++h) {
-    const float inverse = static_cast<float>(1 / temperatures[h]);
-    detail::require(temperatures[h] > 0 && inverse > 0 && inverse < std::numeric_limits<float>::infinity(),
-                    "temperature[", h, "] = ", temperatures[h], " must be positive and finite, in float too");
+    using Float = std::numeric_limits<float>;
+    detail::require(temperatures[h] >= Float::min() && temperatures[h] <= Float::max(), "temperature[", h,
+                    "] = ", temperatures[h], " must be positive and finite, in float too");
   }
   return bind_mod([temperatures = std::move(temperatures)](const Problem& problem) {
     const Index given = static_cast<Index>(temperatures.size());
