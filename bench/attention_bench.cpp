@@ -52,7 +52,7 @@ void add_all(Scalar scalar) {
             work.scalar = scalar;
             work.variant = variant;
             work.q_len = work.kv_len = n;
-            work.head_dim = dim;
+            work.head_dim = work.v_dim = dim;
             const std::string label = contestant.name + "/" + std::string(name(scalar)) + "/" +
                                       std::string(name(variant)) + "/N:" + std::to_string(n) +
                                       "/D:" + std::to_string(dim) + (serial ? "/serial" : "/all_threads");

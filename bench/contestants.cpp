@@ -8,7 +8,7 @@ template <class T>
 std::function<void()> prepare_naive(attn::Tensor<T, 4>& out, const Inputs<T>& in, const Workload& work,
                                     const attn::Options& options) {
   return with_mods(work, [&](auto mods) -> std::function<void()> {
-    return [&out, &in, mods, options] { attn::naive_attention_into(out, in.q, in.k, in.v, mods, options); };
+    return [&out, &in, mods, options] { attn::naive_attention_into(out, in.q(), in.k(), in.v(), mods, options); };
   });
 }
 
@@ -16,7 +16,7 @@ template <class T>
 std::function<void()> prepare_flash(attn::Tensor<T, 4>& out, const Inputs<T>& in, const Workload& work,
                                     const attn::Options& options) {
   return with_mods(work, [&](auto mods) -> std::function<void()> {
-    return [&out, &in, mods, options] { attn::attention_into(out, in.q, in.k, in.v, mods, options); };
+    return [&out, &in, mods, options] { attn::attention_into(out, in.q(), in.k(), in.v(), mods, options); };
   });
 }
 
@@ -58,9 +58,10 @@ void enter(Contestant<T> contestant) {
 template <class T>
 attn::Tensor<Wider<T>, 4> oracle(const Inputs<T>& in, const Workload& work, const attn::Options& options) {
   using Wide = Wider<T>;
-  const Inputs<Wide> wide{converted<Wide>(in.q), converted<Wide>(in.k), converted<Wide>(in.v)};
+  const Inputs<Wide> wide{in.layout, converted<Wide>(in.q_numbers), converted<Wide>(in.k_numbers),
+                          converted<Wide>(in.v_numbers)};
   auto out = make_output<Wide>(work);
-  with_mods(work, [&](auto mods) { attn::naive_attention_into(out, wide.q, wide.k, wide.v, mods, options); });
+  with_mods(work, [&](auto mods) { attn::naive_attention_into(out, wide.q(), wide.k(), wide.v(), mods, options); });
   return out;
 }
 

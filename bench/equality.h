@@ -57,7 +57,8 @@ void check_against_oracle(const Workload& work, const attn::Options& options) {
     small.kv_len = std::min(work.kv_len, len);
     const Inputs<T> in = make_inputs<T>(small, 2);
     const auto truth = oracle<T>(in, small, options);
-    const double few_eps = kFewEps * static_cast<double>(std::numeric_limits<T>::epsilon()) * max_magnitude(in.v);
+    const double few_eps =
+        kFewEps * static_cast<double>(std::numeric_limits<T>::epsilon()) * max_magnitude(in.v_numbers);
 
     double yardstick = -1;
     for (const Contestant<T>& c : contestants<T>()) {
@@ -78,7 +79,7 @@ void check_against_oracle(const Workload& work, const attn::Options& options) {
 /// 16. A single lost key out of 8192 moves it ten times as much in float.
 template <class T>
 double allowed_between_two(const Inputs<T>& in) {
-  return 16 * static_cast<double>(std::numeric_limits<T>::epsilon()) * max_magnitude(in.v);
+  return 16 * static_cast<double>(std::numeric_limits<T>::epsilon()) * max_magnitude(in.v_numbers);
 }
 
 }  // namespace bench

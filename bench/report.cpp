@@ -56,16 +56,18 @@ void print_table(std::ostream& out, const Report& report) {
 
 void write_csv(const std::string& path, const Report& report) {
   std::ofstream file(path);
-  file << "contestant,type,mods,batch,heads,kv_heads,q_len,kv_len,head_dim,threads,rounds,seconds,flops_per_second,"
+  file << "contestant,type,mods,batch,heads,kv_heads,q_len,kv_len,head_dim,v_dim,layout,threads,rounds,seconds,flops_"
+          "per_second,"
           "extra_bytes,fma_peak,eigen_product\n";
   for (const RowResult& row : report.rows)
     for (std::size_t c = 0; c < row.of.size(); ++c) {
       if (!row.of[c]) continue;
       const Workload& w = row.work;
       file << report.contestants[c] << ',' << name(w.scalar) << ",\"" << name(w.variant) << "\"," << w.batch << ','
-           << w.heads << ',' << w.kv_heads << ',' << w.q_len << ',' << w.kv_len << ',' << w.head_dim << ','
-           << report.threads << ',' << row.rounds << ',' << row.of[c]->seconds << ',' << row.of[c]->flops_per_second
-           << ',' << row.of[c]->extra_bytes << ',' << row.fma_peak << ',' << row.eigen_product << '\n';
+           << w.heads << ',' << w.kv_heads << ',' << w.q_len << ',' << w.kv_len << ',' << w.head_dim << ',' << w.v_dim
+           << ',' << name(w.layout) << ',' << report.threads << ',' << row.rounds << ',' << row.of[c]->seconds << ','
+           << row.of[c]->flops_per_second << ',' << row.of[c]->extra_bytes << ',' << row.fma_peak << ','
+           << row.eigen_product << '\n';
     }
   if (!file.flush()) throw std::runtime_error("cannot write " + path);
 }

@@ -199,7 +199,7 @@ class Worker {
   void run(attn::Tensor<float, 4>& out, const Inputs<float>& in, Index head, Index part) {
     const Workload& w = plan_.work;
     const Index group = w.heads / w.kv_heads, kv_size = w.kv_len * w.head_dim, q_size = w.q_len * w.head_dim;
-    const float *k = in.k.data() + head * kv_size, *v = in.v.data() + head * kv_size;
+    const float *k = in.k_numbers.data() + head * kv_size, *v = in.v_numbers.data() + head * kv_size;
     if (keys_) pack(matrix(w.head_dim, w.kv_len, memory::format_tag::ba), k, keys_);
     if (values_) pack(matrix(w.kv_len, w.head_dim), v, values_);
     for (auto& [shape, block] : blocks_) {
@@ -207,7 +207,7 @@ class Worker {
       if (!values_) block.set_values(v);
     }
     for (Index h = head * group; h < (head + 1) * group; ++h) {
-      const float* q = in.q.data() + h * q_size;
+      const float* q = in.q_numbers.data() + h * q_size;
       float* o = out.data() + h * q_size;
       if (part == 0) std::fill_n(o, plan_.first_query * w.head_dim, 0.0f);
       const auto blocks = static_cast<Index>(plan_.blocks.size());
@@ -261,7 +261,8 @@ std::function<void()> prepare(attn::Tensor<float, 4>& out, const Inputs<float>& 
 }
 
 std::string_view declines(const Workload& work, const attn::Options&) {
-  return work.variant == Variant::full || work.variant == Variant::causal ? "" : "full and causal only";
+  if (work.variant != Variant::full && work.variant != Variant::causal) return "full and causal only";
+  return work.layout == Layout::bhsd && work.v_dim == work.head_dim ? "" : "bhsd with v_dim = head_dim only";
 }
 
 }  // namespace

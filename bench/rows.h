@@ -10,12 +10,13 @@ namespace bench {
 enum class Rows { standard, extended, quick };
 
 /// standard: one head count, lengths from short to long, full and causal, two head sizes, float and a look at double.
-/// extended: also mods, windows, shared heads, one query, few queries or few keys, and small and large heads.
+/// extended: also mods, windows, shared heads, one query, few queries or few keys, small and large heads, values of
+/// another width and other layouts.
 /// quick: small sizes, to see that the program works.
 inline std::vector<Workload> rows_of(Rows which) {
   using V = Variant;
   constexpr Scalar f32 = Scalar::float32, f64 = Scalar::float64;
-  //                  scalar  mods  batch heads kv_heads q_len kv_len head_dim
+  //                  scalar  mods  batch heads kv_heads q_len kv_len head_dim [v_dim layout]
   if (which == Rows::quick)
     return {{f32, V::full, 4, 8, 8, 64, 64, 64},     {f32, V::full, 1, 8, 8, 512, 512, 64},
             {f32, V::causal, 1, 8, 8, 512, 512, 64}, {f32, V::causal, 1, 8, 8, 256, 256, 128},
@@ -40,8 +41,14 @@ inline std::vector<Workload> rows_of(Rows which) {
   rows.push_back({f32, V::causal, 1, 8, 8, 256, 4096, 64});
   rows.push_back({f32, V::full, 1, 8, 8, 8192, 64, 64});
   rows.push_back({f32, V::full, 1, 8, 8, 64, 8192, 64});
-  for (const Index dim : {16, 256, 512}) rows.push_back({f32, V::full, 1, 8, 8, 1024, 1024, dim});
+  for (const Index dim : {4, 16, 256, 512}) rows.push_back({f32, V::full, 1, 8, 8, 1024, 1024, dim});
+  rows.push_back({f32, V::full, 1, 8, 8, 1024, 1024, 64, 128});
+  for (const Layout layout : {Layout::bshd, Layout::columns}) {
+    rows.push_back({f32, V::full, 1, 8, 8, 2048, 2048, 64, 64, layout});
+    rows.push_back({f32, V::full, 1, 8, 8, 4, 2048, 128, 128, layout});
+  }
   rows.push_back({f64, V::causal, 1, 8, 8, 2048, 2048, 128});
+  rows.push_back({f64, V::full, 1, 8, 8, 4, 2048, 64, 64, Layout::columns});
   return rows;
 }
 

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <attn/attn.h>
 
@@ -18,6 +19,13 @@ enum class Scalar { float32, float64 };
 
 /// The mods that rows of work are timed with. A new one is a line here, in name(), with_mods() and kept_pairs().
 enum class Variant { full, causal, causal_softcap_alibi, causal_window };
+
+/// The order of memory of query, key and value. The output is always (batch, heads, len, dim).
+enum class Layout {
+  bhsd,     ///< (batch, heads, len, dim)
+  bshd,     ///< (batch, len, heads, dim), as projections give it
+  columns,  ///< (batch, heads, dim, len): column-major matrices
+};
 
 constexpr Index kWindow = 256;  ///< keys before the query that causal_window keeps
 
@@ -37,7 +45,11 @@ constexpr std::string_view name(Variant v) {
   return "full";
 }
 
-/// One row of work: `heads` query heads that share `kv_heads` key and value heads; v_dim = head_dim.
+constexpr std::string_view name(Layout layout) {
+  return layout == Layout::bhsd ? "bhsd" : layout == Layout::bshd ? "bshd" : "column-major";
+}
+
+/// One row of work: `heads` query heads that share `kv_heads` key and value heads.
 struct Workload {
   Scalar scalar = Scalar::float32;
   Variant variant = Variant::full;
@@ -47,10 +59,12 @@ struct Workload {
   Index q_len = 0;
   Index kv_len = 0;
   Index head_dim = 64;
+  Index v_dim = head_dim;
+  Layout layout = Layout::bhsd;
 };
 
-/// The sizes in the words of the field, e.g. "B=1 H=8 N=4096 D=64"; M and the shared heads appear only where they
-/// differ.
+/// The sizes in the words of the field, e.g. "B=1 H=8 N=4096 D=64"; M, the shared heads, the
+/// columns of values and the layout appear only where they differ.
 inline std::string sizes(const Workload& w) {
   std::ostringstream s;
   s << "B=" << w.batch << " H=" << w.heads;
@@ -58,6 +72,8 @@ inline std::string sizes(const Workload& w) {
   s << " N=" << w.q_len;
   if (w.kv_len != w.q_len) s << " M=" << w.kv_len;
   s << " D=" << w.head_dim;
+  if (w.v_dim != w.head_dim) s << '/' << w.v_dim;
+  if (w.layout != Layout::bhsd) s << ' ' << name(w.layout);
   return s.str();
 }
 
@@ -105,14 +121,28 @@ inline double kept_pairs(const Workload& w) {
   return n * m;
 }
 
-/// Two products of 2 * head_dim flops for each kept pair; the softmax is not counted.
+/// Products of 2 * head_dim and 2 * v_dim flops for each kept pair; the softmax is not counted.
 inline double flops(const Workload& w) {
-  return 4.0 * static_cast<double>(w.batch * w.heads) * kept_pairs(w) * static_cast<double>(w.head_dim);
+  return 2.0 * static_cast<double>(w.batch * w.heads) * kept_pairs(w) * static_cast<double>(w.head_dim + w.v_dim);
 }
 
+/// Numbers in the order of memory that a row asks for, and the tensors (batch, heads, len, dim) that they are.
 template <class T>
 struct Inputs {
-  attn::Tensor<T, 4> q, k, v;
+  Layout layout;
+  attn::Tensor<T, 4> q_numbers, k_numbers, v_numbers;
+
+  attn::TensorView<const T, 4> q() const { return view(q_numbers); }
+  attn::TensorView<const T, 4> k() const { return view(k_numbers); }
+  attn::TensorView<const T, 4> v() const { return view(v_numbers); }
+
+ private:
+  attn::TensorView<const T, 4> view(const attn::Tensor<T, 4>& t) const {
+    const auto [batch, heads, len, dim] = t.shape();
+    if (layout == Layout::bshd) return attn::bshd(t.data(), batch, len, heads, dim);
+    if (layout == Layout::columns) return {t.data(), t.shape(), {heads * len * dim, len * dim, 1, len}};
+    return t.view();
+  }
 };
 
 /// Query, key and value from the standard normal distribution, the same for the same seed.
@@ -120,17 +150,19 @@ template <class T>
 Inputs<T> make_inputs(const Workload& w, std::uint64_t seed = 1) {
   std::mt19937_64 generator(seed);
   std::normal_distribution<T> normal;
-  const auto fill = [&](Index heads, Index len) {
-    auto t = attn::Tensor<T, 4>::uninitialized({w.batch, heads, len, w.head_dim});
+  const auto fill = [&](Index heads, Index len, Index dim) {
+    auto t = attn::Tensor<T, 4>::uninitialized({w.batch, heads, len, dim});
     std::generate_n(t.data(), t.size(), [&] { return normal(generator); });
     return t;
   };
-  return {fill(w.heads, w.q_len), fill(w.kv_heads, w.kv_len), fill(w.kv_heads, w.kv_len)};
+  auto q = fill(w.heads, w.q_len, w.head_dim);
+  auto k = fill(w.kv_heads, w.kv_len, w.head_dim);
+  return {w.layout, std::move(q), std::move(k), fill(w.kv_heads, w.kv_len, w.v_dim)};
 }
 
 template <class T>
 attn::Tensor<T, 4> make_output(const Workload& w) {
-  return attn::Tensor<T, 4>({w.batch, w.heads, w.q_len, w.head_dim});
+  return attn::Tensor<T, 4>({w.batch, w.heads, w.q_len, w.v_dim});
 }
 
 }  // namespace bench
