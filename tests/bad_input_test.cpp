@@ -140,8 +140,8 @@ TEST(BadInput, OutputsThatShareElements) {
 
 TEST(BadInput, OffsetsThatOverflow) {
   constexpr Index kFarthest = Index(1) << 60;
-  expect_all_refuse("far", {"2305843009213693953"}, kQ, kK, kV, causal(), {.q_offset = kFarthest + 1});
-  expect_all_refuse("far before", {"-2305843009213693953"}, kQ, kK, kV, full(), {.q_offset = -kFarthest - 1});
+  expect_all_refuse("far", {"1152921504606846977"}, kQ, kK, kV, causal(), {.q_offset = kFarthest + 1});
+  expect_all_refuse("far before", {"-1152921504606846977"}, kQ, kK, kV, full(), {.q_offset = -kFarthest - 1});
   const Index most = std::numeric_limits<Index>::max();
   expect_all_refuse("largest", {std::to_string(most)}, kQ, kK, kV, sliding_window(3), {.q_offset = most});
   expect_all_refuse("least", {std::to_string(-most - 1)}, kQ, kK, kV, full(), {.q_offset = -most - 1});
