@@ -57,6 +57,13 @@ TYPED_TEST(Masks, MadeOfMasks) {
   this->expect_same_on_both_paths("with a score", softcap(2) | not_(causal()) | temperature({0.5, 2}));
 }
 
+// Lambdas whose tiles are alike in their corners, but not inside.
+TYPED_TEST(Masks, OpaqueWithHoles) {
+  this->expect_same_on_both_paths("one pair dropped", mask_mod([](auto p) { return p.q != 70 || p.kv != 81; }));
+  this->expect_same_on_both_paths("few pairs kept", mask_mod([](auto p) { return p.q % 50 == 20 && p.kv % 64 == 30; }));
+  this->expect_same_on_both_paths("in the last row", mask_mod([](auto p) { return p.q != 149 || p.kv != 77; }));
+}
+
 TYPED_TEST(Masks, Tree) {
   std::vector<Index> parents;
   for (Index i = 0; i < 60; ++i) parents.push_back(i == 0 ? -1 : (i * 7) % i);

@@ -5,3 +5,4 @@
 #include "attn/merge.h"
 #include "attn/multi_head.h"
 #include "attn/version.h"
+#include "attn/weights.h"

@@ -104,14 +104,11 @@ class FlashCall {
     return 2 * pairs * static_cast<double>(problem_.head_dim + problem_.v_dim);
   }
 
-  /// Can the kernels read the rows in place?
-  static bool is_packed(const TensorView<const T, 4>& t) { return t.stride(3) == 1 || t.dim(3) <= 1; }
-
   bool has_scores() const { return mods_ && mods_->has_scores(); }
 
   void run_tile(const Queries& queries, const Queries& following, const TileMemory<T>& m) const {
     const KernelSet<T>& kernels = tiles_.kernels(queries.rows.size());
-    load_query(queries, m, kernels);
+    load_query(family_, tensors_, queries, kernels.queries, m);
     // A dropped pair weighs 0, and 0 times a value is 0, unless that value is not finite: then it must not be
     // multiplied. That is rare, so it is found out afterwards, from what became of the output.
     const bool dropped_any = visit_keys(queries, following, m, kernels, false);
@@ -131,8 +128,10 @@ class FlashCall {
     bool dropped_any = false, first = true;
     for_each_tile(tile, [&](bool masked, const Range& visited) {
       dropped_any |= masked || has_scores();  // a changed score may be -inf
-      const Rows<T> key = rows_of(tensors_.k, tensors_.key(queries, tile.kv.begin), tile.kv.size(), m.packed_key),
-                    value = rows_of(tensors_.v, tensors_.value(queries, tile.kv.begin), tile.kv.size(), m.packed_value);
+      const Rows<T> key = rows_of(family_, tensors_.k, tensors_.key(queries, tile.kv.begin), tile.kv.size(),
+                                  m.packed_key),
+                    value = rows_of(family_, tensors_.v, tensors_.value(queries, tile.kv.begin), tile.kv.size(),
+                                    m.packed_value);
       add_keys(tile, masked, by_selection, std::exchange(first, false), key, value,
                fetch_ahead(tensors_, mods_, tiles_.count(), queries, following, tile.kv, visited), m, kernels);
     });
@@ -169,24 +168,6 @@ class FlashCall {
       family_.value_by_selection(m, kernels.queries, value, keys, problem_.v_dim, carry);
     else
       kernels.value(m, value, keys, problem_.v_dim, carry, ahead);
-  }
-
-  /// These rows of keys or values `t` as the kernels read them, copied to `packed` if they must.
-  Rows<T> rows_of(const TensorView<const T, 4>& t, Rows<T> rows, Index count, T* packed) const {
-    if (is_packed(t)) return rows;
-    family_.pack_rows(rows.data, rows.stride, t.stride(3), count, t.dim(3), packed);
-    return {packed, t.dim(3)};
-  }
-
-  /// The tile's queries, transposed and scaled.
-  void load_query(const Queries& queries, const TileMemory<T>& m, const KernelSet<T>& kernels) const {
-    const Index count = queries.rows.size(), column = tensors_.q.stride(3);
-    const T factor = static_cast<T>(problem_.scale);
-    const Rows<T> from = tensors_.query(queries);
-    if (column == 1) return family_.load_query(m, kernels.queries, from, count, problem_.head_dim, factor);
-    for (Index d = 0; d < problem_.head_dim; ++d)
-      for (Index i = 0; i < kernels.queries; ++i)
-        m.query[d * kernels.queries + i] = from.data[std::min(i, count - 1) * from.stride + d * column] * factor;
   }
 
   /// out / sum and the log-sum-exp. A sum of 0 means that no key was kept and there is no sink: 0 and -inf.

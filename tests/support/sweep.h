@@ -64,10 +64,13 @@ void expect_right(Drawn<T>& drawn, const Row<M>& row) {
   const Computed<T> by_definition = naive(drawn.arguments, row.mod, options, &weights);
   expect_naive_close(truth, by_definition, drawn.sizes);
   expect_weights_close(truth, weights, drawn.sizes);
+  static const Executor executors[] = {serial(), threads(2)};
+  static int turn = 0;
   for (Isa isa : instruction_sets()) {
     SCOPED_TRACE(to_string(isa));
     Options with_isa = options;
     with_isa.isa = isa;
+    with_isa.executor = executors[++turn % 2];
     expect_close(truth, by_definition, flash(drawn.arguments, row.mod, with_isa, drawn.out_layout));
     if (std::is_same_v<T, long double>) break;  // no vectors of it: one kernel serves all
   }

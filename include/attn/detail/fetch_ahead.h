@@ -1,63 +1,13 @@
-// Layer 3: the tensors of a call, where the rows of a tile lie in them, and which of them to fetch from memory ahead.
+// Layer 3: which rows of a call's tensors to fetch from memory ahead of their use.
 #pragma once
 
 #include <algorithm>
 
-#include "attn/detail/query_tiles.h"
+#include "attn/detail/call_tensors.h"
 #include "attn/detail/tile_mods.h"
-#include "attn/tensor.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
-
-/// A tile of queries: the rows `rows` of a head, of which it is tile number `tile`.
-struct Queries {
-  Index batch;
-  Index head;
-  Index tile;
-  Range rows;
-};
-
-template <class T>
-struct CallTensors {
-  TensorView<T, 4> out;
-  TensorView<T, 3> lse;  ///< null: not wanted
-  TensorView<const T, 4> q, k, v;
-  const Problem& problem;
-
-  /// All pairs of these queries.
-  Tile tile_of(const Queries& queries) const {
-    return {queries.batch,
-            queries.head,
-            {problem.q_offset + queries.rows.begin, problem.q_offset + queries.rows.end},
-            {0, problem.kv_len}};
-  }
-
-  /// The rows of these queries in `q` and `out`, from number `row` on.
-  Rows<T> query(const Queries& queries, Index row = 0) const {
-    return {first_row(q, queries.batch, queries.head, queries.rows.begin + row), q.stride(2)};
-  }
-  Rows<T> output(const Queries& queries, Index row = 0) const {
-    return {output_data(queries) + row * out.stride(2), out.stride(2)};
-  }
-  T* output_data(const Queries& queries) const {
-    return first_row(out, queries.batch, queries.head, queries.rows.begin);
-  }
-
-  /// The rows of keys and values that these queries see, from key `j` on.
-  Rows<T> key(const Queries& queries, Index j) const {
-    return {first_row(k, queries.batch, problem.kv_head(queries.head), j), k.stride(2)};
-  }
-  Rows<T> value(const Queries& queries, Index j) const {
-    return {first_row(v, queries.batch, problem.kv_head(queries.head), j), v.stride(2)};
-  }
-
- private:
-  template <class U>
-  static U* first_row(const TensorView<U, 4>& t, Index batch, Index head, Index row) {
-    return t.data() + batch * t.stride(0) + head * t.stride(1) + row * t.stride(2);
-  }
-};
 
 /// What to fetch while the keys `keys`, of those visited, are worked on: what is needed next and not in the cache yet.
 /// `following` are the queries that come after these; `tiles` of queries there are in a head. Null mods: none.

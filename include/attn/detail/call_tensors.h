@@ -1,0 +1,89 @@
+// Layer 3: the tensors of a call, where the rows of a tile lie in them, and how they come into a tile's memory.
+#pragma once
+
+#include <algorithm>
+
+#include "attn/detail/query_tiles.h"
+#include "attn/tensor.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// A tile of queries: the rows `rows` of a head, of which it is tile number `tile`.
+struct Queries {
+  Index batch;
+  Index head;
+  Index tile;
+  Range rows;
+};
+
+template <class T>
+struct CallTensors {
+  TensorView<T, 4> out;
+  TensorView<T, 3> lse;  ///< null: not wanted
+  TensorView<const T, 4> q, k, v;
+  const Problem& problem;
+
+  /// All pairs of these queries.
+  Tile tile_of(const Queries& queries) const {
+    return {queries.batch,
+            queries.head,
+            {problem.q_offset + queries.rows.begin, problem.q_offset + queries.rows.end},
+            {0, problem.kv_len}};
+  }
+
+  /// The rows of these queries in `q` and `out`, from number `row` on.
+  Rows<T> query(const Queries& queries, Index row = 0) const {
+    return {first_row(q, queries.batch, queries.head, queries.rows.begin + row), q.stride(2)};
+  }
+  Rows<T> output(const Queries& queries, Index row = 0) const {
+    return {output_data(queries) + row * out.stride(2), out.stride(2)};
+  }
+  T* output_data(const Queries& queries) const {
+    return first_row(out, queries.batch, queries.head, queries.rows.begin);
+  }
+
+  /// The rows of keys and values that these queries see, from key `j` on.
+  Rows<T> key(const Queries& queries, Index j) const {
+    return {first_row(k, queries.batch, problem.kv_head(queries.head), j), k.stride(2)};
+  }
+  Rows<T> value(const Queries& queries, Index j) const {
+    return {first_row(v, queries.batch, problem.kv_head(queries.head), j), v.stride(2)};
+  }
+
+ private:
+  template <class U>
+  static U* first_row(const TensorView<U, 4>& t, Index batch, Index head, Index row) {
+    return t.data() + batch * t.stride(0) + head * t.stride(1) + row * t.stride(2);
+  }
+};
+
+/// Can the kernels read the rows in place?
+template <class T>
+bool is_packed(const TensorView<const T, 4>& t) {
+  return t.stride(3) == 1 || t.dim(3) <= 1;
+}
+
+/// `count` rows of keys or values `t` as the kernels read them, copied to `packed` if they must.
+template <class T>
+Rows<T> rows_of(const KernelFamily<T>& family, const TensorView<const T, 4>& t, Rows<T> rows, Index count, T* packed) {
+  if (is_packed(t)) return rows;
+  family.pack_rows(rows.data, rows.stride, t.stride(3), count, t.dim(3), packed);
+  return {packed, t.dim(3)};
+}
+
+/// The tile's queries, transposed into columns `width` wide, and scaled.
+template <class T>
+void load_query(const KernelFamily<T>& family, const CallTensors<T>& t, const Queries& queries, Index width,
+                const TileMemory<T>& m) {
+  const Index count = queries.rows.size(), head_dim = t.problem.head_dim, column = t.q.stride(3);
+  const T factor = static_cast<T>(t.problem.scale);
+  const Rows<T> from = t.query(queries);
+  if (column == 1) return family.load_query(m, width, from, count, head_dim, factor);
+  for (Index d = 0; d < head_dim; ++d)
+    for (Index i = 0; i < width; ++i)
+      m.query[d * width + i] = from.data[std::min(i, count - 1) * from.stride + d * column] * factor;
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,204 @@
+// Layer 4: the attention weights tile by tile, and what can be learned from them without ever holding all.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "attn/attention.h"
+
+namespace attn {
+
+/// Some weights of one head: those of the query rows `rows` (counted from 0) for the keys `keys`.
+template <class T>
+struct WeightTile {
+  Index batch;
+  Index head;
+  Range rows;
+  Range keys;
+  TensorView<const T, 2> weights;  ///< (rows, keys); valid during the callback
+};
+
+/// The largest weights of each query, in descending order: both are (batch, heads, q_len, count). Where fewer keys are
+/// kept, the rest has key -1 and weight 0.
+template <class T>
+struct TopWeights {
+  Tensor<Index, 4> keys;
+  Tensor<T, 4> weights;
+};
+
+namespace detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Computes the tiles of one call again from its queries, keys and log-sum-exps.
+template <class T>
+class WeightTiles {
+ public:
+  WeightTiles(const CallTensors<T>& tensors, TensorView<const T, 3> lse, const TileMods<T>* mods, Isa isa)
+      : tensors_(tensors),
+        lse_(lse),
+        mods_(mods),
+        isa_(isa),
+        family_(kernel_family<T>(isa)),
+        tiles_(family_, tensors.problem.q_len, !is_packed(tensors.k)) {}
+
+  /// Calls visit(tile) for all tiles of a head in which a weight may differ from 0, rows and keys ascending. The tasks are
+  /// heads.
+  template <class Visit>
+  void run(const Executor& executor, const Visit& visit) const {
+    const Problem& p = tensors_.problem;
+    if (p.q_len == 0 || p.kv_len == 0) return;
+    const TileWorkspace<T> workspace({tiles_.most_queries(), p.head_dim, 0, p.head_dim, 0}, executor.concurrency());
+    executor.run(p.batch * p.heads, [&](Index task, int worker) {
+      for (Index tile = 0; tile < tiles_.count(); ++tile)
+        one_tile({task / p.heads, task % p.heads, tile, tiles_.rows(tile)}, workspace.of(worker), visit);
+    });
+  }
+
+ private:
+  template <class Visit>
+  void one_tile(const Queries& queries, const TileMemory<T>& m, const Visit& visit) const {
+    const Problem& p = tensors_.problem;
+    const KernelSet<T>& kernels = tiles_.kernels(queries.rows.size());
+    // With the log-sum-exp in the place of the largest score, the softmax step makes e^(score - lse) of each score.
+    const Index last = queries.rows.size() - 1;
+    for (Index i = 0; i < kernels.queries; ++i)
+      m.max[i] = lse_(queries.batch, queries.head, queries.rows.begin + std::min(i, last));
+    load_query(family_, tensors_, queries, kernels.queries, m);
+    Tile tile = tensors_.tile_of(queries);
+    const Range visited = mods_ ? mods_->kv_range(tile) : tile.kv;
+    for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
+      tile.kv = {j, std::min(j + kKeyTile, visited.end)};
+      const Coverage coverage = mods_ ? mods_->coverage(isa_, tile) : Coverage::all;
+      if (coverage == Coverage::none) continue;
+      const Index keys = tile.kv.size();
+      kernels.score(m, rows_of(family_, tensors_.k, tensors_.key(queries, j), keys, m.packed_key), keys, p.head_dim);
+      if (mods_ && (coverage == Coverage::some || mods_->has_scores()))
+        mods_->apply(isa_, m.scores, kernels.queries, tile, coverage == Coverage::some);
+      std::fill_n(m.tile_max, kernels.queries, -std::numeric_limits<T>::infinity());
+      kernels.softmax(m, keys, Rows<T>{nullptr, 0}, 0);
+      visit(WeightTile<T>{queries.batch, queries.head, queries.rows, tile.kv,
+                          TensorView<const T, 2>(m.scores, {last + 1, keys}, {1, kernels.queries})});
+    }
+  }
+
+  CallTensors<T> tensors_;
+  TensorView<const T, 3> lse_;
+  const TileMods<T>* mods_;
+  Isa isa_;
+  const KernelFamily<T>& family_;
+  QueryTiles<T> tiles_;
+};
+
+/// The tiles of a call: checks its arguments, then `use(tiles, problem)`.
+template <class Q, class K, class Lse, class M, class Use>
+auto with_weight_tiles(const Q& query, const K& key, const Lse& lse, const M& mods, const Options& options,
+                       const Use& use) {
+  return with_views(
+      query, key, key, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
+        using T = typename Traits<Q>::Scalar;
+        const auto rows = lse_rank3(lse);
+        const Shape<3> want{problem.batch, problem.heads, problem.q_len};
+        require(rows.shape() == want, "lse has shape ", rows.shape(), ", the queries need ", want,
+                " as (batch, heads, q_len)");
+        static_assert(std::is_same_v<std::remove_cv_t<std::remove_pointer_t<decltype(rows.data())>>, T>,
+                      "attn: lse must hold the scalar type of the query");
+        const TileModsOf<T, std::remove_cvref_t<decltype(bound)>> tile_mods(bound);
+        return use(WeightTiles<T>({{}, {}, q, k, v, problem}, rows, &tile_mods, isa_of(options)), problem);
+      });
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace detail
+inline namespace ATTN_BUILT_FOR {
+
+/// Calls `callback(const WeightTile<T>&)` for the weights of an attention call, tile by tile, without ever holding all:
+/// linear memory, where naive_attention() has q_len x kv_len of them.
+///
+/// `lse` is what attention() returned for the same arguments. Tiles that a mask drops whole are left out: their weights are
+/// 0. Those of a head come from one thread, rows ascending, within them keys ascending; heads may come at the same time.
+/// Cost: the score product and the softmax, about half of a call.
+/// @throws std::invalid_argument as attention() does, and if lse has not the shape (q_len) or (batch, heads, q_len).
+template <class Q, class K, class Lse, class M, class Callback>
+void for_each_weight_tile(const Q& query, const K& key, const Lse& lse, const M& mods, const Callback& callback,
+                          const Options& options = {}) {
+  detail::with_weight_tiles(query, key, lse, mods, options,
+                            [&](const auto& tiles, const Problem&) { tiles.run(options.executor, callback); });
+}
+
+/// How much each key is looked at: the sum of its weights over all queries, (batch, heads, kv_len). Arguments and cost as for
+/// for_each_weight_tile().
+template <class Q, class K, class Lse, class M = Mods<>>
+auto attention_mass(const Q& query, const K& key, const Lse& lse, const M& mods = {}, const Options& options = {}) {
+  using T = typename detail::Traits<Q>::Scalar;
+  return detail::with_weight_tiles(query, key, lse, mods, options, [&](const auto& tiles, const Problem& problem) {
+    Tensor<T, 3> mass({problem.batch, problem.heads, problem.kv_len});
+    tiles.run(options.executor, [&](const WeightTile<T>& t) {
+      for (Index j = 0; j < t.keys.size(); ++j) {
+        T sum = 0;
+        for (Index i = 0; i < t.rows.size(); ++i) sum += t.weights(i, j);
+        mass(t.batch, t.head, t.keys.begin + j) += sum;
+      }
+    });
+    return mass;
+  });
+}
+
+/// How spread out each query looks: the entropy of its weights, -sum w ln w, in nats, (batch, heads, q_len). 0: one key
+/// alone, or none; ln n: n keys alike. Arguments and cost as for for_each_weight_tile().
+template <class Q, class K, class Lse, class M = Mods<>>
+auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, const Options& options = {}) {
+  using T = typename detail::Traits<Q>::Scalar;
+  return detail::with_weight_tiles(query, key, lse, mods, options, [&](const auto& tiles, const Problem& problem) {
+    Tensor<T, 3> sums({problem.batch, problem.heads, problem.q_len});
+    tiles.run(options.executor, [&](const WeightTile<T>& t) {
+      for (Index i = 0; i < t.rows.size(); ++i) {
+        T sum = 0;
+        for (Index j = 0; j < t.keys.size(); ++j) {
+          const T w = t.weights(i, j);
+          sum -= w > T(0) || w != w ? w * std::log(w) : T(0);
+        }
+        sums(t.batch, t.head, t.rows.begin + i) += sum;
+      }
+    });
+    return sums;
+  });
+}
+
+/// The `count` largest weights of each query and their keys; of equal ones, those of the first keys. Memory O(q_len *
+/// count). Arguments and cost as for for_each_weight_tile().
+/// @throws std::invalid_argument also for a negative count.
+template <class Q, class K, class Lse, class M = Mods<>>
+auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, const M& mods = {},
+                   const Options& options = {}) {
+  using T = typename detail::Traits<Q>::Scalar;
+  detail::require(count >= 0, "top_k_weights: ", count, " weights; their number may not be negative");
+  return detail::with_weight_tiles(query, key, lse, mods, options, [&](const auto& tiles, const Problem& problem) {
+    const Shape<4> shape{problem.batch, problem.heads, problem.q_len, count};
+    TopWeights<T> top{Tensor<Index, 4>::uninitialized(shape), Tensor<T, 4>(shape)};
+    std::fill_n(top.keys.data(), top.keys.size(), Index(-1));
+    tiles.run(options.executor, [&](const WeightTile<T>& t) {
+      for (Index i = 0; count > 0 && i < t.rows.size(); ++i) {
+        Index* const keys = &top.keys(t.batch, t.head, t.rows.begin + i, 0);
+        T* const weights = &top.weights(t.batch, t.head, t.rows.begin + i, 0);
+        for (Index j = 0; j < t.keys.size(); ++j) {
+          const T w = t.weights(i, j);
+          if (!(w > weights[count - 1])) continue;
+          // Insertion into the descending list: most weights are not among the largest.
+          Index at = count - 1;
+          for (; at > 0 && w > weights[at - 1]; --at) {
+            weights[at] = weights[at - 1];
+            keys[at] = keys[at - 1];
+          }
+          weights[at] = w;
+          keys[at] = t.keys.begin + j;
+        }
+      }
+    });
+    return top;
+  });
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn

@@ -1,0 +1,11 @@
+// expect: the arguments must be masks; wrap a lambda in attn::mask_mod(...)
+#include <attn/attn.h>
+
+int main() {
+  const auto even = [](auto p) { return p.kv % 2 == 0; };
+#ifdef ATTN_KO
+  attn::any_of(even, attn::causal());
+#else
+  attn::any_of(attn::mask_mod(even), attn::causal());
+#endif
+}

@@ -1,0 +1,14 @@
+// expect: attn::merge: both parts must hold the same scalar type
+#include <attn/attn.h>
+
+#ifdef ATTN_KO
+using Other = Eigen::MatrixXd;
+#else
+using Other = Eigen::MatrixXf;
+#endif
+
+int main() {
+  Eigen::MatrixXf out(2, 4);
+  Eigen::VectorXf lse(2);
+  attn::merge_into(out, lse, Other(2, 4), lse);
+}
