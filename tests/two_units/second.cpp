@@ -15,7 +15,11 @@ std::vector<attn::Isa> sets_of_second() {
 
 attn::Isa default_of_second() { return attn::default_isa(); }
 
-const void* code_of_second() { return reinterpret_cast<const void*>(&attn::detail::kernel_family<float>); }
+std::vector<const void*> code_of_second() {
+  const auto at = [](auto* function) { return reinterpret_cast<const void*>(function); };
+  return {at(&attn::detail::kernel_family<float>), at(&attn::detail::make_problem<float>),
+          at(&attn::attention<Column, Column, Column, attn::Mods<>>)};
+}
 
 // Matrices that stay in this unit, in several places, so that not all is inlined.
 float matrices_of_second() {

@@ -18,9 +18,9 @@ std::vector<attn::Isa> sets_of_second();
 attn::Isa default_of_first();
 attn::Isa default_of_second();
 
-/// Where a function lies that depends on the flags of a unit.
-const void* code_of_first();
-const void* code_of_second();
+/// Where functions lie that depend on the flags of a unit: of the kernels, of the checks and of the entry points.
+std::vector<const void*> code_of_first();
+std::vector<const void*> code_of_second();
 
 /// Sums of outputs that are all 1: of 40, 20 and 3 rows with 16 columns.
 float matrices_of_first();
