@@ -21,7 +21,7 @@ class FlashCall {
         mods_(mods),
         isa_(isa),
         family_(kernel_family<T>(isa)),
-        tiles_(family_, problem_.q_len, !is_packed(tensors.k) || !is_packed(tensors.v)) {}
+        tiles_(family_, problem_.q_len, tensors.few_queries()) {}
 
   void run(const Options& options) const {
     if (query_tiles() == 0) return;

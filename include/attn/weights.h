@@ -41,7 +41,7 @@ class WeightTiles {
         mods_(mods),
         isa_(isa),
         family_(kernel_family<T>(isa)),
-        tiles_(family_, tensors.problem.q_len, !is_packed(tensors.k)) {}
+        tiles_(family_, tensors.problem.q_len, tensors.few_queries()) {}
 
   /// Calls visit(tile) for all tiles of a head in which a weight may differ from 0, rows and keys ascending. The tasks are
   /// heads.

@@ -17,12 +17,32 @@ struct Queries {
   Range rows;
 };
 
+/// Can the kernels read the rows in place?
+template <class T>
+bool is_packed(const TensorView<const T, 4>& t) {
+  return t.stride(3) == 1 || t.dim(3) <= 1;
+}
+
 template <class T>
 struct CallTensors {
   TensorView<T, 4> out;
   TensorView<T, 3> lse;  ///< null: not wanted
   TensorView<const T, 4> q, k, v;
   const Problem& problem;
+
+  /// Do so many keys and values of a head stay in the L2 cache from one tile of queries to the next? They may have a
+  /// quarter of the 2 MiB that today's server cores have, half of what others do.
+  bool stay_in_cache(Index keys) const {
+    constexpr Index kBytes = 512 * 1024;
+    return keys * (problem.head_dim + problem.v_dim) * static_cast<Index>(sizeof(T)) <= kBytes;
+  }
+
+  /// With up to this many queries each goes by itself. Not where keys or values would be packed again for each, and fewer
+  /// where they would be read again from farther than the cache.
+  Index few_queries() const {
+    if (!is_packed(k) || !is_packed(v)) return 1;
+    return stay_in_cache(problem.kv_len) ? 4 : 2;
+  }
 
   /// All pairs of these queries.
   Tile tile_of(const Queries& queries) const {
@@ -57,12 +77,6 @@ struct CallTensors {
     return t.data() + batch * t.stride(0) + head * t.stride(1) + row * t.stride(2);
   }
 };
-
-/// Can the kernels read the rows in place?
-template <class T>
-bool is_packed(const TensorView<const T, 4>& t) {
-  return t.stride(3) == 1 || t.dim(3) <= 1;
-}
 
 /// `count` rows of keys or values `t` as the kernels read them, copied to `packed` if they must.
 template <class T>

@@ -16,12 +16,6 @@ FetchAhead<T> fetch_ahead(const CallTensors<T>& t, const TileMods<T>* mods, Inde
                           const Queries& following, const Range& keys, const Range& visited) {
   using Block = typename FetchAhead<T>::Block;
   const Problem& problem = t.problem;
-  // Do these keys and values of a head stay in the L2 cache from one tile of queries to the next? They may have a
-  // quarter of the 2 MiB that today's server cores have, half of what others do.
-  const auto stay_in_cache = [&](Index n) {
-    constexpr Index kBytes = 512 * 1024;
-    return n * (problem.head_dim + problem.v_dim) * static_cast<Index>(sizeof(T)) <= kBytes;
-  };
   const auto key = [&](const Queries& of, Index j) { return Block{t.key(of, j), problem.head_dim}; };
   const auto value = [&](const Queries& of, Index j) { return Block{t.value(of, j), problem.v_dim}; };
   const auto query = [&](Index row) { return Block{t.query(following, row), problem.head_dim}; };
@@ -30,8 +24,8 @@ FetchAhead<T> fetch_ahead(const CallTensors<T>& t, const TileMods<T>* mods, Inde
   const auto whole_tile = [&](const Queries& of, Index j) {
     return FetchAhead<T>{{key(of, j), value(of, j), key(of, j + kHalf), value(of, j + kHalf)}};
   };
-  if (!stay_in_cache(visited.size()) && keys.end < visited.end) return whole_tile(queries, keys.end);
-  if (stay_in_cache(problem.kv_len)) {
+  if (!t.stay_in_cache(visited.size()) && keys.end < visited.end) return whole_tile(queries, keys.end);
+  if (t.stay_in_cache(problem.kv_len)) {
     // The head has been read with its first tile of queries. Those of the next head are shared out among this head's
     // tiles of queries, because memory has no time for them all at once where sequences are short.
     Queries neighbour = queries;

@@ -12,18 +12,14 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// With up to this many queries each goes by itself: a tile computes whole vectors of them, however few there are. Where
-/// keys or values must be packed, that would be done again for each.
-constexpr Index few_queries(bool packs) { return packs ? 1 : 4; }
-
 /// How the queries of one head are cut into tiles: as few as possible, of nearly equal height, each a whole number of
 /// vectors but the last.
 template <class T>
 class QueryTiles {
  public:
-  /// `packs`: must keys or values be packed?
-  QueryTiles(const KernelFamily<T>& kernels, Index q_len, bool packs)
-      : kernels_(kernels), q_len_(q_len), lanes_(q_len <= few_queries(packs) ? 1 : kernels.by_vectors[0].queries) {}
+  /// Up to `few` queries go each by itself: a tile computes whole vectors of them, however few there are.
+  QueryTiles(const KernelFamily<T>& kernels, Index q_len, Index few)
+      : kernels_(kernels), q_len_(q_len), lanes_(q_len <= few ? 1 : kernels.by_vectors[0].queries) {}
 
   Index count() const { return lanes_ == 1 ? q_len_ : (vectors() + kMaxVectors - 1) / kMaxVectors; }
   Range rows(Index tile) const {
