@@ -132,6 +132,8 @@ class Chart {
     lengths << "N = " << w.q_len;
     if (w.kv_len != w.q_len) lengths << ", M = " << w.kv_len;
     lengths << ", D = " << w.head_dim;
+    if (w.v_dim != w.head_dim) lengths << '/' << w.v_dim;
+    if (w.layout != Layout::bhsd) lengths << ", " << name(w.layout);
     rest << name(w.variant) << ", " << name(w.scalar) << ", B=" << w.batch << " H=" << w.heads;
     if (w.kv_heads != w.heads) rest << '/' << w.kv_heads;
     svg_.text(kSpeed - 12, middle - 2, lengths.str(), {12.5, "#111", "end", true});
