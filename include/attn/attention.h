@@ -129,7 +129,8 @@ requires(!detail::Viewable<M>) void attention_into(Out&& out, const Q& query, co
 /// What attention() would do with these arguments, without doing it: instruction set, tiles, threads, memory, and how
 /// many tiles the masks skip. It prints: `std::cout << attn::explain(q, k, v, attn::causal());`
 ///
-/// Arguments and errors as for attention(). Cost: the hints of the masks, once for each tile.
+/// Arguments and errors as for attention(). Cost: the hints of the masks, once for each tile; a mask
+/// without hints is asked for every pair.
 template <class Q, class K, class V, class M = Mods<>>
 Explanation explain(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
   return detail::with_views(

@@ -59,7 +59,7 @@ class FlashCall {
       Tile tile = tensors_.tile_of(queries(index));
       const Index all = (problem_.kv_len + kKeyTile - 1) / kKeyTile;
       Index full = 0, masked = 0;
-      for_each_tile(tile, [&](bool is_masked, const Range&) { ++(is_masked ? masked : full); });
+      for_each_key_tile(mods_, isa_, tile, [&](bool is_masked, const Range&) { ++(is_masked ? masked : full); });
       e.full_tiles += full;
       e.masked_tiles += masked;
       // The visited range need not begin where a tile would without it.
@@ -126,7 +126,7 @@ class FlashCall {
     std::fill_n(m.sum, kernels.queries, sink > -kInfinity ? T(1) : T(0));
     Tile tile = tensors_.tile_of(queries);
     bool dropped_any = false, first = true;
-    for_each_tile(tile, [&](bool masked, const Range& visited) {
+    for_each_key_tile(mods_, isa_, tile, [&](bool masked, const Range& visited) {
       dropped_any |= masked || has_scores();  // a changed score may be -inf
       const Rows<T> key = rows_of(family_, tensors_.k, tensors_.key(queries, tile.kv.begin), tile.kv.size(),
                                   m.packed_key),
@@ -137,18 +137,6 @@ class FlashCall {
     });
     if (first) std::fill_n(m.out, problem_.v_dim * kernels.queries, T(0));
     return dropped_any;
-  }
-
-  /// Calls visit(masked, all keys to visit) for each tile of keys in which a pair may be kept, with `tile.kv` set
-  /// to them.
-  template <class Visit>
-  void for_each_tile(Tile& tile, const Visit& visit) const {
-    const Range visited = mods_ ? mods_->kv_range(tile) : tile.kv;
-    for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
-      tile.kv = {j, std::min(j + kKeyTile, visited.end)};
-      const Coverage coverage = mods_ ? mods_->coverage(isa_, tile) : Coverage::all;
-      if (coverage != Coverage::none) visit(coverage == Coverage::some, visited);
-    }
   }
 
   /// One step of the recurrence: brings max, sum and out up to date with the keys and values of the tile.

@@ -1,9 +1,7 @@
 // Layer 1: mods, what makes an attention differ from the plain one. A mod changes scores or drops (query, key) pairs.
 #pragma once
 
-#include <cmath>
 #include <concepts>
-#include <limits>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -197,112 +195,5 @@ requires(detail::AnyMod<A>&& detail::AnyMod<B>) constexpr auto operator|(A a, B 
   return std::apply([](auto&&... m) { return Mods<std::remove_cvref_t<decltype(m)>...>{{std::move(m)...}}; },
                     std::tuple_cat(detail::parts(std::move(a)), detail::parts(std::move(b))));
 }
-
-namespace detail {
-
-// A reference to the mod itself, or what it makes for this call.
-template <class M>
-constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
-  if constexpr (is_late<M>) {
-    auto made = mod.make(problem);
-    static_assert(is_mask<decltype(made)> || is_score<decltype(made)> || is_sink<decltype(made)>,
-                  "attn::bind_mod: the lambda must return what mask_mod or score_mod returns");
-    return made;
-  } else {
-    return (mod);
-  }
-}
-
-/// What the naive and the flash path see of the mods: one score change, one predicate, one hint, one sink. Each M is a value or a
-/// const reference.
-template <class... M>
-class BoundMods {
- public:
-  static constexpr bool kHasScores = (is_score<std::remove_cvref_t<M>> || ...);
-  static constexpr bool kHasMasks = (is_mask<std::remove_cvref_t<M>> || ...);
-  static constexpr bool kIsOpaque = ([] {
-    if constexpr (is_mask<std::remove_cvref_t<M>>)
-      return std::remove_cvref_t<M>::kIsOpaque;
-    else
-      return false;
-  }() || ...);
-  static constexpr bool kHasSinks = (is_sink<std::remove_cvref_t<M>> || ...);
-
-  explicit BoundMods(std::tuple<M...> mods) : mods_(std::move(mods)) {}
-
-  template <class X>
-  X score(X x, const Position& p) const {
-    each([&](const auto& mod) {
-      if constexpr (is_score<std::remove_cvref_t<decltype(mod)>>) x = static_cast<X>(mod.score(x, p));
-    });
-    return x;
-  }
-
-  bool keep(const Position& p) const {
-    bool kept = true;
-    masks([&](const auto& mask) { kept = kept & mask.keep(p); });
-    return kept;
-  }
-
-  /// The logit that stands for all sinks of a head: the log of the sum of their e^logit. -inf: there is none.
-  double sink(Index head) const {
-    double all = -std::numeric_limits<double>::infinity();
-    each([&](const auto& mod) {
-      if constexpr (is_sink<std::remove_cvref_t<decltype(mod)>>) {
-        const double logit = mod.logit(head), max = std::max(all, logit);
-        if (max > -std::numeric_limits<double>::infinity())
-          all = max + std::log(std::exp(all - max) + std::exp(logit - max));
-      }
-    });
-    return all;
-  }
-
-  Coverage coverage(const Tile& tile) const {
-    Coverage sum = Coverage::all;
-    masks([&](const auto& mask) {
-      if (sum != Coverage::none) sum = std::min(sum, mask.coverage(tile));
-    });
-    return sum;
-  }
-
-  Range kv_range(const Tile& tile) const {
-    Range range = tile.kv;
-    masks([&](const auto& mask) { range = intersect(range, mask.kv_range(tile)); });
-    return range;
-  }
-
- private:
-  template <class F>
-  void each(F f) const {
-    std::apply([&](const auto&... mod) { (f(mod), ...); }, mods_);
-  }
-  template <class F>
-  void masks(F f) const {
-    each([&](const auto& mod) {
-      if constexpr (is_mask<std::remove_cvref_t<decltype(mod)>>) f(mod);
-    });
-  }
-
-  std::tuple<M...> mods_;
-};
-
-/// Makes every part of `mods` ready for one call. @throws std::invalid_argument when a part does not fit the call's
-/// sizes.
-template <class M>
-auto bind(const M& mods, const Problem& problem) {
-  static_assert(AnyMod<M>,
-                "attn: this argument must be a mod; wrap a lambda in attn::mask_mod(...) or attn::score_mod(...), "
-                "combine mods with |");
-  const auto each = [&](const auto&... m) {
-    return BoundMods<decltype(bind_one(m, problem))...>(
-        std::tuple<decltype(bind_one(m, problem))...>(bind_one(m, problem)...));
-  };
-  if constexpr (is_mods<M>)
-    return std::apply(each, mods.parts);
-  else
-    return each(mods);
-}
-
-}  // namespace detail
 
 }  // namespace attn

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "attn/detail/bound_mods.h"
 #include "attn/detail/problem.h"
-#include "attn/mod.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {

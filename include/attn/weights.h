@@ -67,20 +67,16 @@ class WeightTiles {
       m.max[i] = lse_(queries.batch, queries.head, queries.rows.begin + std::min(i, last));
     load_query(family_, tensors_, queries, kernels.queries, m);
     Tile tile = tensors_.tile_of(queries);
-    const Range visited = mods_ ? mods_->kv_range(tile) : tile.kv;
-    for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
-      tile.kv = {j, std::min(j + kKeyTile, visited.end)};
-      const Coverage coverage = mods_ ? mods_->coverage(isa_, tile) : Coverage::all;
-      if (coverage == Coverage::none) continue;
+    for_each_key_tile(mods_, isa_, tile, [&](bool masked, const Range&) {
       const Index keys = tile.kv.size();
-      kernels.score(m, rows_of(family_, tensors_.k, tensors_.key(queries, j), keys, m.packed_key), keys, p.head_dim);
-      if (mods_ && (coverage == Coverage::some || mods_->has_scores()))
-        mods_->apply(isa_, m.scores, kernels.queries, tile, coverage == Coverage::some);
+      kernels.score(m, rows_of(family_, tensors_.k, tensors_.key(queries, tile.kv.begin), keys, m.packed_key), keys,
+                    p.head_dim);
+      if (masked || mods_->has_scores()) mods_->apply(isa_, m.scores, kernels.queries, tile, masked);
       std::fill_n(m.tile_max, kernels.queries, -std::numeric_limits<T>::infinity());
       kernels.softmax(m, keys, Rows<T>{nullptr, 0}, 0);
       visit(WeightTile<T>{queries.batch, queries.head, queries.rows, tile.kv,
                           TensorView<const T, 2>(m.scores, {last + 1, keys}, {1, kernels.queries})});
-    }
+    });
   }
 
   CallTensors<T> tensors_;
@@ -118,7 +114,7 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// `lse` is what attention() returned for the same arguments. Tiles that a mask drops whole are left out: their weights are
 /// 0. Those of a head come from one thread, rows ascending, within them keys ascending; heads may come at the same time.
-/// Cost: the score product and the softmax, about half of a call.
+/// options.workspace is not used. Cost: the score product and the softmax, about half of a call.
 /// @throws std::invalid_argument as attention() does, and if lse has not the shape (q_len) or (batch, heads, q_len).
 template <class Q, class K, class Lse, class M, class Callback>
 void for_each_weight_tile(const Q& query, const K& key, const Lse& lse, const M& mods, const Callback& callback,

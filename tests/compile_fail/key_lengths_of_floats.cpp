@@ -1,4 +1,4 @@
-// expect: key_lengths
+// expect: attn: lengths, ids, offsets, positions and parents must be integers
 #include <attn/attn.h>
 
 #ifdef ATTN_KO

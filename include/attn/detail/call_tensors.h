@@ -1,9 +1,11 @@
-// Layer 3: the tensors of a call, where the rows of a tile lie in them, and how they come into a tile's memory.
+// Layer 3: the tensors of a call, where the rows of a tile lie in them, how they come into a tile's memory, and which tiles
+// there are.
 #pragma once
 
 #include <algorithm>
 
 #include "attn/detail/query_tiles.h"
+#include "attn/detail/tile_mods.h"
 #include "attn/tensor.h"
 
 namespace attn::detail {
@@ -97,6 +99,18 @@ void load_query(const KernelFamily<T>& family, const CallTensors<T>& t, const Qu
   for (Index d = 0; d < head_dim; ++d)
     for (Index i = 0; i < width; ++i)
       m.query[d * width + i] = from.data[std::min(i, count - 1) * from.stride + d * column] * factor;
+}
+
+/// Calls visit(masked, all keys to visit) for each tile of keys in which a pair may be kept, with `tile.kv` set to them.
+/// Null mods: all are.
+template <class T, class Visit>
+void for_each_key_tile(const TileMods<T>* mods, Isa isa, Tile& tile, const Visit& visit) {
+  const Range visited = mods ? mods->kv_range(tile) : tile.kv;
+  for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
+    tile.kv = {j, std::min(j + kKeyTile, visited.end)};
+    const Coverage coverage = mods ? mods->coverage(isa, tile) : Coverage::all;
+    if (coverage != Coverage::none) visit(coverage == Coverage::some, visited);
+  }
 }
 
 }  // namespace ATTN_BUILT_FOR

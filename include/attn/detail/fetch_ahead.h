@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "attn/detail/call_tensors.h"
-#include "attn/detail/tile_mods.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {

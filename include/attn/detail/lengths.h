@@ -1,8 +1,9 @@
-// Layer 2: a length for each batch element, as several masks take them.
+// Layer 2: lists of integers as several masks take them, and lengths, one for each batch element.
 #pragma once
 
-#include <concepts>
+#include <initializer_list>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "attn/detail/check.h"
@@ -10,19 +11,21 @@
 
 namespace attn::detail {
 
-/// Any range of integers: std::vector<int>, Eigen::VectorXi, std::initializer_list<Index>, …
-template <class X>
-concept Integers = requires(const X& x) {
-  requires std::integral<std::remove_cvref_t<decltype(*x.begin())>>;
-  x.end();
-};
+/// A list of integers as a function takes it, copied: {1, 2}, or any range of them, std::vector<int> or Eigen::VectorXi.
+struct Indices {
+  std::vector<Index> values;
 
-template <Integers X>
-std::vector<Index> as_indices(const X& numbers) {
-  std::vector<Index> copy;
-  for (const auto& n : numbers) copy.push_back(static_cast<Index>(n));
-  return copy;
-}
+  Indices(std::vector<Index> given) : values(std::move(given)) {}
+  Indices(std::initializer_list<Index> given) : values(given) {}
+  template <class X>
+  requires requires(const X& x) { x.begin(), x.end(); }
+  Indices(const X& given) {
+    constexpr bool kIntegers = std::is_integral_v<std::remove_cvref_t<decltype(*given.begin())>>;
+    static_assert(kIntegers, "attn: lengths, ids, offsets, positions and parents must be integers");
+    if constexpr (kIntegers)
+      for (const auto& n : given) values.push_back(static_cast<Index>(n));
+  }
+};
 
 /// @throws std::invalid_argument unless there is one length per batch element, each in 0..most.
 inline void check_lengths(const std::vector<Index>& lengths, const Problem& problem, Index most, const char* name,

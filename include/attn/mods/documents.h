@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <initializer_list>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -61,8 +60,8 @@ struct DocumentTable {
 ///
 /// @throws std::invalid_argument in the call, if there is not one id per key, or a query has a position outside
 /// 0..kv_len - 1.
-inline auto documents(std::vector<Index> ids) {
-  return bind_mod([table = detail::DocumentTable(std::move(ids))](const Problem& problem) {
+inline auto documents(detail::Indices ids) {
+  return bind_mod([table = detail::DocumentTable(std::move(ids.values))](const Problem& problem) {
     detail::require(static_cast<Index>(table.ids.size()) == problem.kv_len, "documents has ", table.ids.size(),
                     " ids for ", problem.kv_len, " keys");
     detail::require(problem.q_len == 0 || (problem.q_offset >= 0 && problem.q_offset + problem.q_len <= problem.kv_len),
@@ -81,25 +80,16 @@ inline auto documents(std::vector<Index> ids) {
   });
 }
 
-template <detail::Integers Ids>
-auto documents(const Ids& ids) {
-  return documents(detail::as_indices(ids));
-}
-
-inline auto documents(std::initializer_list<Index> ids) { return documents(std::vector<Index>(ids)); }
-
 /// The same for documents that lie one behind the other, from where each begins: document i has the positions
 /// offsets[i] .. offsets[i + 1] - 1, and the last offset is kv_len (the "cu_seqlens" of variable-length batches).
 ///
 ///     documents_at({0, 2, 5}) is documents({0, 0, 1, 1, 1})
 ///
 /// @throws std::invalid_argument unless the offsets begin with 0 and increase; in the call, as documents() does.
-template <detail::Integers Offsets>
-auto documents_at(const Offsets& offsets) {
-  const std::vector<Index> at = detail::as_indices(offsets);
-  detail::require(!at.empty() && at[0] == 0, "documents_at: the first offset must be 0, ",
-                  at.empty() ? detail::Piece("there is none") : detail::Piece("it is "),
-                  at.empty() ? detail::Piece("") : detail::Piece(at[0]));
+inline auto documents_at(detail::Indices offsets) {
+  const std::vector<Index>& at = offsets.values;
+  detail::require(!at.empty(), "documents_at: the first offset must be 0, there is none");
+  detail::require(at[0] == 0, "documents_at: the first offset must be 0, it is ", at[0]);
   std::vector<Index> ids;
   for (std::size_t i = 1; i < at.size(); ++i) {
     detail::require(at[i] > at[i - 1], "documents_at: offsets must increase, offset ", i, " is ", at[i], " after ",
@@ -107,10 +97,6 @@ auto documents_at(const Offsets& offsets) {
     ids.insert(ids.end(), static_cast<std::size_t>(at[i] - at[i - 1]), static_cast<Index>(i - 1));
   }
   return documents(std::move(ids));
-}
-
-inline auto documents_at(std::initializer_list<Index> offsets) {
-  return documents_at<std::initializer_list<Index>>(offsets);
 }
 
 }  // namespace attn

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -20,7 +19,8 @@ namespace attn {
 ///                          0 1 0 0
 ///
 /// @throws std::invalid_argument for a negative position.
-inline auto global_tokens(std::vector<Index> positions) {
+inline auto global_tokens(detail::Indices given) {
+  std::vector<Index>& positions = given.values;
   std::sort(positions.begin(), positions.end());
   positions.erase(std::unique(positions.begin(), positions.end()), positions.end());
   detail::require(positions.empty() || positions[0] >= 0, "global_tokens: position ",
@@ -44,15 +44,6 @@ inline auto global_tokens(std::vector<Index> positions) {
                       return Range{*first_from(t.kv.begin), *(first_from(t.kv.end) - 1) + 1};
                     });
   });
-}
-
-template <detail::Integers Positions>
-auto global_tokens(const Positions& positions) {
-  return global_tokens(detail::as_indices(positions));
-}
-
-inline auto global_tokens(std::initializer_list<Index> positions) {
-  return global_tokens(std::vector<Index>(positions));
 }
 
 }  // namespace attn

@@ -1,8 +1,7 @@
 // Layer 2: key_lengths(), padding at the end of each batch element's keys.
 #pragma once
 
-#include <initializer_list>
-#include <vector>
+#include <utility>
 
 #include "attn/detail/lengths.h"
 #include "attn/mod.h"
@@ -16,8 +15,8 @@ namespace attn {
 ///
 /// @throws std::invalid_argument in the call, if there is not one length per batch element or a length is outside
 /// 0..kv_len.
-inline auto key_lengths(std::vector<Index> lengths) {
-  return bind_mod([lengths = std::move(lengths)](const Problem& problem) {
+inline auto key_lengths(detail::Indices lengths) {
+  return bind_mod([lengths = std::move(lengths.values)](const Problem& problem) {
     detail::check_lengths(lengths, problem, problem.kv_len, "key_lengths", "kv_len");
     const Index* length = lengths.data();
     return mask_mod([length](const Position& p) { return p.kv < length[p.batch]; },
@@ -30,13 +29,5 @@ inline auto key_lengths(std::vector<Index> lengths) {
                     });
   });
 }
-
-/// The same from any range of integers, e.g. std::vector<int> or Eigen::VectorXi.
-template <detail::Integers Lengths>
-auto key_lengths(const Lengths& lengths) {
-  return key_lengths(detail::as_indices(lengths));
-}
-
-inline auto key_lengths(std::initializer_list<Index> lengths) { return key_lengths(std::vector<Index>(lengths)); }
 
 }  // namespace attn

@@ -5,7 +5,7 @@
 #include <tuple>
 #include <utility>
 
-#include "attn/mod.h"
+#include "attn/detail/bound_mods.h"
 
 namespace attn {
 

@@ -2,8 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <initializer_list>
-#include <vector>
+#include <utility>
 
 #include "attn/detail/lengths.h"
 #include "attn/mod.h"
@@ -20,8 +19,8 @@ namespace attn {
 ///
 /// @throws std::invalid_argument in the call, if there is not one length per batch element or a length is outside
 /// 0..kv_len.
-inline auto prefix_lm(std::vector<Index> lengths) {
-  return bind_mod([lengths = std::move(lengths)](const Problem& problem) {
+inline auto prefix_lm(detail::Indices lengths) {
+  return bind_mod([lengths = std::move(lengths.values)](const Problem& problem) {
     detail::check_lengths(lengths, problem, problem.kv_len, "prefix_lm", "kv_len");
     const Index* length = lengths.data();
     return mask_mod([length](const Position& p) { return p.kv < std::max(length[p.batch], p.q + 1); },
@@ -34,12 +33,5 @@ inline auto prefix_lm(std::vector<Index> lengths) {
                     });
   });
 }
-
-template <detail::Integers Lengths>
-auto prefix_lm(const Lengths& lengths) {
-  return prefix_lm(detail::as_indices(lengths));
-}
-
-inline auto prefix_lm(std::initializer_list<Index> lengths) { return prefix_lm(std::vector<Index>(lengths)); }
 
 }  // namespace attn

@@ -1,8 +1,7 @@
 // Layer 2: query_lengths(), padding at the end of each batch element's queries.
 #pragma once
 
-#include <initializer_list>
-#include <vector>
+#include <utility>
 
 #include "attn/detail/lengths.h"
 #include "attn/mod.h"
@@ -18,8 +17,8 @@ namespace attn {
 ///
 /// @throws std::invalid_argument in the call, if there is not one length per batch element or a length is outside
 /// 0..q_len.
-inline auto query_lengths(std::vector<Index> lengths) {
-  return bind_mod([lengths = std::move(lengths)](const Problem& problem) {
+inline auto query_lengths(detail::Indices lengths) {
+  return bind_mod([lengths = std::move(lengths.values)](const Problem& problem) {
     detail::check_lengths(lengths, problem, problem.q_len, "query_lengths", "q_len");
     const auto end = [length = lengths.data(), first = problem.q_offset](Index batch) { return first + length[batch]; };
     return mask_mod([end](const Position& p) { return p.q < end(p.batch); },
@@ -32,12 +31,5 @@ inline auto query_lengths(std::vector<Index> lengths) {
                     });
   });
 }
-
-template <detail::Integers Lengths>
-auto query_lengths(const Lengths& lengths) {
-  return query_lengths(detail::as_indices(lengths));
-}
-
-inline auto query_lengths(std::initializer_list<Index> lengths) { return query_lengths(std::vector<Index>(lengths)); }
 
 }  // namespace attn

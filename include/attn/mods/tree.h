@@ -1,8 +1,6 @@
 // Layer 2: tree(), drafts that share their beginnings, for speculative decoding.
 #pragma once
 
-#include <initializer_list>
-#include <utility>
 #include <vector>
 
 #include "attn/detail/lengths.h"
@@ -46,7 +44,8 @@ struct TreeWalk {
 ///
 /// @throws std::invalid_argument for a parent that does not come before its node; in the call, if there is not one parent
 /// per query or fewer keys than queries.
-inline auto tree(std::vector<Index> parents) {
+inline auto tree(detail::Indices given) {
+  const std::vector<Index>& parents = given.values;
   for (std::size_t i = 0; i < parents.size(); ++i)
     detail::require(parents[i] >= -1 && parents[i] < static_cast<Index>(i), "tree: parents[", i, "] = ", parents[i],
                     "; a parent must come before its node, or be -1");
@@ -71,12 +70,5 @@ inline auto tree(std::vector<Index> parents) {
         });
   });
 }
-
-template <detail::Integers Parents>
-auto tree(const Parents& parents) {
-  return tree(detail::as_indices(parents));
-}
-
-inline auto tree(std::initializer_list<Index> parents) { return tree(std::vector<Index>(parents)); }
 
 }  // namespace attn

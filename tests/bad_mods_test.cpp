@@ -1,0 +1,130 @@
+// Every wrong mod throws std::invalid_argument when it is made, or in the call that it does not fit, and says the numbers.
+#include <limits>
+
+#include "support/refused.h"
+
+namespace attn::test {
+namespace {
+
+TEST(BadMods, KeyLengths) {
+  expect_all_refuse("too few", {"1", "2"}, kQ, kK, kV, key_lengths({3}));
+  expect_all_refuse("too many", {"3", "2"}, kQ, kK, kV, key_lengths({3, 3, 3}));
+  expect_all_refuse("none", {"0", "2"}, kQ, kK, kV, key_lengths(std::vector<int>{}));
+  expect_all_refuse("negative", {"-1", "17"}, kQ, kK, kV, key_lengths({3, -1}));
+  expect_all_refuse("too long", {"18", "17"}, kQ, kK, kV, key_lengths({18, 3}));
+  expect_all_refuse("behind another mod", {"18", "17"}, kQ, kK, kV, causal() | softcap(3) | key_lengths({18, 3}));
+}
+
+TEST(BadMods, TensorsThatDoNotBroadcast) {
+  const char* want = "(2, 6, 11, 17)";
+  const auto refuse = [&](const auto& shape) {
+    constexpr int Rank = static_cast<int>(std::tuple_size_v<std::remove_cvref_t<decltype(shape)>>);
+    const Tensor<bool, Rank> mask(shape);
+    const Tensor<float, Rank> added(shape);
+    const Numbers numbers{detail::joined({shape}), want};
+    expect_all_refuse("keep", numbers, kQ, kK, kV, keep(mask));
+    expect_all_refuse("drop", numbers, kQ, kK, kV, drop(mask));
+    expect_all_refuse("bias", numbers, kQ, kK, kV, bias(added));
+  };
+  refuse(Shape<1>{11});
+  refuse(Shape<2>{17, 11});
+  refuse(Shape<2>{2, 17});
+  refuse(Shape<3>{2, 11, 17});
+  refuse(Shape<3>{3, 11, 17});
+  refuse(Shape<4>{6, 2, 11, 17});
+  refuse(Shape<4>{2, 3, 11, 17});
+  refuse(Shape<4>{2, 6, 11, 0});
+  refuse(Shape<4>{2, 6, 11, 16});
+}
+
+TEST(BadMods, NumbersOfMods) {
+  expect_refused("window", {"-1", "5"}, [] { sliding_window(-1, 5); });
+  expect_refused("window", {"5", "-2"}, [] { sliding_window(5, -2); });
+  expect_refused("softcap 0", {"0"}, [] { softcap(0); });
+  expect_refused("softcap -3", {"-3"}, [] { softcap(-3); });
+  expect_refused("softcap -1e-9", {"-1e-09"}, [] { softcap(-1e-9); });
+  expect_refused("softcap inf", {"inf"}, [] { softcap(std::numeric_limits<double>::infinity()); });
+  expect_refused("softcap 1e39", {"1e+39"}, [] { softcap(1e39); });
+  expect_refused("softcap 1e-50", {"1e-50"}, [] { softcap(1e-50); });
+  expect_refused("softcap NaN", {"nan"}, [] { softcap(std::numeric_limits<double>::quiet_NaN()); });
+  expect_refused("alibi_slopes", {"0"}, [] { alibi_slopes(0); });
+  expect_refused("alibi_slopes", {"-2"}, [] { alibi_slopes(-2); });
+  expect_all_refuse("too few slopes", {"5", "6"}, kQ, kK, kV, alibi(std::vector<double>(5)));
+  expect_all_refuse("too many slopes", {"7", "6"}, kQ, kK, kV, alibi(std::vector<double>(7)));
+}
+
+TEST(BadMods, LengthsOfMasks) {
+  expect_all_refuse("prefix", {"1", "2"}, kQ, kK, kV, prefix_lm({3}));
+  expect_all_refuse("prefix", {"18", "17"}, kQ, kK, kV, prefix_lm({3, 18}));
+  expect_all_refuse("prefix", {"-1", "17"}, kQ, kK, kV, prefix_lm({-1, 3}));
+  expect_all_refuse("queries", {"3", "2"}, kQ, kK, kV, query_lengths({3, 3, 3}));
+  expect_all_refuse("queries", {"12", "11"}, kQ, kK, kV, query_lengths({3, 12}));
+}
+
+TEST(BadMods, Documents) {
+  expect_all_refuse("too few ids", {"16", "17"}, kQ, kK, kV, documents(std::vector<int>(16)));
+  expect_all_refuse("queries before", {"-1", "9", "16"}, kQ, kK, kV, documents(std::vector<int>(17)), {.q_offset = -1});
+  expect_all_refuse("queries after", {"7", "17", "16"}, kQ, kK, kV, documents(std::vector<int>(17)), {.q_offset = 7});
+  expect_all_refuse("offsets end early", {"12", "17"}, kQ, kK, kV, documents_at({0, 5, 12}));
+  expect_refused("no offsets", {"none"}, [] { documents_at(std::vector<int>{}); });
+  expect_refused("not from 0", {"2"}, [] { documents_at({2, 5}); });
+  expect_refused("equal", {"5 after 5"}, [] { documents_at({0, 5, 5, 9}); });
+  expect_refused("decreasing", {"4 after 5"}, [] { documents_at({0, 5, 4}); });
+  expect_refused("negative", {"-3"}, [] { documents_at({-3, 5}); });
+}
+
+TEST(BadMods, NumbersOfSparseMasks) {
+  expect_refused("stride", {"0"}, [] { strided_sparse(0); });
+  expect_refused("block", {"0", "1"}, [] { fixed_sparse(0, 1); });
+  expect_refused("summary", {"4", "5"}, [] { fixed_sparse(4, 5); });
+  expect_refused("summary", {"4", "-1"}, [] { fixed_sparse(4, -1); });
+  expect_refused("dilated", {"-1", "2"}, [] { dilated(-1, 2); });
+  expect_refused("dilated", {"1", "-2"}, [] { dilated(1, 2, -2); });
+  expect_refused("dilation", {"1", "0"}, [] { dilated(1, 0); });
+  expect_refused("global", {"-2"}, [] { global_tokens({3, -2}); });
+  const Tensor<bool, 2> map({3, 3});
+  expect_refused("block size", {"0", "4"}, [&] { block_sparse(map, 0, 4); });
+  expect_refused("block size", {"4", "-1"}, [&] { block_sparse(map, 4, -1); });
+  expect_all_refuse("map", {"(3, 3)", "(2, 6, 3, 5)"}, kQ, kK, kV, block_sparse(map, 4, 4));
+  expect_refused("parent after", {"parents[1]", "= 1"}, [] { tree({-1, 1}); });
+  expect_refused("parent far before", {"parents[0]", "-2"}, [] { tree({-2}); });
+  expect_all_refuse("tree", {"3", "11"}, kQ, kK, kV, tree({-1, 0, 1}));
+  expect_all_refuse("tree of more nodes than keys", {"11", "7"}, kQ, {2, 3, 7, 7}, {2, 3, 7, 19},
+                    tree(std::vector<int>(11, -1)));
+}
+
+TEST(BadMods, BlockMasks) {
+  expect_refused("negative", {"-1", "17"}, [] { block_mask(causal(), -1, 17); });
+  expect_refused("no batch", {"0"}, [] { block_mask(causal(), 11, 17, {}, 0); });
+  expect_all_refuse("q_len", {"12", "11"}, kQ, kK, kV, block_mask(causal(), 12, 17));
+  expect_all_refuse("kv_len", {"18", "17"}, kQ, kK, kV, block_mask(causal(), 11, 18));
+  expect_all_refuse("q_offset", {"5", "6"}, kQ, kK, kV, block_mask(causal(), 11, 17, {.q_offset = 5}));
+  expect_all_refuse("batch", {"3", "2"}, kQ, kK, kV, block_mask(causal(), 11, 17, {}, 3));
+  expect_all_refuse("heads", {"3", "6"}, kQ, kK, kV, block_mask(causal(), 11, 17, {}, 1, 3));
+}
+
+TEST(BadMods, NumbersOfScores) {
+  expect_refused("temperature", {"0"}, [] { temperature({1, 0}); });
+  expect_refused("temperature", {"-1"}, [] { temperature({-1}); });
+  expect_refused("temperature", {"inf"}, [] { temperature({std::numeric_limits<double>::infinity()}); });
+  expect_refused("temperature", {"nan"}, [] { temperature({std::numeric_limits<double>::quiet_NaN()}); });
+  expect_refused("temperature", {"1e+300"}, [] { temperature({1e300}); });
+  expect_refused("temperature", {"1e+39"}, [] { temperature({1e39}); });
+  expect_refused("slope", {"slope 1", "inf"}, [] { alibi({1, std::numeric_limits<double>::infinity()}); });
+  expect_all_refuse("temperature", {"2", "6"}, kQ, kK, kV, temperature({1, 1}));
+  expect_refused("sink", {"sinks[1]", "inf"}, [] { sinks({0, std::numeric_limits<double>::infinity()}); });
+  expect_refused("sink", {"nan"}, [] { sinks({std::numeric_limits<double>::quiet_NaN()}); });
+  expect_refused("sink", {"1e+300"}, [] { sinks({1e300}); });
+  expect_all_refuse("sinks", {"5", "6"}, kQ, kK, kV, sinks(std::vector<double>(5)));
+  expect_refused("even columns", {"4"}, [] { relative_bias(Tensor<float, 2>({6, 4})); });
+  expect_all_refuse("table", {"(5, 7)", "(1, 1, 6, 7)"}, kQ, kK, kV, relative_bias(Tensor<float, 2>({5, 7})));
+  expect_all_refuse("table", {"(6, 31)", "(1, 1, 6, 32)"}, kQ, kK, kV,
+                    relative_bias(Tensor<float, 2>({6, 31}), T5Buckets()));
+  expect_refused("buckets", {"2", "128"}, [] { T5Buckets(2); });
+  expect_refused("odd buckets", {"33"}, [] { T5Buckets(33); });
+  expect_refused("distance", {"32", "8"}, [] { T5Buckets(32, 8); });
+  expect_refused("distance", {"1099511627776"}, [] { T5Buckets(32, Index(1) << 40); });
+}
+
+}  // namespace
+}  // namespace attn::test
