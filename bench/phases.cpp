@@ -55,7 +55,7 @@ class Phases {
 
   /// Numbers that stay ordinary however often a phase runs.
   void begin() {
-    family_.load_query(memory_, kernels_.queries, {query_.data(), dim_}, kernels_.queries, dim_, T(0.125));
+    family_.load_columns(memory_.query, kernels_.queries, {query_.data(), dim_}, kernels_.queries, dim_, T(0.125));
     std::fill_n(memory_.scores, detail::kKeyTile * kernels_.queries, T(0.01));
     std::fill_n(memory_.out, dim_ * kernels_.queries, T(0));
     std::fill_n(memory_.max, kernels_.queries, T(1));
@@ -63,7 +63,7 @@ class Phases {
     std::fill_n(memory_.sum, kernels_.queries, T(1));
   }
   void queries_and_output() {
-    family_.load_query(memory_, kernels_.queries, {query_.data(), dim_}, kernels_.queries, dim_, T(0.125));
+    family_.load_columns(memory_.query, kernels_.queries, {query_.data(), dim_}, kernels_.queries, dim_, T(0.125));
     family_.store_out(memory_, kernels_.queries, out_.data(), dim_, kernels_.queries, dim_);
   }
   void scores() {

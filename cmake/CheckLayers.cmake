@@ -6,6 +6,7 @@ cmake_minimum_required(VERSION 3.22)
 
 cmake_path(ABSOLUTE_PATH INCLUDE_DIR)
 file(GLOB_RECURSE headers RELATIVE ${INCLUDE_DIR} ${INCLUDE_DIR}/attn/*)
+list(FILTER headers EXCLUDE REGEX "/README\\.md$")
 if(NOT headers)
   message(FATAL_ERROR "no headers in ${INCLUDE_DIR}/attn")
 endif()

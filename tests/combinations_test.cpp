@@ -9,10 +9,12 @@ template <class T>
 struct Erased {
   std::vector<Row<decltype(erased_mask(attn::full()))>> masks;
   std::vector<Row<decltype(erased_score<T>(attn::softcap(1)))>> scores;
+  std::vector<Row<decltype(erased_grouped(attn::strided_sparse(1)))>> grouped;
 
   explicit Erased(const Setting& s) {
-    each_kind(s, [&](const auto& row) {
-      if (row.meaning.sink) return;  // neither; see WithTheirOwnTypes
+    each_kind(s, [&]<class M>(const Row<M>& row) {
+      if (row.meaning.sink) return;  // none of them; see WithTheirOwnTypes
+      if constexpr (attn::detail::is_grouped<M>) grouped.push_back({row.name, erased_grouped(row.mod), row.meaning});
       if (row.meaning.score)
         scores.push_back({row.name, erased_score<T>(row.mod), row.meaning});
       else
@@ -55,11 +57,33 @@ void expect_every_pair_in_both_orders() {
     cross(mods.masks, mods.scores);
     cross(mods.scores, mods.masks);
     cross(mods.scores, mods.scores);
+    cross(mods.grouped, mods.masks);
+    cross(mods.masks, mods.grouped);
+    cross(mods.grouped, mods.scores);
+    cross(mods.scores, mods.grouped);
+    cross(mods.grouped, mods.grouped);
   }
 }
 
 TEST(Combinations, EveryPairInBothOrdersFloat) { expect_every_pair_in_both_orders<float>(); }
 TEST(Combinations, EveryPairInBothOrdersDouble) { expect_every_pair_in_both_orders<double>(); }
+
+template <class T>
+void expect_fifty_triples() {
+  Random random(5);
+  for (int round = 0; round < 25; ++round) {
+    const Sizes s = small_sizes<T>(random);
+    Drawn<T> drawn = Drawn<T>::draw(s, random);
+    const Erased<T> mods(Setting{s, drawn.numbers, random});
+    const auto &a = random.pick(mods.masks), &b = random.pick(mods.masks);
+    const auto &x = random.pick(mods.scores), &y = random.pick(mods.scores);
+    expect_right(drawn, a | x | b);
+    expect_right(drawn, x | random.pick(mods.grouped) | y);
+  }
+}
+
+TEST(Combinations, FiftyTriplesFloat) { expect_fifty_triples<float>(); }
+TEST(Combinations, FiftyTriplesDouble) { expect_fifty_triples<double>(); }
 
 TEST(Combinations, ChainsOfFive) {
   Random random(2);
@@ -95,7 +119,11 @@ TEST(Combinations, WithTheirOwnTypes) {
     expect_right(drawn, kept | window | causal_row | lengths);
     expect_right(drawn, slopes | distance | added | cap);
     const auto sink = sink_rows(setting)[0], other_sink = sink_rows(setting)[0];
+    const auto strided = strided_rows(setting)[0];
+    const auto dilated = dilated_rows(setting)[0];
     expect_right(drawn, sink | causal_row | cap);
+    expect_right(drawn, sink | strided | lengths | cap);
+    expect_right(drawn, added | dilated | other_sink | causal_row);
     expect_right(drawn, lengths | sink | added | other_sink);
   }
 }

@@ -68,6 +68,32 @@ TEST(Explain, KnowsPlainAttentionFromMasked) {
   EXPECT_EQ(explain(m.q, m.k, m.v, score_mod([](auto x, auto) { return x; })).full_tiles, plain.full_tiles);
 }
 
+TEST(Explain, KnowsPaddingInATensor) {
+  const Matrices m(200, 500);
+  Tensor<bool, 1> kept({500});
+  std::fill_n(kept.data(), 192, true);
+  const Explanation by_tensor = explain(m.q, m.k, m.v, keep(kept)),
+                    by_lengths = explain(m.q, m.k, m.v, key_lengths({192}));
+  EXPECT_EQ(by_tensor.full_tiles, by_lengths.full_tiles);
+  EXPECT_EQ(by_tensor.full_tiles + by_tensor.masked_tiles, by_tensor.query_tiles * 3);
+  for (Index j = 0; j < 500; ++j) kept(j) = !kept(j);
+  EXPECT_EQ(explain(m.q, m.k, m.v, drop(kept)).full_tiles, by_lengths.full_tiles);
+  // A tensor with rows is looked at pair by pair.
+  Tensor<bool, 2> pairs({200, 500});
+  for (Index i = 0; i < 200; ++i) std::fill_n(&pairs(i, 0), 192, true);
+  EXPECT_EQ(explain(m.q, m.k, m.v, keep(pairs)).full_tiles, by_lengths.full_tiles);
+}
+
+TEST(Explain, KnowsBranchesOfATree) {
+  const Matrices m(480, 580);
+  std::vector<Index> parents;
+  for (Index i = 0; i < 480; ++i) parents.push_back(i % 96 == 0 ? -1 : i - 1);
+  const Explanation e = explain(m.q, m.k, m.v, tree(parents));
+  // The context of 100 keys, and of five branches its own, half of it.
+  EXPECT_LT(e.full_tiles + e.masked_tiles, e.query_tiles * 5);
+  EXPECT_GT(e.full_tiles, 0);
+}
+
 TEST(Explain, KnowsThreadsMemoryAndLayout) {
   const Matrices m(2000, 2000);
   const Explanation e = explain(m.q, m.k, m.v, causal(), {.executor = threads(3)});
@@ -96,6 +122,7 @@ TEST(Explain, KnowsThreadsMemoryAndLayout) {
 
 TEST(Explain, Prints) {
   Explanation e;
+  e.passes = 1;
   e.queries_per_tile = 12;
   e.keys_per_tile = 64;
   e.query_tiles = 9;
@@ -110,6 +137,7 @@ TEST(Explain, Prints) {
   EXPECT_EQ(out.str(),
             "instruction set  generic\n"
             "tile             12 x 64 (queries x keys)\n"
+            "passes           1\n"
             "query tiles      9, in 5 tasks on 1 thread\n"
             "workspace        1000 bytes\n"
             "packed           values\n"

@@ -189,29 +189,32 @@ TEST(Memory, ACallWithAWorkspaceAllocatesNothing) {
     for (Index n : {1, 3, 300, 1000}) {
       Arrays a(n);
       const Tensor<float, 1> added({n});
-      const auto mods = causal() | bias(added);
-      Options options{.executor = executor};
-      std::vector<std::byte> memory(workspace_bytes(a.q, a.k, a.v, mods, options));
-      options.workspace = memory;
-      const auto call = [&] { attention_into(a.out, a.lse, a.q, a.k, a.v, mods, options); };
-      call();  // what is started once is started now
-      for (int i = 0; i < 20; ++i)
-        EXPECT_EQ(allocations_of(call).calls, 0) << n << " tokens, " << executor.concurrency() << " workers";
+      const auto expect_none = [&](const auto& mods) {
+        Options options{.executor = executor};
+        std::vector<std::byte> memory(workspace_bytes(a.q, a.k, a.v, mods, options));
+        options.workspace = memory;
+        const auto call = [&] { attention_into(a.out, a.q, a.k, a.v, mods, options); };
+        call();  // what is started once is started now
+        for (int i = 0; i < 20; ++i)
+          EXPECT_EQ(allocations_of(call).calls, 0) << n << " tokens, " << executor.concurrency() << " workers";
+      };
+      expect_none(causal() | bias(added));
+      expect_none(strided_sparse(5) | bias(added));
     }
 }
 
 TEST(Memory, TheWorkspaceIsExactAndLeftAlone) {
   // Bytes around the workspace keep their values, also where it is not aligned; one byte less is refused. What it holds
   // at first (NaN, as numbers) does not matter. A NaN among the values has the last bytes used as well.
-  const auto expect_inside = [](const auto& q, const auto& k, const auto& v, auto out, Options options) {
-    const auto expected = attention(q, k, v, causal(), options).out;
-    const std::size_t bytes = workspace_bytes(q, k, v, causal(), options);
+  const auto with_mods = [](const auto& mods, const auto& q, const auto& k, const auto& v, auto out, Options options) {
+    const auto expected = attention(q, k, v, mods, options).out;
+    const std::size_t bytes = workspace_bytes(q, k, v, mods, options);
     for (const std::size_t shift : {0u, 1u, 63u, 64u}) {
       constexpr std::byte kMark{0xff};
       constexpr std::size_t kMargin = 256;
       std::vector<std::byte> memory(bytes + shift + 2 * kMargin, kMark);
       options.workspace = std::span(memory).subspan(kMargin + shift, bytes);
-      attention_into(out, q, k, v, causal(), options);
+      attention_into(out, q, k, v, mods, options);
       const Index sound = out.rows() - 1;  // the last query sees the NaN
       EXPECT_EQ(out.topRows(sound), expected.topRows(sound));
       EXPECT_TRUE(out.topRows(sound).allFinite());
@@ -221,9 +224,13 @@ TEST(Memory, TheWorkspaceIsExactAndLeftAlone) {
       out.setConstant(7);
       const auto untouched = out;
       options.workspace = options.workspace.first(bytes - 1);
-      EXPECT_THROW(attention_into(out, q, k, v, causal(), options), std::invalid_argument);
+      EXPECT_THROW(attention_into(out, q, k, v, mods, options), std::invalid_argument);
       EXPECT_EQ(out, untouched);
     }
+  };
+  const auto expect_inside = [&](const auto& q, const auto& k, const auto& v, const auto& out, const Options& options) {
+    with_mods(causal(), q, k, v, out, options);
+    with_mods(strided_sparse(7), q, k, v, out, options);
   };
   using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const auto with_nan_at_the_end = [](RowMajor v) {

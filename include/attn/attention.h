@@ -133,12 +133,11 @@ requires(!detail::Viewable<M>) void attention_into(Out&& out, const Q& query, co
 /// without hints is asked for every pair.
 template <class Q, class K, class V, class M = Mods<>>
 Explanation explain(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
-  return detail::with_views(
-      query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-        using T = typename detail::Traits<Q>::Scalar;
-        return detail::with_flash_call<T>({{}, {}, q, k, v, problem}, bound, options,
-                                          [&](const auto& call) { return call.explain(options.executor); });
-      });
+  return detail::with_views(query, key, value, mods, options,
+                            [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
+                              using T = typename detail::Traits<Q>::Scalar;
+                              return detail::flash_explanation<T>({{}, {}, q, k, v, problem}, bound, options);
+                            });
 }
 
 /// The bytes that Options::workspace must have for attention() with these arguments: exact, and linear in head_dim +
@@ -153,9 +152,7 @@ std::size_t workspace_bytes(const Q& query, const K& key, const V& value, const 
   return detail::with_views(
       query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
         using T = typename detail::Traits<Q>::Scalar;
-        return detail::with_flash_call<T>({{}, {}, q, k, v, problem}, bound, options, [&](const auto& call) {
-          return static_cast<std::size_t>(call.workspace_bytes(options.executor));
-        });
+        return static_cast<std::size_t>(detail::flash_workspace_bytes<T>({{}, {}, q, k, v, problem}, bound, options));
       });
 }
 

@@ -11,6 +11,7 @@ namespace attn {
 /// How the flash path carries out a call; made by explain().
 struct Explanation {
   Isa isa = Isa::generic;      ///< whose kernels run
+  int passes = 0;              ///< over the output: more than one where a mask groups tokens; what follows is of all
   Index queries_per_tile = 0;  ///< at most; 1 where each query goes by itself
   Index keys_per_tile = 0;
   Index query_tiles = 0;  ///< over all batches and heads
@@ -39,6 +40,7 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
   };
   out << "instruction set  " << to_string(e.isa) << '\n'
       << "tile             " << e.queries_per_tile << " x " << e.keys_per_tile << " (queries x keys)\n"
+      << "passes           " << e.passes << '\n'
       << "query tiles      " << e.query_tiles << ", in " << e.tasks << (e.tasks == 1 ? " task" : " tasks") << " on "
       << e.threads << (e.threads == 1 ? " thread\n" : " threads\n") << "workspace        " << e.workspace_bytes
       << " bytes\n"

@@ -5,21 +5,24 @@
 #include <limits>
 
 #include "attn/detail/fetch_ahead.h"
+#include "attn/detail/passes.h"
 #include "attn/explanation.h"
 #include "attn/options.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// One call. `mods` is null where nothing is changed or dropped.
+/// One pass over the queries of a call. `mods` is null where nothing is changed or dropped. One that resumes takes what
+/// stands in out and lse for the result over other keys, and adds its own.
 template <class T>
 class FlashCall {
  public:
-  FlashCall(const CallTensors<T>& tensors, const TileMods<T>* mods, Isa isa)
+  FlashCall(const CallTensors<T>& tensors, const TileMods<T>* mods, Isa isa, bool resumes)
       : tensors_(tensors),
         problem_(tensors.problem),
         mods_(mods),
         isa_(isa),
+        resumes_(resumes),
         family_(kernel_family<T>(isa)),
         tiles_(family_, problem_.q_len, tensors.few_queries()) {}
 
@@ -43,18 +46,18 @@ class FlashCall {
     return query_tiles() == 0 ? 0 : TileWorkspace<T>::bytes(layout(), executor_for(asked).concurrency());
   }
 
-  Explanation explain(const Executor& asked) const {
-    Explanation e;
-    e.isa = isa_;
-    e.queries_per_tile = tiles_.most_queries();
-    e.keys_per_tile = kKeyTile;
-    e.query_tiles = query_tiles();
+  /// Adds what this pass does to what those before it do.
+  void explain(const Executor& asked, Explanation& e) const {
     const Index workers = std::max(executor_for(asked).concurrency(), 1);
-    e.tasks = tasks(workers);
-    e.threads = static_cast<int>(std::min(workers, e.tasks));
-    e.workspace_bytes = workspace_bytes(asked);
-    e.packs_keys = !is_packed(tensors_.k);
-    e.packs_values = !is_packed(tensors_.v);
+    ++e.passes;
+    e.isa = isa_;
+    e.queries_per_tile = std::max(e.queries_per_tile, tiles_.most_queries());
+    e.keys_per_tile = kKeyTile;
+    e.query_tiles += query_tiles();
+    e.tasks += tasks(workers);
+    e.threads = std::max(e.threads, static_cast<int>(std::min(workers, tasks(workers))));
+    e.packs_keys |= !is_packed(tensors_.k);
+    e.packs_values |= !is_packed(tensors_.v);
     for (Index index = 0; index < query_tiles(); ++index) {
       Tile tile = tensors_.tile_of(queries(index));
       const Index all = (problem_.kv_len + kKeyTile - 1) / kKeyTile;
@@ -65,7 +68,6 @@ class FlashCall {
       // The visited range need not begin where a tile would without it.
       e.skipped_tiles += std::max<Index>(all - full - masked, 0);
     }
-    return e;
   }
 
  private:
@@ -121,11 +123,15 @@ class FlashCall {
   bool visit_keys(const Queries& queries, const Queries& following, const TileMemory<T>& m, const KernelSet<T>& kernels,
                   bool by_selection) const {
     constexpr T kInfinity = std::numeric_limits<T>::infinity();
-    const T sink = mods_ ? static_cast<T>(mods_->sink(queries.head)) : -kInfinity;
-    std::fill_n(m.max, kernels.queries, sink);
-    std::fill_n(m.sum, kernels.queries, sink > -kInfinity ? T(1) : T(0));
+    bool dropped_any = false, first = !resumes_;
+    if (resumes_) {
+      load_result(queries, m, kernels);
+    } else {
+      const T sink = mods_ ? static_cast<T>(mods_->sink(queries.head)) : -kInfinity;
+      std::fill_n(m.max, kernels.queries, sink);
+      std::fill_n(m.sum, kernels.queries, sink > -kInfinity ? T(1) : T(0));
+    }
     Tile tile = tensors_.tile_of(queries);
-    bool dropped_any = false, first = true;
     for_each_key_tile(mods_, isa_, tile, [&](bool masked, const Range& visited) {
       dropped_any |= masked || has_scores();  // a changed score may be -inf
       const Rows<T> key = rows_of(family_, tensors_.k, tensors_.key(queries, tile.kv.begin), tile.kv.size(),
@@ -158,6 +164,22 @@ class FlashCall {
       kernels.value(m, value, keys, problem_.v_dim, carry, ahead);
   }
 
+  /// The state of the recurrence that has `out` and `lse` for its result: all keys so far weigh as much as one with the
+  /// score lse and the value out (Dao et al. 2022, section 3.1).
+  void load_result(const Queries& queries, const TileMemory<T>& m, const KernelSet<T>& kernels) const {
+    const Index count = queries.rows.size(), width = kernels.queries, padded = padded_rows(problem_.v_dim);
+    const TensorView<T, 4>& out = tensors_.out;
+    load_columns<T>(family_, {tensors_.output_data(queries), out.stride(2)}, count, out.stride(3), problem_.v_dim, 1,
+                    width, m.out);
+    std::fill_n(m.out + problem_.v_dim * width, (padded - problem_.v_dim) * width, T(0));
+    for (Index i = 0; i < width; ++i) {
+      const T lse = tensors_.lse(queries.batch, queries.head, queries.rows.begin + std::min(i, count - 1));
+      m.max[i] = lse;
+      // 1, but NaN if lse is: the maximum of NaN and a number may be the number.
+      m.sum[i] = lse == -std::numeric_limits<T>::infinity() ? T(0) : T(1) + (lse - lse);
+    }
+  }
+
   /// out / sum and the log-sum-exp. A sum of 0 means that no key was kept and there is no sink: 0 and -inf.
   void store_result(const Queries& queries, const TileMemory<T>& m, const KernelSet<T>& kernels) const {
     const Index count = queries.rows.size(), row = tensors_.out.stride(2), column = tensors_.out.stride(3);
@@ -179,21 +201,64 @@ class FlashCall {
   const Problem& problem_;
   const TileMods<T>* mods_;
   Isa isa_;
+  bool resumes_;
   const KernelFamily<T>& family_;
   QueryTiles<T> tiles_;
 };
 
-/// Makes the FlashCall of some arguments and hands it to `use`.
+/// Calls use(FlashCall) for each pass of a call.
 template <class T, class Mods, class Use>
-auto with_flash_call(const CallTensors<T>& tensors, const Mods& mods, const Options& options, const Use& use) {
-  const TileModsOf<T, Mods> tile_mods(mods);
-  const bool plain = !Mods::kHasScores && !Mods::kHasMasks && !Mods::kHasSinks;
-  return use(FlashCall<T>(tensors, plain ? nullptr : &tile_mods, isa_of(options)));
+void for_each_flash_call(const CallTensors<T>& tensors, const Mods& mods, const Options& options, const Use& use) {
+  for_each_pass(tensors, mods, [&](const CallTensors<T>& t, const auto& pass_mods, bool resumes) {
+    using PassMods = std::remove_cvref_t<decltype(pass_mods)>;
+    const TileModsOf<T, PassMods> tile_mods(pass_mods);
+    constexpr bool kPlain = !PassMods::kHasScores && !PassMods::kHasMasks && !PassMods::kHasSinks;
+    use(FlashCall<T>(t, kPlain ? nullptr : &tile_mods, isa_of(options), resumes));
+  });
+}
+
+/// What the log-sum-exps take of the workspace where passes leave them for each other: whole cache lines.
+template <class T, class Mods>
+Index lse_bytes(const Problem& p) {
+  if (!Mods::kIsGrouped) return 0;
+  return (p.batch * p.heads * p.q_len * static_cast<Index>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 template <class T, class Mods>
-void flash(const CallTensors<T>& tensors, const Mods& mods, const Options& options) {
-  with_flash_call(tensors, mods, options, [&](const FlashCall<T>& call) { call.run(options); });
+Index flash_workspace_bytes(const CallTensors<T>& tensors, const Mods& mods, const Options& options) {
+  Index most = 0;
+  for_each_flash_call(tensors, mods, options,
+                      [&](const FlashCall<T>& call) { most = std::max(most, call.workspace_bytes(options.executor)); });
+  const Index lse = lse_bytes<T, Mods>(tensors.problem);
+  return lse == 0 ? most : lse + most + kAlignment - 1;
+}
+
+template <class T, class Mods>
+Explanation flash_explanation(const CallTensors<T>& tensors, const Mods& mods, const Options& options) {
+  Explanation e;
+  for_each_flash_call(tensors, mods, options, [&](const FlashCall<T>& call) { call.explain(options.executor, e); });
+  e.workspace_bytes = flash_workspace_bytes(tensors, mods, options);
+  return e;
+}
+
+template <class T, class Mods>
+void flash(CallTensors<T> tensors, const Mods& mods, Options options) {
+  Tensor<T, 3> lse;
+  if constexpr (Mods::kIsGrouped) {
+    const Problem& p = tensors.problem;
+    const Shape<3> shape{p.batch, p.heads, p.q_len};
+    T* own = nullptr;
+    if (options.workspace.data() != nullptr) {
+      options.workspace = checked_workspace(options.workspace, flash_workspace_bytes(tensors, mods, options));
+      own = reinterpret_cast<T*>(options.workspace.data());
+      options.workspace = options.workspace.subspan(static_cast<std::size_t>(lse_bytes<T, Mods>(p)));
+    } else if (tensors.lse.data() == nullptr) {
+      lse = Tensor<T, 3>::uninitialized(shape);
+      own = lse.data();
+    }
+    if (tensors.lse.data() == nullptr) tensors.lse = TensorView<T, 3>(own, shape);
+  }
+  for_each_flash_call(tensors, mods, options, [&](const FlashCall<T>& call) { call.run(options); });
 }
 
 }  // namespace ATTN_BUILT_FOR

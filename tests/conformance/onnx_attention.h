@@ -19,15 +19,16 @@ class Comparison {
  public:
   explicit Comparison(const Case& c) : case_(c) {}
 
-  /// Compares in the order of the expected file; infinities must match exactly.
+  /// Compares in the order of the expected file, what was got rounded to its type; infinities must match exactly.
   template <class T>
   void check(const std::string& path, const std::string& output, const std::vector<T>& got) {
+    const DType type = case_.output(output).dtype;
     const std::vector<double> want = case_.output(output).as<double>();
     if (got.size() != want.size())
       return note(path + " " + output + " has " + std::to_string(got.size()) + " elements, not " +
                   std::to_string(want.size()));
     for (std::size_t i = 0; i < got.size(); ++i) {
-      const double x = static_cast<double>(got[i]), error = x == want[i] ? 0 : std::abs(x - want[i]);
+      const double x = rounded(type, static_cast<double>(got[i])), error = x == want[i] ? 0 : std::abs(x - want[i]);
       if (std::isfinite(want[i]) && std::isfinite(x)) largest_ = std::max(largest_, error);
       if (x != want[i] && !(error <= case_.atol + case_.rtol * std::abs(want[i]) && std::isfinite(want[i])))
         return note(path + " " + output + "[" + std::to_string(i) + "] is " + std::to_string(x) + ", not " +
@@ -39,6 +40,12 @@ class Comparison {
   double largest() const { return largest_; }
 
  private:
+  static double rounded(DType type, double x) {
+    if (type == DType::f16) return static_cast<double>(Eigen::half(static_cast<float>(x)));
+    if (type == DType::bf16) return static_cast<double>(Eigen::bfloat16(static_cast<float>(x)));
+    return x;
+  }
+
   void note(const std::string& what) {
     if (failure_.empty()) failure_ = what;
   }

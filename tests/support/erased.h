@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "attn/mod.h"
+#include "attn/detail/grouped_mask.h"
 
 namespace attn::test {
 
@@ -42,6 +42,21 @@ auto erased_mask(const M& mod) {
                     CoverageOf([kept, bound](const Tile& t) { return bound->coverage(t); }),
                     RangeOf([kept, bound](const Tile& t) { return bound->kv_range(t); }));
   }});
+}
+
+/// A mask that groups tokens, with its groups. Where it has no near part, it gets one that keeps nothing.
+template <class Mask, class Near, class Far>
+auto erased_grouped(const attn::detail::GroupedMask<Mask, Near, Far>& mod) {
+  const auto part = [](const auto& mask) {
+    return mask_mod(Keep([mask](const Position& p) { return mask.keep(p); }),
+                    CoverageOf([mask](const Tile& t) { return mask.coverage(t); }),
+                    RangeOf([mask](const Tile& t) { return mask.kv_range(t); }));
+  };
+  if constexpr (std::is_same_v<Near, attn::detail::NoHint>)
+    return attn::detail::grouped_mask(part(mod), part(mask_mod([](const Position&) { return false; })), part(mod.far),
+                                      mod.grouping);
+  else
+    return attn::detail::grouped_mask(part(mod), part(mod.near), part(mod.far), mod.grouping);
 }
 
 template <class T, class M>

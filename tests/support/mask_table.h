@@ -5,30 +5,9 @@
 
 #include "attn/mods.h"
 #include "erased.h"
-#include "oracle.h"
+#include "grouped_rows.h"
 
 namespace attn::test {
-
-/// What a row may build its mods for.
-struct Setting {
-  Sizes sizes;
-  Numbers numbers;
-  Random& random;
-
-  Index first() const { return numbers.first_position(sizes); }
-};
-
-/// One mod object and what it means.
-template <class M>
-struct Row {
-  std::string name;
-  M mod;
-  Meaning meaning;
-};
-
-/// The variants of one factory: all of one type.
-template <class M>
-using Rows = std::vector<Row<M>>;
 
 using MaskRows = Rows<decltype(erased_mask(attn::full()))>;
 
@@ -76,24 +55,14 @@ inline void add_documents(MaskRows& rows, const Setting& s) {
   add_mask(rows, "documents, mixed" + list(mixed), attn::documents(mixed), same(mixed));
 }
 
+/// Those that group tokens, without their groups: as they are inside of any_of() and its like.
 inline void add_sparse(MaskRows& rows, const Setting& s) {
-  const auto text = [](Index a, Index b) { return "(" + std::to_string(a) + ", " + std::to_string(b) + ")"; };
-  const Index stride = s.random.pick(std::vector<Index>{1, 2, 3, 7, 20, 100});
-  add_mask(rows, "strided_sparse" + text(stride, 0), attn::strided_sparse(stride),
-           [=](const Pair& p) { return p.kv <= p.q && (p.kv >= p.q - stride || (p.q - p.kv) % stride == 0); });
-  const Index block = s.random.pick(std::vector<Index>{1, 2, 5, 16, 40}), summary = s.random.integer(0, block);
-  add_mask(rows, "fixed_sparse" + text(block, summary), attn::fixed_sparse(block, summary), [=](const Pair& p) {
-    if (p.kv > p.q) return false;
-    const Index block_begin = p.q - p.q % block;
-    return p.kv >= block_begin || p.kv % block >= block - summary;
-  });
-  const Index left = s.random.integer(0, 4), right = s.random.integer(0, 3),
-              gap = s.random.pick(std::vector<Index>{1, 2, 3, 10, std::numeric_limits<Index>::max()});
-  add_mask(rows, "dilated" + text(left, gap) + text(right, 0), attn::dilated(left, gap, right), [=](const Pair& p) {
-    for (Index i = -right; i <= left; ++i)
-      if (i == 0 ? p.q == p.kv : gap < 1000 && p.q - p.kv == i * gap) return true;
-    return false;
-  });
+  const auto add = [&](const auto& grouped) {
+    rows.push_back({grouped[0].name + ", not grouped", erased_mask(grouped[0].mod), grouped[0].meaning});
+  };
+  add(strided_rows(s));
+  add(fixed_rows(s));
+  add(dilated_rows(s));
 }
 
 inline void add_blocks(MaskRows& rows, const Setting& s) {

@@ -2,13 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
-#include "attn/mod.h"
+#include "attn/detail/grouped_mask.h"
 
 namespace attn::detail {
 
@@ -39,6 +40,7 @@ class BoundMods {
       return false;
   }() || ...);
   static constexpr bool kHasSinks = (is_sink<std::remove_cvref_t<M>> || ...);
+  static constexpr bool kIsGrouped = (is_grouped<std::remove_cvref_t<M>> || ...);
 
   explicit BoundMods(std::tuple<M...> mods) : mods_(std::move(mods)) {}
 
@@ -83,7 +85,46 @@ class BoundMods {
     return range;
   }
 
+  /// The first grouped mask.
+  const auto& grouped() const requires kIsGrouped { return std::get<kFirstGrouped>(mods_); }
+
+  /// All mods, with the near part of the first grouped mask instead of the mask.
+  auto with_near_part() const requires kIsGrouped {
+    return chosen([]<class Mod>(const Mod& mod, auto is_first) {
+      if constexpr (is_first)
+        return std::tie(mod.near);
+      else
+        return std::tie(mod);
+    });
+  }
+
+  /// All mods but the first grouped mask, and but sinks unless `kSinks`.
+  template <bool kSinks>
+  auto without_grouped() const requires kIsGrouped {
+    return chosen([]<class Mod>(const Mod& mod, auto is_first) {
+      if constexpr (is_first || (is_sink<Mod> && !kSinks))
+        return std::tuple<>();
+      else
+        return std::tie(mod);
+    });
+  }
+
  private:
+  static constexpr std::size_t kFirstGrouped = [] {
+    const std::array<bool, sizeof...(M) + 1> grouped{is_grouped<std::remove_cvref_t<M>>..., true};
+    return static_cast<std::size_t>(std::find(grouped.begin(), grouped.end(), true) - grouped.begin());
+  }();
+
+  /// The mods that `choose` gives for each mod and whether it is the first grouped mask.
+  template <class Choose>
+  auto chosen(const Choose& choose) const {
+    const auto made = [&]<std::size_t... I>(std::index_sequence<I...>) {
+      return std::tuple_cat(choose(std::get<I>(mods_), std::bool_constant<I == kFirstGrouped>())...);
+    }
+    (std::index_sequence_for<M...>());
+    return std::apply([](const auto&... mod) { return BoundMods<decltype(mod)...>(std::tie(mod...)); }, made);
+  }
+
   template <class F>
   void each(F f) const {
     std::apply([&](const auto&... mod) { (f(mod), ...); }, mods_);

@@ -88,17 +88,22 @@ Rows<T> rows_of(const KernelFamily<T>& family, const TensorView<const T, 4>& t, 
   return {packed, t.dim(3)};
 }
 
-/// The tile's queries, transposed into columns `width` wide, and scaled.
+/// `count` rows from `rows` on, whose elements are `column` apart, as columns `width` wide in `to`, times `factor`.
+template <class T>
+void load_columns(const KernelFamily<T>& family, Rows<T> rows, Index count, Index column, Index dim, T factor,
+                  Index width, T* to) {
+  if (column == 1) return family.load_columns(to, width, rows, count, dim, factor);
+  for (Index d = 0; d < dim; ++d)
+    for (Index i = 0; i < width; ++i)
+      to[d * width + i] = rows.data[std::min(i, count - 1) * rows.stride + d * column] * factor;
+}
+
+/// The tile's queries, scaled.
 template <class T>
 void load_query(const KernelFamily<T>& family, const CallTensors<T>& t, const Queries& queries, Index width,
                 const TileMemory<T>& m) {
-  const Index count = queries.rows.size(), head_dim = t.problem.head_dim, column = t.q.stride(3);
-  const T factor = static_cast<T>(t.problem.scale);
-  const Rows<T> from = t.query(queries);
-  if (column == 1) return family.load_query(m, width, from, count, head_dim, factor);
-  for (Index d = 0; d < head_dim; ++d)
-    for (Index i = 0; i < width; ++i)
-      m.query[d * width + i] = from.data[std::min(i, count - 1) * from.stride + d * column] * factor;
+  load_columns(family, t.query(queries), queries.rows.size(), t.q.stride(3), t.problem.head_dim,
+               static_cast<T>(t.problem.scale), width, m.query);
 }
 
 /// Calls visit(masked, all keys to visit) for each tile of keys in which a pair may be kept, with `tile.kv` set to them.

@@ -17,11 +17,10 @@ struct CommonKernels {
   using Vec = typename S::Vec;
   static constexpr Index kLanes = S::kLanes;
 
-  /// query = factor * rows, transposed into columns `queries` wide. Queries beyond the last row repeat it.
-  static ATTN_INLINE void load_query(const TileMemory<T>& m, Index queries, Rows<T> from, Index rows, Index head_dim,
-                                     T factor) {
+  /// to = factor * rows, transposed into columns `queries` wide. Queries beyond the last row repeat it.
+  static ATTN_INLINE void load_columns(T* to, Index queries, Rows<T> from, Index rows, Index dim, T factor) {
     const auto row = [&](Index i) { return from.data + std::min(i, rows - 1) * from.stride; };
-    const Index whole = queries / kLanes * kLanes, whole_dim = head_dim / kLanes * kLanes;
+    const Index whole = queries / kLanes * kLanes, whole_dim = dim / kLanes * kLanes;
     for (Index q = 0; q < whole; q += kLanes) {
       for (Index d = 0; d < whole_dim; d += kLanes) {
         Array<Vec, kLanes> square;
@@ -30,11 +29,11 @@ struct CommonKernels {
           square[i] *= factor;
         }
         S::transpose(square);
-        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::store(m.query + (d + i) * queries + q, square[i]);
+        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::store(to + (d + i) * queries + q, square[i]);
       }
     }
-    for (Index q = whole_dim < head_dim ? 0 : whole; q < queries; ++q)
-      for (Index d = q < whole ? whole_dim : 0; d < head_dim; ++d) m.query[d * queries + q] = row(q)[d] * factor;
+    for (Index q = whole_dim < dim ? 0 : whole; q < queries; ++q)
+      for (Index d = q < whole ? whole_dim : 0; d < dim; ++d) to[d * queries + q] = row(q)[d] * factor;
   }
 
   /// rows = out / sum, transposed back; 0 where nothing was kept.

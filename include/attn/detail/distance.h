@@ -1,4 +1,4 @@
-// Layer 2: how far queries lie behind keys, for the hints of masks that go by distance.
+// Layer 2: what hints of masks have in common: distances between queries and keys, and which tiles to look into.
 #pragma once
 
 #include <limits>
@@ -24,6 +24,13 @@ constexpr bool has_multiple(Range range, Index step) {
   if (range.empty()) return false;
   const Index last = range.end - 1, rest = last % step;
   return last - (rest < 0 ? rest + step : rest) >= range.begin;
+}
+
+/// Does the tile stand for scattered pairs (see TokenGroups)? No tile of neighbours has so many queries. To look into it
+/// could cost more than its pairs do; Coverage::some and all of its keys are always right answers.
+constexpr bool is_wide(const Tile& t) {
+  constexpr Index kMostQueries = 256;
+  return t.q.size() > kMostQueries;
 }
 
 }  // namespace attn::detail

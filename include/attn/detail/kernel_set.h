@@ -25,7 +25,7 @@ template <class T>
 struct KernelFamily {
   KernelSet<T> row;
   KernelSet<T> by_vectors[kMaxVectors];
-  void (*load_query)(const TileMemory<T>&, Index queries, Rows<T>, Index rows, Index head_dim, T factor);
+  void (*load_columns)(T* to, Index queries, Rows<T>, Index rows, Index dim, T factor);
   void (*store_out)(const TileMemory<T>&, Index queries, T* to, Index stride, Index rows, Index v_dim);
   void (*pack_rows)(const T* from, Index row_stride, Index column_stride, Index rows, Index columns, T* to);
   void (*find_max)(const TileMemory<T>&, Index queries, Index keys);
@@ -45,7 +45,7 @@ struct KernelFamily {
 #define ATTN_KERNEL_FAMILY(Name, target)                                                       \
   template <class T, class Kernels>                                                            \
   struct Name {                                                                                \
-    ATTN_KERNEL(load_query, target, void)                                                      \
+    ATTN_KERNEL(load_columns, target, void)                                                    \
     ATTN_KERNEL(score, target, void)                                                           \
     ATTN_KERNEL(softmax, target, bool)                                                         \
     ATTN_KERNEL(value, target, void)                                                           \
@@ -71,7 +71,7 @@ constexpr KernelFamily<T> kFamily = {Compiled<T, RowKernels<T, kBytes>>::set(),
                                      {Compiled<T, TileKernels<T, kBytes, kRegisters, 1>>::set(),
                                       Compiled<T, TileKernels<T, kBytes, kRegisters, 2>>::set(),
                                       Compiled<T, TileKernels<T, kBytes, kRegisters, 3>>::set()},
-                                     Compiled<T, CommonKernels<T, kBytes>>::load_query,
+                                     Compiled<T, CommonKernels<T, kBytes>>::load_columns,
                                      Compiled<T, CommonKernels<T, kBytes>>::store_out,
                                      Compiled<T, CommonKernels<T, kBytes>>::pack_rows,
                                      Compiled<T, CommonKernels<T, kBytes>>::find_max,

@@ -44,7 +44,7 @@ struct Linear {
  private:
   void run_tile(const T* x, T* y, Index rows, Range columns, const KernelFamily<T>& family, const KernelSet<T>& kernels,
                 TileMemory<T> m) const {
-    family.load_query(m, kernels.queries, {x, inputs}, rows, inputs, T(1));
+    family.load_columns(m.query, kernels.queries, {x, inputs}, rows, inputs, T(1));
     m.out = m.scores;  // they are the result already, to be stored without being divided
     std::fill_n(m.sum, kernels.queries, T(1));
     for (Index first = columns.begin; first < columns.end; first += kKeyTile) {

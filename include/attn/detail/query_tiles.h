@@ -70,6 +70,16 @@ struct TileLayout {
   }
 };
 
+/// The caller's memory from its first cache line on. @throws std::invalid_argument if it has fewer than `need` bytes, of
+/// which kAlignment - 1 may be lost in front.
+inline std::span<std::byte> checked_workspace(std::span<std::byte> given, Index need) {
+  const Index have = static_cast<Index>(given.size());
+  require(have >= need, "the workspace has ", have, " bytes, the call needs ", need,
+          " with this executor; see workspace_bytes()");
+  const auto address = reinterpret_cast<std::uintptr_t>(given.data());
+  return given.subspan((kAlignment - address % kAlignment) % kAlignment);
+}
+
 /// The working memory of all workers of a call, the caller's or allocated here.
 template <class T>
 class TileWorkspace {
@@ -84,11 +94,7 @@ class TileWorkspace {
       first_ = own_.data();
       return;
     }
-    const Index have = static_cast<Index>(given.size()), need = bytes(layout, workers);
-    require(have >= need, "the workspace has ", have, " bytes, the call needs ", need, " (", workers,
-            workers == 1 ? " worker" : " workers", "); see workspace_bytes()");
-    const auto address = reinterpret_cast<std::uintptr_t>(given.data());
-    first_ = given.data() + (kAlignment - address % kAlignment) % kAlignment;
+    first_ = checked_workspace(given, bytes(layout, workers)).data();
   }
 
   TileMemory<T> of(int worker) const { return layout_.at(first_ + worker * layout_.bytes()); }

@@ -37,6 +37,11 @@
 
 #define ATTN_INLINE __attribute__((always_inline)) inline
 #define ATTN_UNROLL _Pragma("GCC unroll 32")
+#if defined(__clang__)
+#define ATTN_NO_UNROLL _Pragma("clang loop unroll(disable)")
+#else
+#define ATTN_NO_UNROLL _Pragma("GCC unroll 1")
+#endif
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {

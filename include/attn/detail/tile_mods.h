@@ -67,9 +67,13 @@ struct ModLoops {
       const Index first = kv, end = std::min(kv + kBlockKeys, t.kv.end);
       Array<Index, kWide> counts = {};
       for (; kv < end; ++kv) {
-        for (Index i = 0; i < whole; i += kWide)
+        for (Index i = 0; i < whole; i += kWide) {
+          // The vector is to be made of the lanes: g++ at -O3 would unroll them first, clang would take every kWide-th i.
+          __asm__("" : "+r"(i));
+          ATTN_NO_UNROLL
           for (Index lane = 0; lane < kWide; ++lane)
             counts[lane] += mods.keep(Position{t.batch, t.head, t.q.begin + i + lane, kv});
+        }
         for (Index i = whole; i < t.q.size(); ++i) counts[0] += mods.keep(Position{t.batch, t.head, t.q.begin + i, kv});
       }
       Index count = 0;

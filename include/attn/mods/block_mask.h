@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "attn/detail/distance.h"
 #include "attn/detail/tile_mods.h"
 #include "attn/options.h"
 
@@ -47,6 +48,7 @@ class BlockMap {
   }
 
   Coverage coverage(const Tile& t) const {
+    if (is_wide(t)) return Coverage::some;
     bool any = false, all = true;
     for_each_row(t, [&](Index r) {
       for (Index c = t.kv.begin / kBlock; c * kBlock < t.kv.end; ++c) {
@@ -59,6 +61,7 @@ class BlockMap {
   }
 
   Range kv_range(const Tile& t) const {
+    if (is_wide(t)) return t.kv;
     Range hull{};
     for_each_row(t, [&](Index r) {
       const Range& visited = visited_[row(t.batch, t.head, r)];

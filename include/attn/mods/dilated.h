@@ -3,7 +3,8 @@
 
 #include "attn/detail/check.h"
 #include "attn/detail/distance.h"
-#include "attn/mod.h"
+#include "attn/detail/grouped_mask.h"
+#include "attn/mods/sliding_window.h"
 
 namespace attn {
 
@@ -16,12 +17,14 @@ namespace attn {
 ///             1 0 1 0                        1 0 1 0
 ///             0 1 0 1                        0 1 0 1
 ///
+/// Work in proportion to these pairs: tokens are grouped by their position modulo `dilation`, and within a group the mask is
+/// a sliding window. Not inside any_of(), all_of(), not_() and block_mask(), which look at neighbouring tokens.
 /// @throws std::invalid_argument for a negative side or a dilation below 1.
 inline auto dilated(Index left, Index dilation, Index right = 0) {
   detail::require(left >= 0 && right >= 0 && dilation > 0, "dilated(", left, ", ", dilation, ", ", right,
                   "): neither side may be negative, and the dilation must be positive");
   const Index before = detail::reach(left, dilation), after = detail::reach(right, dilation);
-  return mask_mod(
+  const auto mask = mask_mod(
       [=](const Position& p) {
         const Index distance = p.q - p.kv;
         return bool((distance <= before) & (distance >= -after) & (distance % dilation == 0));
@@ -34,6 +37,7 @@ inline auto dilated(Index left, Index dilation, Index right = 0) {
       [=](const Tile& t) {
         return Range{t.q.begin - before, t.q.end + after};
       });
+  return detail::grouped_mask(mask, detail::NoHint{}, sliding_window(left, right), {dilation, {}});
 }
 
 }  // namespace attn

@@ -8,6 +8,24 @@ namespace attn {
 
 namespace detail {
 
+/// Where a tensor has no rows of its own, all queries keep a key or none does: padding then costs what key_lengths() does.
+struct TensorMaskHint {
+  static constexpr bool kIsOpaque = true;  // tensors with rows have no answer but that of the predicate
+  PairTensor<bool> tensor;
+  bool keep_where;
+
+  Coverage operator()(const Tile& t) const {
+    if (tensor.q != 0) return Coverage::some;
+    bool any = false, all = true;
+    for (Index kv = t.kv.begin; kv < t.kv.end; ++kv) {
+      const bool kept = tensor(Position{t.batch, t.head, t.q.begin, kv}) == keep_where;
+      any |= kept;
+      all &= kept;
+    }
+    return all ? Coverage::all : any ? Coverage::some : Coverage::none;
+  }
+};
+
 template <class X>
 auto tensor_mask(X&& tensor, bool keep_where, const char* name) {
   auto held = broadcast_tensor(std::forward<X>(tensor));
@@ -15,7 +33,9 @@ auto tensor_mask(X&& tensor, bool keep_where, const char* name) {
                 "attn::keep / attn::drop: the tensor must hold bool, so that its meaning is plain; for additive masks "
                 "use attn::bias");
   return bind_mod([held = std::move(held), keep_where, name](const Problem& problem) {
-    return mask_mod([t = held.over(problem, name), keep_where](const Position& p) { return t(p) == keep_where; });
+    const PairTensor<bool> pairs = held.over(problem, name);
+    return mask_mod([pairs, keep_where](const Position& p) { return pairs(p) == keep_where; },
+                    TensorMaskHint{pairs, keep_where});
   });
 }
 

@@ -9,6 +9,22 @@
 
 namespace attn {
 
+namespace detail {
+
+/// Keeps the pairs with first <= q - kv <= last.
+inline auto at_distances(Index first, Index last) {
+  return mask_mod([=](const Position& p) { return bool((p.q - p.kv >= first) & (p.q - p.kv <= last)); },
+                  [=](const Tile& t) {
+                    const Range all = distances(t), seen = intersect(all, {first, last + 1});
+                    return seen.empty() ? Coverage::none : seen == all ? Coverage::all : Coverage::some;
+                  },
+                  [=](const Tile& t) {
+                    return Range{t.q.begin - last, t.q.end - first};
+                  });
+}
+
+}  // namespace detail
+
 /// Keeps keys q - left .. q + right, both ends included (Child et al. 2019; Beltagy et al. 2020). `right` = 0 makes it
 /// causal.
 ///
@@ -21,16 +37,7 @@ namespace attn {
 /// @throws std::invalid_argument for a negative side.
 inline auto sliding_window(Index left, Index right = 0) {
   detail::require(left >= 0 && right >= 0, "sliding_window(", left, ", ", right, "): neither side may be negative");
-  left = std::min(left, detail::kUnbounded);
-  right = std::min(right, detail::kUnbounded);
-  return mask_mod([left, right](const Position& p) { return bool((p.q - p.kv <= left) & (p.kv - p.q <= right)); },
-                  [left, right](const Tile& t) {
-                    const Range all = detail::distances(t), seen = intersect(all, {-right, left + 1});
-                    return seen.empty() ? Coverage::none : seen == all ? Coverage::all : Coverage::some;
-                  },
-                  [left, right](const Tile& t) {
-                    return Range{t.q.begin - left, t.q.end + right};
-                  });
+  return detail::at_distances(-std::min(right, detail::kUnbounded), std::min(left, detail::kUnbounded));
 }
 
 }  // namespace attn

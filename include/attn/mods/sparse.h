@@ -5,7 +5,8 @@
 
 #include "attn/detail/check.h"
 #include "attn/detail/distance.h"
-#include "attn/mod.h"
+#include "attn/detail/grouped_mask.h"
+#include "attn/mods/sliding_window.h"
 
 namespace attn {
 
@@ -18,12 +19,14 @@ namespace attn {
 ///                0 1 1 1 0
 ///                1 0 1 1 1
 ///
-/// The far keys lie apart, so that a tile rarely is without one: strided_attention() groups them first.
+/// Work in proportion to these pairs: far keys are grouped by their position modulo `stride`, queries with them, because
+/// in such a group every earlier key is kept. That needs O(batch * heads * q_len) more memory, and does not happen inside
+/// any_of(), all_of(), not_() and block_mask(), whose tiles of neighbouring tokens nearly all have a far key.
 /// @throws std::invalid_argument for a stride below 1.
 inline auto strided_sparse(Index stride) {
   detail::require(stride > 0, "strided_sparse(", stride, "): the stride must be positive");
   stride = std::min(stride, detail::kUnbounded);
-  return mask_mod(
+  const auto mask = mask_mod(
       [stride](const Position& p) {
         const Index distance = p.q - p.kv;
         return bool((distance >= 0) & ((distance <= stride) | (distance % stride == 0)));
@@ -38,6 +41,7 @@ inline auto strided_sparse(Index stride) {
       [](const Tile& t) {
         return Range{t.kv.begin, t.q.end};
       });
+  return detail::grouped_mask(mask, sliding_window(stride), detail::at_distances(2, detail::kUnbounded), {stride, {}});
 }
 
 /// Keeps the keys at or before the query in its own block of `block` positions, and the last `summary` keys of all earlier
@@ -49,12 +53,14 @@ inline auto strided_sparse(Index stride) {
 ///                          0 0 1 1 0
 ///                          0 0 1 1 1
 ///
+/// Work in proportion to these pairs, as for strided_sparse() and with its limits: the keys that have the same place in
+/// their blocks are a group, and each query sees `summary` groups.
 /// @throws std::invalid_argument unless 0 <= summary <= block and block >= 1.
 inline auto fixed_sparse(Index block, Index summary) {
   detail::require(block > 0 && summary >= 0 && summary <= block, "fixed_sparse(", block, ", ", summary,
                   "): the block must be positive and hold the summary");
   const Index first = block - summary;  // of a block's keys that all later ones see
-  return mask_mod(
+  const auto mask = mask_mod(
       [block, first](const Position& p) {
         return bool((p.kv <= p.q) & ((p.kv % block >= first) | (p.kv / block == p.q / block)));
       },
@@ -73,6 +79,28 @@ inline auto fixed_sparse(Index block, Index summary) {
       [](const Tile& t) {
         return Range{t.kv.begin, t.q.end};
       });
+  const auto own_block =
+      mask_mod([block](const Position& p) { return bool((p.kv <= p.q) & (p.kv / block == p.q / block)); },
+               [block](const Tile& t) {
+                 const Index last = t.kv.end - 1;
+                 if (t.kv.begin >= t.q.end || t.q.begin / block > last / block) return Coverage::none;
+                 const bool one_block = t.q.begin >= 0 && t.kv.begin / block == (t.q.end - 1) / block;
+                 return one_block && last <= t.q.begin ? Coverage::all : Coverage::some;
+               },
+               [block](const Tile& t) {
+                 return Range{std::max<Index>(t.q.begin, 0) / block * block, t.q.end};
+               });
+  // Keys are numbered by their blocks.
+  const auto earlier_blocks = mask_mod([block](const Position& p) { return p.kv < p.q / block; },
+                                       [block](const Tile& t) {
+                                         return t.kv.begin >= (t.q.end - 1) / block ? Coverage::none
+                                                : t.kv.end <= t.q.begin / block     ? Coverage::all
+                                                                                    : Coverage::some;
+                                       },
+                                       [block](const Tile& t) {
+                                         return Range{0, (t.q.end - 1) / block};
+                                       });
+  return detail::grouped_mask(mask, own_block, earlier_blocks, {block, Range{first, block}});
 }
 
 }  // namespace attn

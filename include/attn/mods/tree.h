@@ -1,8 +1,10 @@
 // Layer 2: tree(), drafts that share their beginnings, for speculative decoding.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
+#include "attn/detail/distance.h"
 #include "attn/detail/lengths.h"
 #include "attn/mod.h"
 
@@ -62,8 +64,15 @@ inline auto tree(detail::Indices given) {
           return node < 0 || (enter[node] <= enter[p.q - first] && enter[p.q - first] < leave[node]);
         },
         [=](const Tile& t) {
-          if (t.kv.end <= context) return Coverage::all;
-          return t.kv.begin - context >= t.q.end - first ? Coverage::none : Coverage::some;  // parents come first
+          Range entered{detail::kUnbounded, 0};  // from the first to the last query that the walk enters
+          for (Index node = t.q.begin - first; node < t.q.end - first; ++node)
+            entered = {std::min(entered.begin, enter[node]), std::max(entered.end, enter[node] + 1)};
+          bool any = t.kv.begin < context, all = true;
+          for (Index node = std::max<Index>(t.kv.begin - context, 0); node < t.kv.end - context; ++node) {
+            any |= enter[node] < entered.end && leave[node] > entered.begin;
+            all &= enter[node] <= entered.begin && leave[node] >= entered.end;
+          }
+          return all ? Coverage::all : any ? Coverage::some : Coverage::none;
         },
         [=](const Tile& t) {
           return Range{t.kv.begin, context + t.q.end - first};

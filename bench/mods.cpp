@@ -1,0 +1,204 @@
+// What each mod costs: its call against plain attention over as many pairs as it keeps, in turn, and the share of its hints.
+#include <array>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include <attn/attn.h>
+#include <CLI/CLI.hpp>
+
+#include "peak.h"
+#include "report.h"
+#include "table.h"
+#include "timing.h"
+
+namespace {
+
+using namespace bench;
+using attn::Index;
+
+constexpr Index kDim = 64;
+
+attn::Tensor<float, 4> random_tensor(const attn::Shape<4>& shape, unsigned seed) {
+  attn::Tensor<float, 4> t(shape);
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  for (Index i = 0; i < t.size(); ++i) t.data()[i] = normal(random);
+  return t;
+}
+
+/// One length of rows and the mods that are timed at it.
+class Bench {
+ public:
+  Bench(Index heads, Index tokens)
+      : q_(random_tensor({1, heads, tokens, kDim}, 1)),
+        k_(random_tensor({1, heads, tokens, kDim}, 2)),
+        v_(random_tensor({1, heads, tokens, kDim}, 3)),
+        out_({1, heads, tokens, kDim}) {}
+
+  Index tokens() const { return q_.dim(2); }
+  Index heads() const { return q_.dim(1); }
+
+  /// `kept`: the share of all pairs; none: as many as the predicate keeps.
+  template <class M>
+  void add(const std::string& name, const M& mods, double kept = -1) {
+    rows_.push_back({name, kept < 0 ? share_kept(mods) : kept,
+                     [=, this] { attn::attention_into(out_, q_, k_, v_, mods, options_); },
+                     [=, this] { attn::explain(q_, k_, v_, mods, options_); }});
+  }
+  /// A call that is no mod, for comparison.
+  void add_call(const std::string& name, double kept, std::function<void()> call) {
+    rows_.push_back({name, kept, std::move(call), {}});
+  }
+
+  /// The output of documents one by one: what packing them is compared with.
+  void separate_documents(Index length) const {
+    const auto part = [&](const attn::Tensor<float, 4>& t, Index first) {
+      return attn::TensorView<const float, 4>(&t(0, 0, first, 0), {1, heads(), length, kDim}, t.view().strides());
+    };
+    for (Index first = 0; first < tokens(); first += length)
+      attn::attention_into(attn::TensorView<float, 4>(const_cast<float*>(&out_(0, 0, first, 0)),
+                                                      {1, heads(), length, kDim}, out_.view().strides()),
+                           part(q_, first), part(k_, first), part(v_, first), attn::full(), options_);
+  }
+
+  /// Times all rows in turn with plain attention over `plain_tokens` of the tokens.
+  void print(Index plain_tokens, const Budget& budget) const {
+    const auto plain = random_tensor({1, heads(), plain_tokens, kDim}, 4);
+    auto plain_out = attn::Tensor<float, 4>(plain.shape());
+    std::vector<std::function<void()>> calls{
+        [&] { attn::attention_into(plain_out, plain, plain, plain, attn::Mods<>(), options_); }};
+    for (const Row& row : rows_) calls.push_back(row.call);
+    std::vector<double> peaks;
+    const std::vector<double> times =
+        interleaved(calls, budget, [&](int, int) { peaks.push_back(measure_fma_peak<float>(options_.executor)); });
+    const double pairs = static_cast<double>(heads() * tokens()) * static_cast<double>(tokens());
+    const double plain_pairs = static_cast<double>(heads() * plain_tokens) * static_cast<double>(plain_tokens);
+    const double seconds_per_pair = times[0] / plain_pairs;
+
+    std::cout << heads() << (heads() == 1 ? " head, " : " heads, ") << tokens() << " tokens, D=" << kDim
+              << ", float, one thread, " << to_string(attn::default_isa()) << "; plain attention at "
+              << fixed(100 * 4 * kDim / seconds_per_pair / median(peaks), 0) << " % of the FMA peak of "
+              << fixed(median(peaks) / 1e9, 0) << " GFLOP/s\n\n";
+    Table table(1);
+    table.column("", "mod");
+    table.column("pairs", "kept");
+    table.column("", "time");
+    table.column("plain,", "as many pairs");
+    table.column("relative", "speed");
+    table.column("share of", "hints");
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      const Row& row = rows_[i];
+      const double as_many = row.kept * pairs * seconds_per_pair, time = times[i + 1];
+      const std::string hints =
+          row.hints ? fixed(100 * median({seconds(row.hints), seconds(row.hints), seconds(row.hints)}) / time, 2) + " %"
+                    : "";
+      table.row({row.name, fixed(100 * row.kept, 2) + " %", fixed(1e3 * time, 2) + " ms",
+                 fixed(1e3 * as_many, 2) + " ms", fixed(100 * as_many / time, 0) + " %", hints});
+    }
+    table.print(std::cout);
+    std::cout << '\n';
+  }
+
+ private:
+  struct Row {
+    std::string name;
+    double kept;
+    std::function<void()> call, hints;
+  };
+
+  template <class M>
+  double share_kept(const M& mods) const {
+    attn::Problem p;
+    p.heads = p.kv_heads = heads();
+    p.q_len = p.kv_len = tokens();
+    const auto bound = attn::detail::bind(mods, p);
+    Index kept = 0;
+    for (Index h = 0; h < p.heads; ++h)
+      for (Index i = 0; i < p.q_len; ++i)
+        for (Index j = 0; j < p.kv_len; ++j) kept += bound.keep({0, h, i, j});
+    return static_cast<double>(kept) / static_cast<double>(p.heads * p.q_len) / static_cast<double>(p.kv_len);
+  }
+
+  attn::Options options_{.executor = attn::serial()};
+  attn::Tensor<float, 4> q_, k_, v_;
+  mutable attn::Tensor<float, 4> out_;
+  std::vector<Row> rows_;
+};
+
+attn::Tensor<bool, 4> random_bools(const attn::Shape<4>& shape, double chance) {
+  attn::Tensor<bool, 4> t(shape);
+  std::mt19937 random(5);
+  std::bernoulli_distribution draw(chance);
+  for (Index i = 0; i < t.size(); ++i) t.data()[i] = draw(random);
+  return t;
+}
+
+void every_mod(Index n, const Budget& budget) {
+  using namespace attn;
+  constexpr Index kHeads = 4;
+  Bench bench(kHeads, n);
+  const auto lambda = mask_mod([](auto p) { return p.kv <= p.q; });
+  std::vector<Index> drafts;  // eight, one behind the other
+  for (Index i = 0; i < n; ++i) drafts.push_back(i % (n / 8) == 0 ? -1 : i - 1);
+  Tensor<bool, 1> padding({n});
+  std::fill_n(padding.data(), n / 2, true);
+  bench.add("causal()", causal());
+  bench.add("a lambda like it", lambda);
+  bench.add("block_mask of the lambda", block_mask(lambda, n, n));
+  bench.add("sliding_window(256)", sliding_window(256));
+  bench.add("prefix_lm({n / 4})", prefix_lm({n / 4}));
+  bench.add("key_lengths({n / 2})", key_lengths({n / 2}));
+  bench.add("query_lengths({n / 2})", query_lengths({n / 2}));
+  bench.add("documents_at, 8 of them",
+            documents_at({0, n / 8, n / 4, n * 3 / 8, n / 2, n * 5 / 8, n * 3 / 4, n * 7 / 8, n}));
+  bench.add("block_sparse, a quarter", block_sparse(Tensor(random_bools({1, 1, n / 64, n / 64}, 0.25)), 64, 64));
+  bench.add("strided_sparse(64)", strided_sparse(64));
+  bench.add("fixed_sparse(64, 8)", fixed_sparse(64, 8));
+  bench.add("dilated(128, 4)", dilated(128, 4));
+  bench.add("any_of(window, global)", any_of(sliding_window(128, 128), global_tokens({0, 1, 2, 3})));
+  bench.add("tree of 8 drafts", tree(drafts));
+  bench.add("all_of(causal(), not_(window))", all_of(causal(), not_(sliding_window(256))));
+  bench.add("keep, half of the keys", keep(padding));
+  bench.add("drop, random keys", drop(Tensor<bool, 4>(random_bools({1, 1, 1, n}, 0.5))));
+  bench.add("drop, random pairs", drop(Tensor<bool, 4>(random_bools({1, 1, n, n}, 0.5))));
+  bench.add("bias, one for each key", bias(Tensor<float, 4>(random_tensor({1, 1, 1, n}, 6))));
+  bench.add("bias, one for each pair", bias(Tensor<float, 4>(random_tensor({1, 1, n, n}, 6))));
+  bench.add("softcap(50)", softcap(50));
+  bench.add("alibi", alibi(alibi_slopes(kHeads)));
+  bench.add("relative_bias, T5 buckets", relative_bias(Tensor<float, 2>({kHeads, 32}), T5Buckets()));
+  bench.add("temperature", temperature(std::vector<double>(kHeads, 2)));
+  bench.add("sinks", sinks(std::vector<double>(kHeads, 1)));
+  bench.add("causal | softcap | alibi", causal() | softcap(50) | alibi(alibi_slopes(kHeads)));
+  bench.print(n, budget);
+  std::cout << "block_mask was made in " << fixed(1e3 * seconds([&] { block_mask(lambda, n, n); }), 2)
+            << " ms, once for all heads.\n\n";
+}
+
+void long_rows(Index n, const Budget& budget) {
+  using namespace attn;
+  Bench bench(1, n);
+  const double tokens = static_cast<double>(n), document = tokens / 64;
+  std::vector<Index> offsets;
+  for (Index i = 0; i <= 64; ++i) offsets.push_back(n / 64 * i);
+  bench.add("sliding_window(256)", sliding_window(256), 257 / tokens);
+  bench.add("strided_sparse(256)", strided_sparse(256), 257 / tokens + 1.0 / 512);
+  bench.add("fixed_sparse(256, 8)", fixed_sparse(256, 8), 128 / tokens + 8.0 / 512);
+  bench.add("dilated(256, 64)", dilated(256, 64), 257 / tokens);
+  bench.add("documents_at, 64 of them", documents_at(offsets), document / tokens);
+  bench.add_call("64 calls, one for each document", document / tokens, [&] { bench.separate_documents(n / 64); });
+  bench.print(n / 8, budget);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Times every mod against plain attention over as many pairs as it keeps.");
+  bool quick = false;
+  app.add_flag("--quick", quick, "short rows, few rounds: does it run?");
+  CLI11_PARSE(app, argc, argv);
+  const Budget budget{.seconds = quick ? 0.001 : 0.5, .rounds = quick ? 1 : 7};
+  every_mod(quick ? 512 : 4096, budget);
+  long_rows(quick ? 4096 : 65536, budget);
+}

@@ -1,0 +1,87 @@
+// Layer 3: the passes of a call: one, or where a mask groups tokens, one for what is near and some for the groups.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "attn/detail/call_tensors.h"
+#include "attn/detail/regrouped_mods.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// The tensors of some groups as a call of its own sees them: batch elements are groups, rows the tokens of a group.
+template <class T>
+CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, Index first_query,
+                          const Problem& problem) {
+  // Rows are a step apart, groups a row. With one row or none there is no step, and it could be too wide for a number.
+  const auto view = [&]<class View>(const View& of, Index heads, Index first, Index rows, Index step) {
+    if (of.data() == nullptr || rows == 0) return View();
+    typename View::Shape shape = of.shape(), strides = of.strides();
+    shape[0] = problem.batch, shape[1] = heads, shape[2] = rows;
+    strides[0] = of.stride(2);
+    strides[2] = rows > 1 ? of.stride(2) * step : of.stride(2);
+    return View(of.data() + groups.batch * of.stride(0) + first * of.stride(2), shape, strides);
+  };
+  const auto of_queries = [&](const auto& of) {
+    return view(of, problem.heads, first_query, problem.q_len, groups.q_step);
+  };
+  const auto of_keys = [&](const auto& of) {
+    return view(of, problem.kv_heads, groups.kv_group, problem.kv_len, groups.kv_step);
+  };
+  return {of_queries(t.out), of_queries(t.lse), of_queries(t.q), of_keys(t.k), of_keys(t.v), problem};
+}
+
+/// Calls visit(groups, first row of queries, problem) for all groups of a call; neighbouring ones of equal sizes together.
+template <class Visit>
+void for_each_groups(const Problem& call, const Grouping& g, const Visit& visit) {
+  const auto rows_from = [](Index first, Index len, Index step) {
+    return first < len ? (len - first - 1) / step + 1 : 0;
+  };
+  Problem problem = call;
+  for (Index batch = 0; batch < call.batch; ++batch) {
+    if (g.shared) {
+      problem.batch = 1;
+      for (Index group = g.shared->begin; group < std::min(g.shared->end, call.kv_len); ++group) {
+        problem.kv_len = rows_from(group, call.kv_len, g.step);
+        visit(TokenGroups{batch, 1, 0, g.step, group}, 0, problem);
+      }
+      continue;
+    }
+    const Index step = g.step, begun = std::min(step, call.q_len);  // groups that have a query
+    for (Index first = 0; first < begun; first += problem.batch) {
+      const Index group = floor_mod(call.q_offset + first, step);
+      problem.q_offset = floor_div(call.q_offset + first, step);
+      problem.q_len = rows_from(first, call.q_len, step);
+      problem.kv_len = rows_from(group, call.kv_len, step);
+      // The next group is like this one unless it begins the numbers anew or has a query or a key less.
+      const Index same_queries = call.q_len - (problem.q_len - 1) * step - first,
+                  same_keys = problem.kv_len == 0 ? step : call.kv_len - (problem.kv_len - 1) * step - group;
+      problem.batch = std::min({begun - first, step - group, same_queries, same_keys});
+      visit(TokenGroups{batch, step, group, step, group}, first, problem);
+    }
+  }
+}
+
+/// Calls visit(tensors, mods, resumes) for each pass over the rows of the output, in order. One that resumes adds to what
+/// stands in out and lse.
+template <class T, class Mods, class Visit>
+void for_each_pass(const CallTensors<T>& tensors, const Mods& mods, const Visit& visit) {
+  if constexpr (!Mods::kIsGrouped) {
+    visit(tensors, mods, false);
+  } else {
+    const auto& mask = mods.grouped();
+    constexpr bool kHasNear = !std::is_same_v<std::remove_cvref_t<decltype(mask.near)>, NoHint>;
+    if constexpr (kHasNear) visit(tensors, mods.with_near_part(), false);
+    const auto others = mods.template without_grouped<!kHasNear>();  // sinks join a row once
+    for_each_groups(
+        tensors.problem, mask.grouping, [&](const TokenGroups& groups, Index first, const Problem& problem) {
+          const Tile all{0, 0, {problem.q_offset, problem.q_offset + problem.q_len}, {0, problem.kv_len}};
+          if (kHasNear && mask.far.kv_range(all).empty()) return;
+          visit(tensors_of(tensors, groups, first, problem), RegroupedMods(mask.far, others, groups), kHasNear);
+        });
+  }
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

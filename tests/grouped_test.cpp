@@ -1,0 +1,163 @@
+// Masks that group tokens: their parts make up the mask, hints hold in the groups, and work is in proportion to the pairs.
+#include "support/grouped_rows.h"
+#include "support/paths.h"
+
+namespace attn::test {
+namespace {
+
+Problem problem_of(const Sizes& s, Index first) {
+  Problem p;
+  p.batch = s.batch;
+  p.q_len = s.q_len;
+  p.kv_len = s.kv_len;
+  p.q_offset = first;
+  return p;
+}
+
+template <class M>
+constexpr bool has_near = !std::is_same_v<decltype(M::near), attn::detail::NoHint>;
+
+/// Calls check(sizes, position of the first query, row) for each mask at all small sizes.
+template <class Check>
+void each_grouped(Check check) {
+  Random random(1);
+  for (Index q_len = 1; q_len <= 14; ++q_len)
+    for (Index kv_len = 0; kv_len <= 14; ++kv_len)
+      for (Index first : {kv_len - q_len, Index(0), Index(-9), Index(5)}) {
+        const Sizes s{2, 1, 1, q_len, kv_len, 1, 1};
+        const Setting setting{s, {}, random};
+        for (int round = 0; round < 3; ++round) {
+          check(s, first, strided_rows(setting)[0]);
+          check(s, first, fixed_rows(setting)[0]);
+          check(s, first, dilated_rows(setting)[0]);
+        }
+      }
+}
+
+TEST(Grouped, EveryPairIsInOnePart) {
+  each_grouped([&]<class M>(const Sizes& s, Index first, const Row<M>& row) {
+    if (::testing::Test::HasFailure()) return;
+    SCOPED_TRACE(row.name);
+    const Problem call = problem_of(s, first);
+    Tensor<int, 3> kept({s.batch, s.q_len, s.kv_len}), visits({s.batch, s.q_len, 1});
+    if constexpr (has_near<M>)
+      for (Index b = 0; b < s.batch; ++b)
+        for (Index i = 0; i < s.q_len; ++i)
+          for (Index j = 0; j < s.kv_len; ++j) kept(b, i, j) += row.mod.near.keep({b, 0, first + i, j});
+    attn::detail::for_each_groups(
+        call, row.mod.grouping, [&](const attn::detail::TokenGroups& groups, Index first_row, const Problem& p) {
+          for (Index group = 0; group < p.batch; ++group)
+            for (Index i = 0; i < p.q_len; ++i) {
+              const Index q = groups.in_call(Position{group, 0, p.q_offset + i, 0}).q;
+              ++visits(groups.batch, q - first, 0);
+              // Rows lie where tensors_of() takes them from.
+              ASSERT_EQ(q - first, first_row + group + i * groups.q_step);
+              for (Index j = 0; j < p.kv_len; ++j) {
+                const Position inside{group, 0, p.q_offset + i, j}, at = groups.in_call(inside);
+                ASSERT_EQ(at.batch, groups.batch);
+                ASSERT_LT(at.kv, s.kv_len);
+                ASSERT_EQ(at.kv, groups.kv_group + group + j * groups.kv_step);
+                kept(at.batch, at.q - first, at.kv) += row.mod.far.keep(inside);
+              }
+            }
+        });
+    for (Index b = 0; b < s.batch; ++b)
+      for (Index i = 0; i < s.q_len; ++i) {
+        ASSERT_TRUE(row.mod.grouping.shared || visits(b, i, 0) == 1);
+        for (Index j = 0; j < s.kv_len; ++j)
+          ASSERT_EQ(kept(b, i, j), row.meaning.keep({b, 0, i, first + i, j})) << first + i << " " << j;
+      }
+  });
+}
+
+/// The hints of `mods` for every tile of a problem, against its predicate.
+template <class Mods>
+void expect_sound(const Mods& mods, const Problem& p) {
+  for (Index b = 0; b < p.batch; ++b)
+    for (Index i0 = 0; i0 < p.q_len; ++i0)
+      for (Index i1 = i0 + 1; i1 <= p.q_len; ++i1)
+        for (Index j0 = 0; j0 < p.kv_len; ++j0)
+          for (Index j1 = j0 + 1; j1 <= p.kv_len; ++j1) {
+            const Tile t{b, 0, {p.q_offset + i0, p.q_offset + i1}, {j0, j1}};
+            Index kept = 0;
+            const Range visited = mods.kv_range(t);
+            for (Index q = t.q.begin; q < t.q.end; ++q)
+              for (Index kv = j0; kv < j1; ++kv)
+                if (mods.keep({b, 0, q, kv})) {
+                  ++kept;
+                  ASSERT_TRUE(visited.begin <= kv && kv < visited.end);
+                }
+            const Coverage coverage = mods.coverage(t);
+            ASSERT_TRUE(coverage != Coverage::none || kept == 0);
+            ASSERT_TRUE(coverage != Coverage::all || kept == (i1 - i0) * (j1 - j0));
+          }
+}
+
+TEST(Grouped, HintsHoldInThePartsAndBesideOtherMasks) {
+  each_grouped([&]<class M>(const Sizes& s, Index first, const Row<M>& row) {
+    if (::testing::Test::HasFailure() || s.q_len % 3 != 1 || s.kv_len % 4 > 1) return;
+    const Problem call = problem_of(s, first);
+    const auto mods = row.mod | causal() | key_lengths({s.kv_len / 2, s.kv_len}) | sliding_window(6, 3);
+    const auto bound = attn::detail::bind(mods, call);
+    SCOPED_TRACE(row.name);
+    if constexpr (has_near<M>) expect_sound(bound.with_near_part(), call);
+    const auto others = bound.template without_grouped<true>();
+    attn::detail::for_each_groups(call, row.mod.grouping,
+                                  [&](const attn::detail::TokenGroups& groups, Index, const Problem& p) {
+                                    expect_sound(attn::detail::RegroupedMods(row.mod.far, others, groups), p);
+                                  });
+  });
+}
+
+/// In proportion to the kept pairs, not to all: with the waste at the edges of tiles that each part has.
+TEST(Grouped, WorkIsInProportionToThePairs) {
+  const Index n = 16384;
+  const float number = 1;
+  const TensorView<const float, 4> tokens(&number, {1, 1, n, 1}, {0, 0, 0, 1});
+  const auto visited_of_kept = [&](const auto& mods, double kept) {
+    const Explanation e = explain(tokens, tokens, tokens, mods, {.executor = serial()});
+    EXPECT_GT(e.full_tiles, e.masked_tiles / 4);
+    return static_cast<double>((e.full_tiles + e.masked_tiles) * e.queries_per_tile * e.keys_per_tile) / kept;
+  };
+  const double d = static_cast<double>(n);
+  EXPECT_LT(visited_of_kept(strided_sparse(128), d * (128 + d / 256)), 1.8);
+  EXPECT_LT(visited_of_kept(fixed_sparse(128, 8), d * (64 + 8 * d / 256)), 1.8);
+  EXPECT_LT(visited_of_kept(dilated(128, 64), d * 112), 2.0);  // 256 tokens a group: half of them have the whole window
+  EXPECT_EQ(explain(tokens, tokens, tokens, causal()).passes, 1);
+  EXPECT_EQ(explain(tokens, tokens, tokens, strided_sparse(128)).passes, 2);
+  EXPECT_EQ(explain(tokens, tokens, tokens, fixed_sparse(128, 8)).passes, 9);
+  EXPECT_EQ(explain(tokens, tokens, tokens, dilated(128, 64)).passes, 1);
+  // 100 does not divide n: groups of two sizes.
+  EXPECT_EQ(explain(tokens, tokens, tokens, dilated(128, 100)).passes, 2);
+  EXPECT_EQ(explain(tokens, tokens, tokens, any_of(strided_sparse(128))).passes, 1);
+}
+
+TEST(Grouped, ResultsDoNotDependOnThreads) {
+  Random random(2);
+  Arguments<float> a(Inputs({2, 4, 2, 300, 300, 16, 24}, random));
+  const auto expect_alike = [&](const auto& mods) {
+    const auto one = flash(a, mods, {.executor = serial()}), three = flash(a, mods, {.executor = threads(3)});
+    EXPECT_EQ(one.out, three.out);
+    EXPECT_EQ(one.lse, three.lse);
+  };
+  expect_alike(strided_sparse(9));
+  expect_alike(fixed_sparse(20, 4) | softcap(2));
+  expect_alike(dilated(9, 7, 3));
+}
+
+// Scores far from 0 in one part: what the first leaves must be weighed right against the second.
+TEST(Grouped, PartsOfVeryDifferentWeight) {
+  const Index n = 60;
+  Eigen::MatrixXd q = Eigen::MatrixXd::Ones(n, 1), k(n, 1), v = Eigen::MatrixXd::Random(n, 3);
+  for (const double far_score : {-1e4, -30.0, 30.0, 1e4}) {
+    // Every 8th key weighs more or less than the others; the last query has it in both parts.
+    for (Index j = 0; j < n; ++j) k(j, 0) = (n - 1 - j) % 8 == 0 ? far_score : 0;
+    const auto got = attention(q, k, v, strided_sparse(8), {.scale = 1});
+    const auto expected = naive_attention(q, k, v, strided_sparse(8), {.scale = 1});
+    EXPECT_LT((got.out - expected.out).cwiseAbs().maxCoeff(), 1e-13) << far_score;
+    EXPECT_LT((got.lse - expected.lse).cwiseAbs().maxCoeff(), 1e-11) << far_score;
+  }
+}
+
+}  // namespace
+}  // namespace attn::test
