@@ -71,6 +71,7 @@ TEST(BadMods, Documents) {
   expect_refused("equal", {"5 after 5"}, [] { documents_at({0, 5, 5, 9}); });
   expect_refused("decreasing", {"4 after 5"}, [] { documents_at({0, 5, 4}); });
   expect_refused("negative", {"-3"}, [] { documents_at({-3, 5}); });
+  expect_refused("too many", {"1152921504606846976"}, [] { documents_at({0, Index(1) << 60}); });
 }
 
 TEST(BadMods, NumbersOfSparseMasks) {
@@ -96,6 +97,9 @@ TEST(BadMods, NumbersOfSparseMasks) {
 TEST(BadMods, BlockMasks) {
   expect_refused("negative", {"-1", "17"}, [] { block_mask(causal(), -1, 17); });
   expect_refused("no batch", {"0"}, [] { block_mask(causal(), 11, 17, {}, 0); });
+  expect_refused("too long", {"68719476736"}, [] { block_mask(causal(), Index(1) << 36, Index(1) << 36); });
+  expect_refused("far away", {"2305843009213693952"},
+                 [] { block_mask(causal(), 11, 17, {.q_offset = Index(1) << 61}); });
   expect_all_refuse("q_len", {"12", "11"}, kQ, kK, kV, block_mask(causal(), 12, 17));
   expect_all_refuse("kv_len", {"18", "17"}, kQ, kK, kV, block_mask(causal(), 11, 18));
   expect_all_refuse("q_offset", {"5", "6"}, kQ, kK, kV, block_mask(causal(), 11, 17, {.q_offset = 5}));

@@ -10,10 +10,12 @@ struct Erased {
   std::vector<Row<decltype(erased_mask(attn::full()))>> masks;
   std::vector<Row<decltype(erased_score<T>(attn::softcap(1)))>> scores;
   std::vector<Row<decltype(erased_grouped(attn::strided_sparse(1)))>> grouped;
+  using Sinks = decltype(attn::sinks({}));
+  std::vector<Row<Sinks>> sinks;
 
   explicit Erased(const Setting& s) {
     each_kind(s, [&]<class M>(const Row<M>& row) {
-      if (row.meaning.sink) return;  // none of them; see WithTheirOwnTypes
+      if constexpr (std::is_same_v<M, Sinks>) return sinks.push_back(row);
       if constexpr (attn::detail::is_grouped<M>) grouped.push_back({row.name, erased_grouped(row.mod), row.meaning});
       if (row.meaning.score)
         scores.push_back({row.name, erased_score<T>(row.mod), row.meaning});
@@ -34,7 +36,7 @@ Sizes small_sizes(Random& random) {
   return {random.integer(1, 2),
           kv_heads * random.integer(1, 2),
           kv_heads,
-          random.pick(std::vector{1, 5, 17, 40}),
+          random.pick(std::vector{1, 5, 17, 40, 53}),
           random.integer(1, 75),
           random.pick(kDims),
           random.pick(kDims)};
@@ -62,6 +64,13 @@ void expect_every_pair_in_both_orders() {
     cross(mods.grouped, mods.scores);
     cross(mods.scores, mods.grouped);
     cross(mods.grouped, mods.grouped);
+    cross(mods.sinks, mods.masks);
+    cross(mods.masks, mods.sinks);
+    cross(mods.sinks, mods.scores);
+    cross(mods.scores, mods.sinks);
+    cross(mods.sinks, mods.grouped);
+    cross(mods.grouped, mods.sinks);
+    cross(mods.sinks, mods.sinks);
   }
 }
 

@@ -101,7 +101,7 @@ TEST(Grouped, HintsHoldInThePartsAndBesideOtherMasks) {
     const auto bound = attn::detail::bind(mods, call);
     SCOPED_TRACE(row.name);
     if constexpr (has_near<M>) expect_sound(bound.with_near_part(), call);
-    const auto others = bound.template without_grouped<true>();
+    const auto others = bound.without_grouped();
     attn::detail::for_each_groups(call, row.mod.grouping,
                                   [&](const attn::detail::TokenGroups& groups, Index, const Problem& p) {
                                     expect_sound(attn::detail::RegroupedMods(row.mod.far, others, groups), p);
@@ -132,6 +132,72 @@ TEST(Grouped, WorkIsInProportionToThePairs) {
   EXPECT_EQ(explain(tokens, tokens, tokens, any_of(strided_sparse(128))).passes, 1);
 }
 
+TEST(Grouped, OnlyWhereItPays) {
+  const float number = 1;
+  const auto passes = [&](const auto& mods, Index n) {
+    const TensorView<const float, 4> tokens(&number, {1, 1, n, 1}, {0, 0, 0, 1});
+    const Explanation e = explain(tokens, tokens, tokens, mods), plain = explain(tokens, tokens, tokens, any_of(mods));
+    EXPECT_LE(e.full_tiles + e.masked_tiles, plain.full_tiles + plain.masked_tiles);
+    return e.passes;
+  };
+  EXPECT_EQ(passes(strided_sparse(64), 4096), 2);
+  EXPECT_EQ(passes(strided_sparse(1000), 4096), 1);
+  EXPECT_EQ(passes(fixed_sparse(64, 8), 4096), 9);
+  EXPECT_EQ(passes(fixed_sparse(64, 64), 4096), 1);
+  EXPECT_EQ(passes(fixed_sparse(1024, 33), 65536), 1);
+  EXPECT_EQ(passes(dilated(2, 4), 40), 1);
+  EXPECT_EQ(passes(dilated(20, 4), 1024), 1);  // one call: it has no near part
+}
+
+// Tiles of tokens far apart, beside masks whose hints would have to look at all that lies between.
+TEST(Grouped, BesideMasksThatLookIntoTiles) {
+  Random random(3);
+  const Index n = 700;
+  Arguments<float> a(Inputs({1, 2, 1, n, n, 8, 8}, random));
+  Tensor<bool, 2> map({n / 10, n / 10}), pairs({n, n});
+  Tensor<bool, 1> keys({n});
+  for (auto* t : {&map, &pairs})
+    for (Index i = 0; i < t->size(); ++i) t->data()[i] = random.chance(0.7);
+  for (Index i = 0; i < n; ++i) keys(i) = random.chance(0.7);
+  std::vector<Index> ids, parents;
+  for (Index i = 0; i < n; ++i) {
+    ids.push_back(i / 130);
+    parents.push_back(random.integer(std::max<Index>(i - 5, -1), i - 1));
+  }
+  const auto expect_alike = [&](const auto& other) {
+    const auto expect = [&](auto grouped) {
+      grouped.grouping.always = true;
+      const auto mods = grouped | other;
+      const auto got = flash(a, mods), expected = naive(a, mods);
+      for (std::size_t i = 0; i < got.out.size(); ++i) ASSERT_NEAR(got.out[i], expected.out[i], 1e-5);
+      for (std::size_t i = 0; i < got.lse.size(); ++i)
+        ASSERT_TRUE(got.lse[i] == expected.lse[i] || std::abs(got.lse[i] - expected.lse[i]) < 1e-5);
+    };
+    expect(strided_sparse(5));
+    expect(fixed_sparse(16, 3));
+    expect(dilated(70, 6, 20));
+  };
+  expect_alike(block_sparse(map, 10, 10));
+  expect_alike(block_mask(mask_mod([](auto p) { return (p.q + p.kv / 50) % 3 != 0; }), n, n));
+  expect_alike(keep(keys));
+  expect_alike(drop(pairs));
+  expect_alike(documents(ids));
+  expect_alike(tree(parents));
+}
+
+// Each pass rounds what the one before it left.
+TEST(Grouped, ManyPassesStayAccurate) {
+  Random random(4);
+  Inputs in({1, 1, 1, 900, 900, 64, 8}, random);
+  for (auto& x : in.q) x *= 4;
+  Arguments<float> a(in);
+  auto mods = fixed_sparse(64, 32);
+  mods.grouping.always = true;
+  const Meaning meaning{[](const Pair& p) { return p.kv <= p.q && (p.kv / 64 == p.q / 64 || p.kv % 64 >= 32); }, {}};
+  const Truth truth = oracle(in, meaning, {});
+  expect_close(truth, naive(a, mods), flash(a, mods));
+}
+
 TEST(Grouped, ResultsDoNotDependOnThreads) {
   Random random(2);
   Arguments<float> a(Inputs({2, 4, 2, 300, 300, 16, 24}, random));
@@ -140,8 +206,11 @@ TEST(Grouped, ResultsDoNotDependOnThreads) {
     EXPECT_EQ(one.out, three.out);
     EXPECT_EQ(one.lse, three.lse);
   };
-  expect_alike(strided_sparse(9));
-  expect_alike(fixed_sparse(20, 4) | softcap(2));
+  auto strided = strided_sparse(9);
+  auto fixed = fixed_sparse(20, 4);
+  strided.grouping.always = fixed.grouping.always = true;
+  expect_alike(strided);
+  expect_alike(fixed | softcap(2));
   expect_alike(dilated(9, 7, 3));
 }
 
@@ -152,8 +221,9 @@ TEST(Grouped, PartsOfVeryDifferentWeight) {
   for (const double far_score : {-1e4, -30.0, 30.0, 1e4}) {
     // Every 8th key weighs more or less than the others; the last query has it in both parts.
     for (Index j = 0; j < n; ++j) k(j, 0) = (n - 1 - j) % 8 == 0 ? far_score : 0;
-    const auto got = attention(q, k, v, strided_sparse(8), {.scale = 1});
-    const auto expected = naive_attention(q, k, v, strided_sparse(8), {.scale = 1});
+    auto mask = strided_sparse(8);
+    mask.grouping.always = true;
+    const auto got = attention(q, k, v, mask, {.scale = 1}), expected = attention(q, k, v, any_of(mask), {.scale = 1});
     EXPECT_LT((got.out - expected.out).cwiseAbs().maxCoeff(), 1e-13) << far_score;
     EXPECT_LT((got.lse - expected.lse).cwiseAbs().maxCoeff(), 1e-11) << far_score;
   }

@@ -38,6 +38,11 @@ TEST(Weights, OfAllTilesAreThoseOfTheDefinition) {
     each_kind(Setting{{2, 4, 2, q_len, 150, 16, 8}, {}, random}, [&](const auto& row) {
       SCOPED_TRACE(row.name);
       const Case<float> c({2, 4, 2, q_len, 150, 16, 8}, row.mod, random, q_len == 3 ? Layout::bhsd : Layout::bshd);
+      // A weight is e^(score - lse): it errs by a few roundings of these.
+      float largest = 0;
+      for (Index i = 0; i < c.lse.size(); ++i)
+        if (std::isfinite(c.lse.data()[i])) largest = std::max(largest, std::abs(c.lse.data()[i]));
+      const float bound = 4 * std::numeric_limits<float>::epsilon() * (3 + largest);
       for (Isa isa : instruction_sets()) {
         Tensor<float, 4> got(c.expected.shape());
         for_each_weight_tile(c.q, c.k, c.lse, row.mod,
@@ -47,7 +52,7 @@ TEST(Weights, OfAllTilesAreThoseOfTheDefinition) {
                                    got(t.batch, t.head, t.rows.begin + i, t.keys.begin + j) += t.weights(i, j);
                              },
                              {.executor = threads(2), .isa = isa});
-        for (Index i = 0; i < got.size(); ++i) ASSERT_NEAR(got.data()[i], c.expected.data()[i], 2e-6);
+        for (Index i = 0; i < got.size(); ++i) ASSERT_NEAR(got.data()[i], c.expected.data()[i], bound);
       }
     });
 }
@@ -134,6 +139,27 @@ TEST(Weights, OfMatricesAndNothing) {
   EXPECT_EQ(attention_mass(none, k, attention(none, k, k).lse)(0, 0, 3), 0);
   EXPECT_EQ(entropy(q, none, attention(q, none, none).lse)(0, 0, 4), 0);
   EXPECT_EQ(top_k_weights(q, none, attention(q, none, none).lse, 2).keys(0, 0, 4, 1), -1);
+}
+
+// A key of NaN makes NaN of the rows that keep it, and of no other, also in one tile with them.
+TEST(Weights, NaNStaysWithTheRowsThatKeepIt) {
+  constexpr Index kPoisoned = 40;
+  const Eigen::MatrixXd q = Eigen::MatrixXd::Random(70, 4);
+  Eigen::MatrixXd k = Eigen::MatrixXd::Random(70, 4);
+  const auto clean = top_k_weights(q, k, attention(q, k, k, causal()).lse, 3, causal());
+  k(kPoisoned, 2) = std::numeric_limits<double>::quiet_NaN();
+  const auto lse = attention(q, k, k, causal()).lse;
+  const auto spread = entropy(q, k, lse, causal());
+  const auto top = top_k_weights(q, k, lse, 3, causal());
+  const auto mass = attention_mass(q, k, lse, causal() | key_lengths({kPoisoned}));
+  for (Index i = 0; i < 70; ++i) {
+    EXPECT_EQ(std::isnan(spread(0, 0, i)), i >= kPoisoned) << i;
+    for (Index n = 0; n < 3; ++n) {
+      EXPECT_EQ(std::isnan(top.weights(0, 0, i, n)), i >= kPoisoned) << i;
+      EXPECT_EQ(top.keys(0, 0, i, n), i >= kPoisoned ? n : clean.keys(0, 0, i, n)) << i;
+    }
+  }
+  for (Index j = kPoisoned; j < 70; ++j) EXPECT_EQ(mass(0, 0, j), 0);
 }
 
 TEST(Weights, BadInput) {

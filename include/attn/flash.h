@@ -218,9 +218,8 @@ void for_each_flash_call(const CallTensors<T>& tensors, const Mods& mods, const 
 }
 
 /// What the log-sum-exps take of the workspace where passes leave them for each other: whole cache lines.
-template <class T, class Mods>
+template <class T>
 Index lse_bytes(const Problem& p) {
-  if (!Mods::kIsGrouped) return 0;
   return (p.batch * p.heads * p.q_len * static_cast<Index>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
 }
 
@@ -229,8 +228,7 @@ Index flash_workspace_bytes(const CallTensors<T>& tensors, const Mods& mods, con
   Index most = 0;
   for_each_flash_call(tensors, mods, options,
                       [&](const FlashCall<T>& call) { most = std::max(most, call.workspace_bytes(options.executor)); });
-  const Index lse = lse_bytes<T, Mods>(tensors.problem);
-  return lse == 0 ? most : lse + most + kAlignment - 1;
+  return needs_lse(mods, tensors.problem) ? lse_bytes<T>(tensors.problem) + most + kAlignment - 1 : most;
 }
 
 template <class T, class Mods>
@@ -243,18 +241,18 @@ Explanation flash_explanation(const CallTensors<T>& tensors, const Mods& mods, c
 
 template <class T, class Mods>
 void flash(CallTensors<T> tensors, const Mods& mods, Options options) {
-  Tensor<T, 3> lse;
-  if constexpr (Mods::kIsGrouped) {
-    const Problem& p = tensors.problem;
+  Tensor<T, 3> allocated;
+  const Problem& p = tensors.problem;
+  if (needs_lse(mods, p)) {
     const Shape<3> shape{p.batch, p.heads, p.q_len};
     T* own = nullptr;
     if (options.workspace.data() != nullptr) {
       options.workspace = checked_workspace(options.workspace, flash_workspace_bytes(tensors, mods, options));
       own = reinterpret_cast<T*>(options.workspace.data());
-      options.workspace = options.workspace.subspan(static_cast<std::size_t>(lse_bytes<T, Mods>(p)));
+      options.workspace = options.workspace.subspan(static_cast<std::size_t>(lse_bytes<T>(p)));
     } else if (tensors.lse.data() == nullptr) {
-      lse = Tensor<T, 3>::uninitialized(shape);
-      own = lse.data();
+      allocated = Tensor<T, 3>::uninitialized(shape);
+      own = allocated.data();
     }
     if (tensors.lse.data() == nullptr) tensors.lse = TensorView<T, 3>(own, shape);
   }

@@ -30,6 +30,9 @@ void merge_into(Out&& out, Lse&& lse, const PartOut& part_out, const PartLse& pa
   using T = std::remove_pointer_t<decltype(a.data())>;
   static_assert(std::is_same_v<T, std::remove_const_t<std::remove_pointer_t<decltype(b.data())>>>,
                 "attn::merge: both parts must hold the same scalar type");
+  static_assert(std::is_same_v<T, std::remove_pointer_t<decltype(lse_a.data())>> &&
+                    std::is_same_v<T, std::remove_const_t<std::remove_pointer_t<decltype(lse_b.data())>>>,
+                "attn::merge: out and lse of both parts must hold the same scalar type");
   const Shape<3> rows{a.dim(0), a.dim(1), a.dim(2)};
   detail::require(b.shape() == a.shape(), "merge: out has shape ", a.shape(), ", the other part's out ", b.shape());
   detail::require(lse_a.shape() == rows, "merge: lse has shape ", lse_a.shape(), ", its out ", a.shape());

@@ -42,7 +42,7 @@ struct Tile {
 };
 
 /// How many pairs of a tile a mask keeps. `some` is always a correct answer; the others save work.
-enum class Coverage { none, some, all };
+enum class Coverage : unsigned char { none, some, all };
 
 /// The sizes and numbers of one call, after all checks. Mods that need them are made by `bind_mod`.
 struct Problem {

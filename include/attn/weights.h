@@ -119,6 +119,9 @@ inline namespace ATTN_BUILT_FOR {
 template <class Q, class K, class Lse, class M, class Callback>
 void for_each_weight_tile(const Q& query, const K& key, const Lse& lse, const M& mods, const Callback& callback,
                           const Options& options = {}) {
+  static_assert(
+      std::is_invocable_v<const Callback&, const WeightTile<typename detail::Traits<Q>::Scalar>&>,
+      "attn::for_each_weight_tile: the callback must take a tile: [](const auto& tile) { tile.weights(i, j); }");
   detail::with_weight_tiles(query, key, lse, mods, options,
                             [&](const auto& tiles, const Problem&) { tiles.run(options.executor, callback); });
 }
@@ -162,7 +165,7 @@ auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, c
   });
 }
 
-/// The `count` largest weights of each query and their keys; of equal ones, those of the first keys. Memory O(q_len *
+/// The `count` largest weights of each query and their keys; of equal ones, those of the first keys; NaN before all. Memory O(q_len *
 /// count). Arguments and cost as for for_each_weight_tile().
 /// @throws std::invalid_argument also for a negative count.
 template <class Q, class K, class Lse, class M = Mods<>>
@@ -174,16 +177,17 @@ auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, co
     const Shape<4> shape{problem.batch, problem.heads, problem.q_len, count};
     TopWeights<T> top{Tensor<Index, 4>::uninitialized(shape), Tensor<T, 4>(shape)};
     std::fill_n(top.keys.data(), top.keys.size(), Index(-1));
+    const auto is_before = [](T a, T b) { return a > b || (std::isnan(a) && !std::isnan(b)); };
     tiles.run(options.executor, [&](const WeightTile<T>& t) {
       for (Index i = 0; count > 0 && i < t.rows.size(); ++i) {
         Index* const keys = &top.keys(t.batch, t.head, t.rows.begin + i, 0);
         T* const weights = &top.weights(t.batch, t.head, t.rows.begin + i, 0);
         for (Index j = 0; j < t.keys.size(); ++j) {
           const T w = t.weights(i, j);
-          if (!(w > weights[count - 1])) continue;
+          if (!is_before(w, weights[count - 1])) continue;
           // Insertion into the descending list: most weights are not among the largest.
           Index at = count - 1;
-          for (; at > 0 && w > weights[at - 1]; --at) {
+          for (; at > 0 && is_before(w, weights[at - 1]); --at) {
             weights[at] = weights[at - 1];
             keys[at] = keys[at - 1];
           }

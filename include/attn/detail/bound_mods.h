@@ -98,11 +98,10 @@ class BoundMods {
     });
   }
 
-  /// All mods but the first grouped mask, and but sinks unless `kSinks`.
-  template <bool kSinks>
+  /// All mods but the first grouped mask.
   auto without_grouped() const requires kIsGrouped {
     return chosen([]<class Mod>(const Mod& mod, auto is_first) {
-      if constexpr (is_first || (is_sink<Mod> && !kSinks))
+      if constexpr (is_first)
         return std::tuple<>();
       else
         return std::tie(mod);

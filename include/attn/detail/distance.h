@@ -26,11 +26,11 @@ constexpr bool has_multiple(Range range, Index step) {
   return last - (rest < 0 ? rest + step : rest) >= range.begin;
 }
 
-/// Does the tile stand for scattered pairs (see TokenGroups)? No tile of neighbours has so many queries. To look into it
-/// could cost more than its pairs do; Coverage::some and all of its keys are always right answers.
-constexpr bool is_wide(const Tile& t) {
-  constexpr Index kMostQueries = 256;
-  return t.q.size() > kMostQueries;
+/// Are there tokens between those of the tile (see TokenGroups)? No tile of neighbours is so wide. To look at all of them
+/// could cost more than the tile's pairs do; Coverage::some and all of its keys are always right answers.
+constexpr bool is_wide(const Range& tokens) {
+  constexpr Index kMost = 256;
+  return tokens.size() > kMost;
 }
 
 }  // namespace attn::detail

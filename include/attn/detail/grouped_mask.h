@@ -12,6 +12,7 @@ namespace attn::detail {
 struct Grouping {
   Index step;
   std::optional<Range> shared;  ///< each query sees the keys of all these groups; none: those of its own group
+  bool always = false;          ///< also where it does not pay: for tests
 };
 
 /// A mask that is the union of two without a common pair: `near` in the order of the tokens, `far` on numbers within
@@ -35,8 +36,9 @@ constexpr bool is_grouped<GroupedMask<Mask, Near, Far>> = true;
 template <class Mask, class Near, class Far>
 constexpr bool is_mask<GroupedMask<Mask, Near, Far>> = true;
 
-/// Division towards minus infinity: positions of queries may be negative.
+/// Division towards minus and plus infinity: positions of queries may be negative.
 constexpr Index floor_div(Index a, Index b) { return a / b - (a % b < 0); }
+constexpr Index ceil_div(Index a, Index b) { return a / b + (a % b > 0); }
 constexpr Index floor_mod(Index a, Index b) { return a % b + (a % b < 0 ? b : 0); }
 
 /// Some neighbouring groups of one batch element, from which a call of its own is made: its batch elements are the
@@ -59,7 +61,7 @@ struct TokenGroups {
   /// The numbers within the group `group` of the keys in a range of the whole call.
   constexpr Range kv_numbers(const Range& kv, Index group) const {
     const Index first = kv_group + group;
-    return {floor_div(kv.begin - first + kv_step - 1, kv_step), floor_div(kv.end - first + kv_step - 1, kv_step)};
+    return {ceil_div(kv.begin - first, kv_step), ceil_div(kv.end - first, kv_step)};
   }
 };
 

@@ -1,4 +1,4 @@
-// Layer 2: lists of integers as several masks take them, and lengths, one for each batch element.
+// Layer 2: lists of numbers as several mods take them, and lengths, one for each batch element.
 #pragma once
 
 #include <initializer_list>
@@ -11,21 +11,28 @@
 
 namespace attn::detail {
 
-/// A list of integers as a function takes it, copied: {1, 2}, or any range of them, std::vector<int> or Eigen::VectorXi.
-struct Indices {
-  std::vector<Index> values;
+/// A list of numbers as a function takes it, copied: {1, 2}, or any range of them, std::vector<int> or Eigen::VectorXi.
+template <class Number>
+struct List {
+  std::vector<Number> values;
 
-  Indices(std::vector<Index> given) : values(std::move(given)) {}
-  Indices(std::initializer_list<Index> given) : values(given) {}
+  List(std::vector<Number> given) : values(std::move(given)) {}
+  List(std::initializer_list<Number> given) : values(given) {}
   template <class X>
   requires requires(const X& x) { x.begin(), x.end(); }
-  Indices(const X& given) {
-    constexpr bool kIntegers = std::is_integral_v<std::remove_cvref_t<decltype(*given.begin())>>;
-    static_assert(kIntegers, "attn: lengths, ids, offsets, positions and parents must be integers");
-    if constexpr (kIntegers)
-      for (const auto& n : given) values.push_back(static_cast<Index>(n));
+  List(const X& given) {
+    using Given = std::remove_cvref_t<decltype(*given.begin())>;
+    constexpr bool kFits =
+        std::is_integral_v<Given> || (std::is_floating_point_v<Number> && std::is_floating_point_v<Given>);
+    static_assert(kFits || std::is_floating_point_v<Number>,
+                  "attn: lengths, ids, offsets, positions and parents must be integers");
+    static_assert(kFits || std::is_integral_v<Number>, "attn: slopes, temperatures and sinks must be numbers");
+    if constexpr (kFits)
+      for (const auto& n : given) values.push_back(static_cast<Number>(n));
   }
 };
+using Indices = List<Index>;
+using Numbers = List<double>;
 
 /// @throws std::invalid_argument unless there is one length per batch element, each in 0..most.
 inline void check_lengths(const std::vector<Index>& lengths, const Problem& problem, Index most, const char* name,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "attn/detail/call_tensors.h"
 #include "attn/detail/regrouped_mods.h"
@@ -63,6 +64,43 @@ void for_each_groups(const Problem& call, const Grouping& g, const Visit& visit)
   }
 }
 
+/// Are there clearly fewer tiles in the groups than tiles of neighbours that have a far pair? Short groups do not fill a
+/// tile; where the step is long, many tiles of neighbours have none; and passes over the same rows each round them once
+/// more, so that there may not be many.
+inline bool grouping_pays(const Problem& call, const Grouping& g) {
+  if (g.always) return true;
+  constexpr Index kQueries = 48;  // those of a float tile with AVX-512
+  const auto tiles = [](Index queries, Index keys) {
+    return static_cast<double>((queries + kQueries - 1) / kQueries) *
+           static_cast<double>((keys + kKeyTile - 1) / kKeyTile);
+  };
+  const Index keys = call.kv_len / g.step + 1;
+  constexpr Index kMostPasses = 32;
+  if (g.shared && g.shared->size() > kMostPasses) return false;
+  const double grouped = g.shared
+                             ? static_cast<double>(g.shared->size()) * tiles(call.q_len, keys)
+                             : static_cast<double>(std::min(g.step, call.q_len)) * tiles(call.q_len / g.step + 1, keys);
+  // A tile has a far pair if so many neighbouring tokens hold one.
+  const Index reach = kKeyTile + (g.shared ? g.shared->size() : kQueries);
+  const double far =
+      tiles(call.q_len, call.kv_len) * std::min(1.0, static_cast<double>(reach) / static_cast<double>(g.step));
+  return 3 * grouped < 2 * far;
+}
+
+/// Have the groups a pass over near keys before them, from whose out and lse they go on?
+template <class Mods>
+constexpr bool has_near_part() {
+  if constexpr (Mods::kIsGrouped)
+    return !std::is_same_v<std::remove_cvref_t<decltype(std::declval<Mods>().grouped().near)>, NoHint>;
+  else
+    return false;
+}
+template <class Mods>
+bool needs_lse(const Mods& mods, const Problem& problem) {
+  if constexpr (has_near_part<Mods>()) return grouping_pays(problem, mods.grouped().grouping);
+  return false;
+}
+
 /// Calls visit(tensors, mods, resumes) for each pass over the rows of the output, in order. One that resumes adds to what
 /// stands in out and lse.
 template <class T, class Mods, class Visit>
@@ -71,9 +109,10 @@ void for_each_pass(const CallTensors<T>& tensors, const Mods& mods, const Visit&
     visit(tensors, mods, false);
   } else {
     const auto& mask = mods.grouped();
-    constexpr bool kHasNear = !std::is_same_v<std::remove_cvref_t<decltype(mask.near)>, NoHint>;
+    if (!grouping_pays(tensors.problem, mask.grouping)) return visit(tensors, mods, false);
+    constexpr bool kHasNear = has_near_part<Mods>();
     if constexpr (kHasNear) visit(tensors, mods.with_near_part(), false);
-    const auto others = mods.template without_grouped<!kHasNear>();  // sinks join a row once
+    const auto others = mods.without_grouped();  // sinks too: a pass that resumes has them in its beginning
     for_each_groups(
         tensors.problem, mask.grouping, [&](const TokenGroups& groups, Index first, const Problem& problem) {
           const Tile all{0, 0, {problem.q_offset, problem.q_offset + problem.q_len}, {0, problem.kv_len}};

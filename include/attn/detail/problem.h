@@ -10,6 +10,11 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
+inline void check_q_offset(Index q_offset) {
+  constexpr Index kFarthest = Index(1) << 60;  // sums of a few positions stay in range, and below detail::kUnbounded
+  require(q_offset >= -kFarthest && q_offset <= kFarthest, "q_offset ", q_offset, " is outside ±2^60");
+}
+
 /// Checks query (batch, heads, q_len, head_dim), key (batch, kv_heads, kv_len, head_dim) and value (batch, kv_heads,
 /// kv_len, v_dim) against each other and fills in the defaults of `options`. Every path uses this, so that all refuse
 /// the same calls with the same words.
@@ -44,8 +49,7 @@ Problem make_problem(const TensorView<const T, 4>& q, const TensorView<const T, 
   p.q_offset = options.q_offset.value_or(p.kv_len - p.q_len);
   require(std::isfinite(static_cast<T>(p.scale)), "scale must be finite in the scalar type of the tensors, it is ",
           p.scale);
-  constexpr Index kFarthest = Index(1) << 60;  // sums of a few positions stay in range, and below detail::kUnbounded
-  require(p.q_offset >= -kFarthest && p.q_offset <= kFarthest, "q_offset ", p.q_offset, " is outside ±2^60");
+  check_q_offset(p.q_offset);
   return p;
 }
 

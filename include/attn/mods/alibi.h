@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "attn/detail/check.h"
+#include "attn/detail/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {
@@ -13,7 +13,8 @@ namespace attn {
 /// x -> x - slope[head] * (q - kv) (Press et al. 2022, section 3). One slope per query head. A key after its query gets
 /// a bonus, so combine with causal(), as the paper does.
 /// @throws std::invalid_argument for a slope that is not finite; in the call, if there is not one slope per head.
-inline auto alibi(std::vector<double> slopes) {
+inline auto alibi(detail::Numbers given_slopes) {
+  std::vector<double>& slopes = given_slopes.values;
   for (std::size_t h = 0; h < slopes.size(); ++h)
     detail::require(std::abs(slopes[h]) <= std::numeric_limits<float>::max(), "alibi: slope ", h, " is ", slopes[h],
                     "; slopes must be finite, in float too");

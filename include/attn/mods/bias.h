@@ -1,6 +1,9 @@
 // Layer 2: bias(), a tensor added to the scores.
 #pragma once
 
+#include <type_traits>
+#include <utility>
+
 #include "attn/detail/broadcast.h"
 #include "attn/mod.h"
 
@@ -15,6 +18,8 @@ namespace attn {
 template <class X>
 auto bias(X&& tensor) {
   auto held = detail::broadcast_tensor(std::forward<X>(tensor));
+  static_assert(!std::is_same_v<decltype(held), detail::BroadcastTensor<bool>>,
+                "attn::bias: the tensor holds bool; to keep or drop pairs use attn::keep or attn::drop");
   return bind_mod([held = std::move(held)](const Problem& problem) {
     return score_mod(
         [t = held.over(problem, "bias")](auto x, const Position& p) { return x + static_cast<decltype(x)>(t(p)); });

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attn/detail/distance.h"
+#include "attn/detail/problem.h"
 #include "attn/detail/tile_mods.h"
 #include "attn/options.h"
 
@@ -48,7 +49,7 @@ class BlockMap {
   }
 
   Coverage coverage(const Tile& t) const {
-    if (is_wide(t)) return Coverage::some;
+    if (is_wide(t.q) || is_wide(t.kv)) return Coverage::some;
     bool any = false, all = true;
     for_each_row(t, [&](Index r) {
       for (Index c = t.kv.begin / kBlock; c * kBlock < t.kv.end; ++c) {
@@ -61,7 +62,7 @@ class BlockMap {
   }
 
   Range kv_range(const Tile& t) const {
-    if (is_wide(t)) return t.kv;
+    if (is_wide(t.q)) return t.kv;
     Range hull{};
     for_each_row(t, [&](Index r) {
       const Range& visited = visited_[row(t.batch, t.head, r)];
@@ -105,6 +106,13 @@ auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, 
   static_assert(detail::AnyMod<M>, "attn::block_mask: wrap the lambda in attn::mask_mod(...)");
   detail::require(q_len >= 0 && kv_len >= 0 && batch > 0 && heads > 0, "block_mask: q_len ", q_len, ", kv_len ", kv_len,
                   ", batch ", batch, ", heads ", heads, "; lengths may not be negative, the others must be positive");
+  constexpr double kMostPairs = 1e18;  // a map of them has 4e15 bytes; below it no number overflows
+  detail::require(static_cast<double>(q_len) * static_cast<double>(kv_len) * static_cast<double>(batch) *
+                          static_cast<double>(heads) <=
+                      kMostPairs,
+                  "block_mask: q_len ", q_len, ", kv_len ", kv_len, ", batch ", batch, ", heads ", heads,
+                  " have more pairs than memory can map");
+  detail::check_q_offset(options.q_offset.value_or(0));
   Problem problem;
   problem.batch = batch;
   problem.heads = problem.kv_heads = heads;

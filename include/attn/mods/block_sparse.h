@@ -41,7 +41,7 @@ auto block_sparse(X&& map, Index block_q, Index block_kv) {
     };
     return mask_mod([kept](const Position& p) { return bool(kept(p.batch, p.head, p.q, p.kv)); },
                     [kept, block_q, block_kv, first = problem.q_offset](const Tile& t) {
-                      if (detail::is_wide(t)) return Coverage::some;
+                      if (detail::is_wide(t.q) || detail::is_wide(t.kv)) return Coverage::some;
                       bool any = false, all = true;
                       for (Index q = t.q.begin; q < t.q.end; q += block_q - (q - first) % block_q)
                         for (Index kv = t.kv.begin; kv < t.kv.end; kv += block_kv - kv % block_kv) {
@@ -52,7 +52,7 @@ auto block_sparse(X&& map, Index block_q, Index block_kv) {
                       return all ? Coverage::all : any ? Coverage::some : Coverage::none;
                     },
                     [kept, block_q, block_kv, first = problem.q_offset](const Tile& t) {
-                      if (detail::is_wide(t)) return t.kv;
+                      if (detail::is_wide(t.q)) return t.kv;
                       Range hull{t.kv.end, t.kv.begin};
                       for (Index q = t.q.begin; q < t.q.end; q += block_q - (q - first) % block_q)
                         for (Index kv = t.kv.begin; kv < t.kv.end; kv += block_kv - kv % block_kv)

@@ -1,6 +1,8 @@
 // Layer 2: dilated(), a window with gaps.
 #pragma once
 
+#include <algorithm>
+
 #include "attn/detail/check.h"
 #include "attn/detail/distance.h"
 #include "attn/detail/grouped_mask.h"
@@ -18,7 +20,8 @@ namespace attn {
 ///             0 1 0 1                        0 1 0 1
 ///
 /// Work in proportion to these pairs: tokens are grouped by their position modulo `dilation`, and within a group the mask is
-/// a sliding window. Not inside any_of(), all_of(), not_() and block_mask(), which look at neighbouring tokens.
+/// a sliding window. It happens where groups are long enough to pay, and not inside any_of(), all_of(), not_() and
+/// block_mask().
 /// @throws std::invalid_argument for a negative side or a dilation below 1.
 inline auto dilated(Index left, Index dilation, Index right = 0) {
   detail::require(left >= 0 && right >= 0 && dilation > 0, "dilated(", left, ", ", dilation, ", ", right,
@@ -37,7 +40,8 @@ inline auto dilated(Index left, Index dilation, Index right = 0) {
       [=](const Tile& t) {
         return Range{t.q.begin - before, t.q.end + after};
       });
-  return detail::grouped_mask(mask, detail::NoHint{}, sliding_window(left, right), {dilation, {}});
+  return detail::grouped_mask(mask, detail::NoHint{}, sliding_window(left, right),
+                              {std::min(dilation, detail::kUnbounded), {}});
 }
 
 }  // namespace attn

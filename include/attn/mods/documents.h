@@ -90,12 +90,14 @@ inline auto documents_at(detail::Indices offsets) {
   const std::vector<Index>& at = offsets.values;
   detail::require(!at.empty(), "documents_at: the first offset must be 0, there is none");
   detail::require(at[0] == 0, "documents_at: the first offset must be 0, it is ", at[0]);
-  std::vector<Index> ids;
-  for (std::size_t i = 1; i < at.size(); ++i) {
+  for (std::size_t i = 1; i < at.size(); ++i)
     detail::require(at[i] > at[i - 1], "documents_at: offsets must increase, offset ", i, " is ", at[i], " after ",
                     at[i - 1]);
+  constexpr Index kMost = Index(1) << 48;  // positions: more than memory holds
+  detail::require(at.back() <= kMost, "documents_at: the last offset, ", at.back(), ", is above 2^48");
+  std::vector<Index> ids;
+  for (std::size_t i = 1; i < at.size(); ++i)
     ids.insert(ids.end(), static_cast<std::size_t>(at[i] - at[i - 1]), static_cast<Index>(i - 1));
-  }
   return documents(std::move(ids));
 }
 

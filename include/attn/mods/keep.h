@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attn/detail/broadcast.h"
+#include "attn/detail/distance.h"
 #include "attn/mod.h"
 
 namespace attn {
@@ -15,7 +16,7 @@ struct TensorMaskHint {
   bool keep_where;
 
   Coverage operator()(const Tile& t) const {
-    if (tensor.q != 0) return Coverage::some;
+    if (tensor.q != 0 || is_wide(t.kv)) return Coverage::some;
     bool any = false, all = true;
     for (Index kv = t.kv.begin; kv < t.kv.end; ++kv) {
       const bool kept = tensor(Position{t.batch, t.head, t.q.begin, kv}) == keep_where;
@@ -42,8 +43,8 @@ auto tensor_mask(X&& tensor, bool keep_where, const char* name) {
 }  // namespace detail
 
 /// Keeps the pairs whose element is true. The tensor is anything attn::view takes, of rank 1 to 4, aligned from the
-/// right with (batch, heads, q_len, kv_len); a size of 1 is broadcast. Rank 1, which an
-/// Eigen vector has, is a mask of keys; rank 2 of (query row, key).
+/// right with (batch, heads, q_len, kv_len); a size of 1 is broadcast. Rank 1, which an Eigen vector has, is a mask of
+/// keys; rank 2 of (query row, key).
 ///
 /// A temporary is kept alive in the mod; any other tensor is only viewed and must outlive it.
 /// @throws std::invalid_argument in the call, if the shape does not fit.

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/check.h"
+#include "attn/detail/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {
@@ -18,7 +18,8 @@ namespace attn {
 /// lse includes the logit; a row without keys has out 0 and its head's logit as lse. Of parts that are merged, one alone
 /// may have the sinks.
 /// @throws std::invalid_argument for a logit that is NaN or +inf; in the call, if there is not one logit per head.
-inline auto sinks(std::vector<double> logits) {
+inline auto sinks(detail::Numbers given_logits) {
+  std::vector<double>& logits = given_logits.values;
   for (std::size_t h = 0; h < logits.size(); ++h)
     detail::require(logits[h] <= std::numeric_limits<float>::max(), "sinks[", h, "] = ", logits[h],
                     " must be a number, in float too, or -inf");

@@ -20,8 +20,9 @@ namespace attn {
 ///                1 0 1 1 1
 ///
 /// Work in proportion to these pairs: far keys are grouped by their position modulo `stride`, queries with them, because
-/// in such a group every earlier key is kept. That needs O(batch * heads * q_len) more memory, and does not happen inside
-/// any_of(), all_of(), not_() and block_mask(), whose tiles of neighbouring tokens nearly all have a far key.
+/// in such a group every earlier key is kept. That needs O(batch * heads * q_len) more memory. It happens where groups are
+/// long enough to pay, and not inside any_of(), all_of(), not_() and block_mask(); elsewhere tiles of neighbouring tokens
+/// are visited, which nearly all have a far key.
 /// @throws std::invalid_argument for a stride below 1.
 inline auto strided_sparse(Index stride) {
   detail::require(stride > 0, "strided_sparse(", stride, "): the stride must be positive");
@@ -54,7 +55,8 @@ inline auto strided_sparse(Index stride) {
 ///                          0 0 1 1 1
 ///
 /// Work in proportion to these pairs, as for strided_sparse() and with its limits: the keys that have the same place in
-/// their blocks are a group, and each query sees `summary` groups.
+/// their blocks are a group, and each query sees `summary` groups. With more than 32 that does not happen, because each adds
+/// a rounding of out.
 /// @throws std::invalid_argument unless 0 <= summary <= block and block >= 1.
 inline auto fixed_sparse(Index block, Index summary) {
   detail::require(block > 0 && summary >= 0 && summary <= block, "fixed_sparse(", block, ", ", summary,

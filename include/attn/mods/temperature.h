@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/check.h"
+#include "attn/detail/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {
@@ -14,7 +14,8 @@ namespace attn {
 /// One temperature per query head.
 /// @throws std::invalid_argument unless all are positive and finite, in float too; in the call, if there is not one per
 /// head.
-inline auto temperature(std::vector<double> temperatures) {
+inline auto temperature(detail::Numbers given_temperatures) {
+  std::vector<double>& temperatures = given_temperatures.values;
   for (std::size_t h = 0; h < temperatures.size(); ++h) {
     using Float = std::numeric_limits<float>;
     detail::require(temperatures[h] >= Float::min() && temperatures[h] <= Float::max(), "temperature[", h,

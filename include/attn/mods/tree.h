@@ -64,6 +64,7 @@ inline auto tree(detail::Indices given) {
           return node < 0 || (enter[node] <= enter[p.q - first] && enter[p.q - first] < leave[node]);
         },
         [=](const Tile& t) {
+          if (detail::is_wide(t.q) || detail::is_wide(t.kv)) return Coverage::some;
           Range entered{detail::kUnbounded, 0};  // from the first to the last query that the walk enters
           for (Index node = t.q.begin - first; node < t.q.end - first; ++node)
             entered = {std::min(entered.begin, enter[node]), std::max(entered.end, enter[node] + 1)};
