@@ -125,6 +125,11 @@ TEST(MaskDrawings, AreWhatTheMasksKeep) {
   EXPECT_EQ(drawing(global_tokens({1}), 4, 4), "0100 1111 0100 0100 ");
   EXPECT_EQ(drawing(any_of(sliding_window(1), global_tokens({0})), 4, 4), "1111 1100 1110 1011 ");
   EXPECT_EQ(drawing(not_(causal()), 3, 3), "011 001 000 ");
+  EXPECT_EQ(drawing(all_of(causal(), not_(sliding_window(1))), 4, 4), "0000 0000 1000 1100 ");
+  Tensor<bool, 1> even({4});
+  even(0) = even(2) = true;
+  EXPECT_EQ(drawing(keep(even), 3, 4), "1010 1010 1010 ");
+  EXPECT_EQ(drawing(drop(even), 3, 4), "0101 0101 0101 ");
   EXPECT_EQ(drawing(tree({-1, 0, 0, 1}), 4, 6), "111000 111100 111010 111101 ");
   Tensor<bool, 2> map({2, 2});
   map(0, 0) = map(1, 0) = map(1, 1) = true;

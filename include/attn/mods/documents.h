@@ -83,7 +83,11 @@ inline auto documents(detail::Indices ids) {
 /// The same for documents that lie one behind the other, from where each begins: document i has the positions
 /// offsets[i] .. offsets[i + 1] - 1, and the last offset is kv_len (the "cu_seqlens" of variable-length batches).
 ///
-///     documents_at({0, 2, 5}) is documents({0, 0, 1, 1, 1})
+///     documents_at({0, 2, 5}), as documents({0, 0, 1, 1, 1}):  1 1 0 0 0
+///                                                              1 1 0 0 0
+///                                                              0 0 1 1 1
+///                                                              0 0 1 1 1
+///                                                              0 0 1 1 1
 ///
 /// @throws std::invalid_argument unless the offsets begin with 0 and increase; in the call, as documents() does.
 inline auto documents_at(detail::Indices offsets) {

@@ -46,6 +46,12 @@ auto tensor_mask(X&& tensor, bool keep_where, const char* name) {
 /// right with (batch, heads, q_len, kv_len); a size of 1 is broadcast. Rank 1, which an Eigen vector has, is a mask of
 /// keys; rank 2 of (query row, key).
 ///
+///     {1, 0, 1, 0}:  1 0 1 0
+///                    1 0 1 0
+///                    1 0 1 0
+///
+/// A mask of keys skips tiles as key_lengths() does; one with rows is asked for each pair of a tile first.
+///
 /// A temporary is kept alive in the mod; any other tensor is only viewed and must outlive it.
 /// @throws std::invalid_argument in the call, if the shape does not fit.
 template <class X>
@@ -54,6 +60,10 @@ auto keep(X&& tensor) {
 }
 
 /// Drops the pairs whose element is true (PyTorch's key_padding_mask has this sense): the opposite of keep().
+///
+///     {1, 0, 1, 0}:  0 1 0 1
+///                    0 1 0 1
+///                    0 1 0 1
 template <class X>
 auto drop(X&& tensor) {
   return detail::tensor_mask(std::forward<X>(tensor), false, "drop");

@@ -108,6 +108,11 @@ auto any_of(M... masks) {
 }
 
 /// Keeps the pairs that all of the masks keep, as `a | b` does, in one mask: any_of(all_of(a, b), c).
+///
+///     all_of(causal(), not_(sliding_window(1))):  0 0 0 0
+///                                                 0 0 0 0
+///                                                 1 0 0 0
+///                                                 1 1 0 0
 template <class... M>
 auto all_of(M... masks) {
   return detail::combined_mask<detail::All>(std::move(masks)...);
