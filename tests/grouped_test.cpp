@@ -214,6 +214,23 @@ TEST(Grouped, ResultsDoNotDependOnThreads) {
   expect_alike(dilated(9, 7, 3));
 }
 
+// What the pass over near keys left is not lost where the far ones are sound.
+TEST(Grouped, NaNInOnePartIsInTheResult) {
+  const Index n = 60;
+  const Eigen::MatrixXd q = Eigen::MatrixXd::Ones(n, 1), v = Eigen::MatrixXd::Ones(n, 3);
+  for (const Index poisoned : {n - 1, n - 1 - 5 * 8}) {  // a near key of the last query, and a far one
+    Eigen::MatrixXd k = Eigen::MatrixXd::Ones(n, 1);
+    k(poisoned, 0) = std::numeric_limits<double>::quiet_NaN();
+    auto mask = strided_sparse(8);
+    mask.grouping.always = true;
+    for (Isa isa : instruction_sets()) {
+      const auto got = attention(q, k, v, mask, {.isa = isa});
+      EXPECT_TRUE(std::isnan(got.lse(n - 1)) && got.out.row(n - 1).array().isNaN().all()) << poisoned;
+      EXPECT_TRUE(got.out.topRows(poisoned).allFinite() && got.lse.head(poisoned).allFinite());
+    }
+  }
+}
+
 // Scores far from 0 in one part: what the first leaves must be weighed right against the second.
 TEST(Grouped, PartsOfVeryDifferentWeight) {
   const Index n = 60;
