@@ -1,7 +1,8 @@
 // What each mod costs: its call against plain attention over as many pairs as it keeps, in turn, and the share of its hints.
-#include <array>
 #include <functional>
 #include <iostream>
+#include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,8 @@ class Bench {
 
   /// `kept`: the share of all pairs; none: as many as the predicate keeps.
   template <class M>
-  void add(const std::string& name, const M& mods, double kept = -1) {
-    rows_.push_back({name, kept < 0 ? share_kept(mods) : kept,
+  void add(const std::string& name, const M& mods, std::optional<double> kept = std::nullopt) {
+    rows_.push_back({name, kept ? *kept : share_kept(mods),
                      [=, this] { attn::attention_into(out_, q_, k_, v_, mods, options_); },
                      [=, this] { attn::explain(q_, k_, v_, mods, options_); }});
   }
@@ -53,14 +54,14 @@ class Bench {
   }
 
   /// The output of documents one by one: what packing them is compared with.
-  void separate_documents(Index length) const {
+  void separate_documents(Index length) {
     const auto part = [&](const attn::Tensor<float, 4>& t, Index first) {
       return attn::TensorView<const float, 4>(&t(0, 0, first, 0), {1, heads(), length, kDim}, t.view().strides());
     };
     for (Index first = 0; first < tokens(); first += length)
-      attn::attention_into(attn::TensorView<float, 4>(const_cast<float*>(&out_(0, 0, first, 0)),
-                                                      {1, heads(), length, kDim}, out_.view().strides()),
-                           part(q_, first), part(k_, first), part(v_, first), attn::full(), options_);
+      attn::attention_into(
+          attn::TensorView<float, 4>(&out_(0, 0, first, 0), {1, heads(), length, kDim}, out_.view().strides()),
+          part(q_, first), part(k_, first), part(v_, first), attn::full(), options_);
   }
 
   /// Times all rows in turn with plain attention over `plain_tokens` of the tokens.
@@ -87,7 +88,7 @@ class Bench {
     table.column("", "time");
     table.column("plain,", "as many pairs");
     table.column("relative", "speed");
-    table.column("share of", "hints");
+    table.column("hints,", "of the time");
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       const Row& row = rows_[i];
       const double as_many = row.kept * pairs * seconds_per_pair, time = times[i + 1];
@@ -123,7 +124,7 @@ class Bench {
 
   attn::Options options_{.executor = attn::serial()};
   attn::Tensor<float, 4> q_, k_, v_;
-  mutable attn::Tensor<float, 4> out_;
+  attn::Tensor<float, 4> out_;
   std::vector<Row> rows_;
 };
 

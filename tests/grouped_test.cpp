@@ -44,7 +44,7 @@ TEST(Grouped, EveryPairIsInOnePart) {
       for (Index b = 0; b < s.batch; ++b)
         for (Index i = 0; i < s.q_len; ++i)
           for (Index j = 0; j < s.kv_len; ++j) kept(b, i, j) += row.mod.near.keep({b, 0, first + i, j});
-    attn::detail::for_each_groups(
+    attn::detail::for_each_token_groups(
         call, row.mod.grouping, [&](const attn::detail::TokenGroups& groups, Index first_row, const Problem& p) {
           for (Index group = 0; group < p.batch; ++group)
             for (Index i = 0; i < p.q_len; ++i) {
@@ -102,10 +102,10 @@ TEST(Grouped, HintsHoldInThePartsAndBesideOtherMasks) {
     SCOPED_TRACE(row.name);
     if constexpr (has_near<M>) expect_sound(bound.with_near_part(), call);
     const auto others = bound.without_grouped();
-    attn::detail::for_each_groups(call, row.mod.grouping,
-                                  [&](const attn::detail::TokenGroups& groups, Index, const Problem& p) {
-                                    expect_sound(attn::detail::RegroupedMods(row.mod.far, others, groups), p);
-                                  });
+    attn::detail::for_each_token_groups(call, row.mod.grouping,
+                                        [&](const attn::detail::TokenGroups& groups, Index, const Problem& p) {
+                                          expect_sound(attn::detail::RegroupedMods(row.mod.far, others, groups), p);
+                                        });
   });
 }
 

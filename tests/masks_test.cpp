@@ -2,6 +2,7 @@
 // that cross tiles. What each means is tested over all mods in the sweeps.
 #include <typeinfo>
 
+#include "support/drawing.h"
 #include "support/paths.h"
 
 namespace attn::test {
@@ -104,15 +105,7 @@ TEST(T5Buckets, HaveTheirBounds) {
 // By hand: what the drawings in the docstrings show.
 TEST(MaskDrawings, AreWhatTheMasksKeep) {
   const auto drawing = [](const auto& mod, Index q_len, Index kv_len) {
-    Problem problem;
-    problem.q_len = q_len;
-    problem.kv_len = kv_len;
-    problem.q_offset = kv_len - q_len;
-    const auto bound = attn::detail::bind(mod, problem);
-    std::string s;
-    for (Index i = 0; i < q_len; ++i, s += ' ')
-      for (Index j = 0; j < kv_len; ++j) s += bound.keep({0, 0, problem.q_offset + i, j}) ? '1' : '0';
-    return s;
+    return test::drawing(mod, q_len, kv_len, "1", "0", " ");
   };
   EXPECT_EQ(drawing(prefix_lm({2}), 4, 4), "1100 1100 1110 1111 ");
   EXPECT_EQ(drawing(query_lengths({2}), 3, 3), "111 111 000 ");

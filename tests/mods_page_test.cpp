@@ -7,25 +7,10 @@
 #include <vector>
 
 #include "attn/mods.h"
+#include "support/drawing.h"
 
 namespace attn::test {
 namespace {
-
-/// The pairs that a mask keeps, a line for each query.
-template <class M>
-std::string picture(const M& mod, Index q_len, Index kv_len) {
-  Problem problem;
-  problem.q_len = q_len;
-  problem.kv_len = kv_len;
-  problem.q_offset = kv_len - q_len;
-  const auto bound = attn::detail::bind(mod, problem);
-  std::string s;
-  for (Index i = 0; i < q_len; ++i) {
-    for (Index j = 0; j < kv_len; ++j) s += bound.keep({0, 0, problem.q_offset + i, j}) ? "■ " : "· ";
-    s.back() = '\n';
-  }
-  return s;
-}
 
 Tensor<bool, 2> checkerboard() {
   Tensor<bool, 2> map({3, 3});
@@ -44,7 +29,7 @@ std::map<std::string, std::string> pictures() {
   const auto map = checkerboard();
   const auto even = even_keys();
   std::map<std::string, std::string> all;
-#define ATTN_PICTURE(rows, expression) all[#expression] = picture(expression, rows, 12)
+#define ATTN_PICTURE(rows, expression) all[#expression] = drawing(expression, rows, 12, "■ ", "· ", "\n")
   ATTN_PICTURE(12, causal());
   ATTN_PICTURE(12, sliding_window(3));
   ATTN_PICTURE(12, sliding_window(3, 1));
@@ -67,22 +52,44 @@ std::map<std::string, std::string> pictures() {
   return all;
 }
 
-// A picture begins with a line that holds the expression alone.
+/// The characters of a line of UTF-8.
+std::vector<std::string> characters(const std::string& line) {
+  std::vector<std::string> all;
+  for (const char c : line) {
+    const bool continues = (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+    if (!continues || all.empty()) all.emplace_back();
+    all.back() += c;
+  }
+  return all;
+}
+
+/// The lines below lines[at] from column `column` on, as far as they are a picture 12 keys wide.
+std::string picture_below(const std::vector<std::string>& lines, std::size_t at, std::size_t column) {
+  std::string picture;
+  while (++at < lines.size()) {
+    const auto line = characters(lines[at]);
+    if (line.size() <= column || (line[column] != "■" && line[column] != "·")) break;
+    for (std::size_t key = 0; key < 12; ++key) picture += line.at(column + 2 * key) + " ";
+    picture += "\n";
+  }
+  return picture;
+}
+
+// A picture has its expression right above it; several stand side by side.
 TEST(ModsPage, DrawsWhatTheMasksKeep) {
-  const auto expected = pictures();
   std::ifstream page(ATTN_MODS_PAGE);
   ASSERT_TRUE(page.is_open());
-  std::map<std::string, std::string> drawn;
-  std::string* current = nullptr;
-  for (std::string line; std::getline(page, line);) {
-    if (const auto found = expected.find(line); found != expected.end())
-      current = &drawn[line];
-    else if (current != nullptr && (line.starts_with("■") || line.starts_with("·")))
-      *current += line + "\n";
-    else
-      current = nullptr;
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(page, line);) lines.push_back(line);
+  for (const auto& [expression, expected] : pictures()) {
+    std::string drawn = "(no such picture)";
+    for (std::size_t i = 0; i + 1 < lines.size(); ++i) {
+      const std::size_t column = (lines[i] + " ").find(expression + " ");
+      if (column == std::string::npos) continue;
+      if (const std::string below = picture_below(lines, i, column); !below.empty()) drawn = below;
+    }
+    EXPECT_EQ(drawn, expected) << expression;
   }
-  for (const auto& [expression, text] : expected) EXPECT_EQ(drawn[expression], text) << expression;
 }
 
 }  // namespace

@@ -166,7 +166,9 @@ TEST(BrokenModel, ClaimsOfHugeArraysAllocateNothing) {
 
 TEST(BrokenModel, TrainedModelTruncatedOrFlipped) {
   const fs::path path = fs::path(ATTN_SHARED_DIR) / "models" / "transliteration" / "v2-f32" / "model.bin";
-  if (!fs::exists(path)) GTEST_SKIP() << "the trained model is missing: " << path.string();
+  if (!fs::exists(path))
+    GTEST_SKIP() << "the trained model is missing: " << path.string()
+                 << "; set ATTN_SHARED_DIR to the folder of models/";
   std::ostringstream content;
   content << std::ifstream(path, std::ios::binary).rdbuf();
   const std::string bytes = content.str();

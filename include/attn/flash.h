@@ -175,8 +175,7 @@ class FlashCall {
     for (Index i = 0; i < width; ++i) {
       const T lse = tensors_.lse(queries.batch, queries.head, queries.rows.begin + std::min(i, count - 1));
       m.max[i] = lse;
-      // 1, but NaN if lse is: the maximum of NaN and a number may be the number.
-      m.sum[i] = lse == -std::numeric_limits<T>::infinity() ? T(0) : T(1) + (lse - lse);
+      m.sum[i] = lse == -std::numeric_limits<T>::infinity() ? T(0) : T(1);
     }
   }
 

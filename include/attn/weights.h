@@ -156,7 +156,7 @@ auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, c
         T sum = 0;
         for (Index j = 0; j < t.keys.size(); ++j) {
           const T w = t.weights(i, j);
-          sum -= w > T(0) || w != w ? w * std::log(w) : T(0);
+          sum -= w > T(0) || std::isnan(w) ? w * std::log(w) : T(0);
         }
         sums(t.batch, t.head, t.rows.begin + i) += sum;
       }
@@ -165,8 +165,8 @@ auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, c
   });
 }
 
-/// The `count` largest weights of each query and their keys; of equal ones, those of the first keys; NaN before all. Memory O(q_len *
-/// count). Arguments and cost as for for_each_weight_tile().
+/// The `count` largest weights of each query and their keys; of equal ones, those of the first keys; NaN before all. Memory
+/// O(q_len * count). Arguments and cost as for for_each_weight_tile().
 /// @throws std::invalid_argument also for a negative count.
 template <class Q, class K, class Lse, class M = Mods<>>
 auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, const M& mods = {},

@@ -35,7 +35,7 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, In
 
 /// Calls visit(groups, first row of queries, problem) for all groups of a call; neighbouring ones of equal sizes together.
 template <class Visit>
-void for_each_groups(const Problem& call, const Grouping& g, const Visit& visit) {
+void for_each_token_groups(const Problem& call, const Grouping& g, const Visit& visit) {
   const auto rows_from = [](Index first, Index len, Index step) {
     return first < len ? (len - first - 1) / step + 1 : 0;
   };
@@ -113,7 +113,7 @@ void for_each_pass(const CallTensors<T>& tensors, const Mods& mods, const Visit&
     constexpr bool kHasNear = has_near_part<Mods>();
     if constexpr (kHasNear) visit(tensors, mods.with_near_part(), false);
     const auto others = mods.without_grouped();  // sinks too: a pass that resumes has them in its beginning
-    for_each_groups(
+    for_each_token_groups(
         tensors.problem, mask.grouping, [&](const TokenGroups& groups, Index first, const Problem& problem) {
           const Tile all{0, 0, {problem.q_offset, problem.q_offset + problem.q_len}, {0, problem.kv_len}};
           if (kHasNear && mask.far.kv_range(all).empty()) return;
