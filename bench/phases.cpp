@@ -31,8 +31,9 @@ class Phases {
         value_(Matrix::Random(kKeys, dim)),
         columns_(value_),
         out_(kernels_.queries, dim),
-        workspace_(detail::TileLayout<T>{kernels_.queries, dim, dim, dim, dim}, 1),
-        memory_(workspace_.of(0)) {}
+        layout_({kernels_.queries, dim, detail::padded(dim, family_.format.out), dim, dim, 0}),
+        workspace_(layout_.bytes(), 1),
+        memory_(layout_.at(workspace_.of(0))) {}
 
   static constexpr std::array<const char*, 5> kNames = {"queries in, output out", "score product", "softmax",
                                                         "value product", "packing of column-major values"};
@@ -83,15 +84,17 @@ class Phases {
   }
   void packing() {
     for (Index j = 0; j < kKeys; j += detail::kKeyTile)
-      family_.pack_rows(columns_.data() + j, 1, kKeys, detail::kKeyTile, dim_, memory_.packed_value);
+      family_.pack_rows({reinterpret_cast<const std::byte*>(columns_.data() + j), detail::Storage::native, 1, kKeys},
+                        detail::kKeyTile, dim_, memory_.packed_value);
   }
 
-  detail::FetchAhead<T> ahead(Index j) const {
+  detail::FetchAhead ahead(Index j) const {
     constexpr Index kHalf = detail::kKeyTile / 2;
-    return {{{rows(key_, j), dim_},
-             {rows(value_, j), dim_},
-             {rows(key_, j + kHalf), dim_},
-             {rows(value_, j + kHalf), dim_}}};
+    const Index bytes = dim_ * static_cast<Index>(sizeof(T));
+    const auto block = [&](const Matrix& m, Index row) {
+      return detail::FetchAhead::Block{reinterpret_cast<const std::byte*>(m.data() + row * dim_), bytes, bytes};
+    };
+    return {{block(key_, j), block(value_, j), block(key_, j + kHalf), block(value_, j + kHalf)}};
   }
   detail::Rows<T> rows(const Matrix& m, Index j) const { return {m.data() + j * dim_, dim_}; }
 
@@ -101,7 +104,8 @@ class Phases {
   Matrix query_, key_, value_;
   Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic> columns_;
   Matrix out_;
-  detail::TileWorkspace<T> workspace_;
+  detail::TileLayout<T> layout_;
+  detail::Workspace workspace_;
   detail::TileMemory<T> memory_;
 };
 

@@ -167,7 +167,7 @@ TEST(BadInput, PartsThatDoNotMerge) {
 }
 
 TEST(BadInput, InstructionSets) {
-  for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512})
+  for (Isa isa : kIsas)
     if (!available(isa)) {
       Options options;
       options.isa = isa;

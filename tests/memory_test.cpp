@@ -246,7 +246,7 @@ TEST(Memory, TheWorkspaceIsExactAndLeftAlone) {
     for (const Executor& executor : {serial(), threads(2)}) {
       expect_inside(q, k, v, RowMajor(q_len, 21), {.executor = executor});
       expect_inside(q, columns_k, columns_v, RowMajor(q_len, 21), {.executor = executor});
-      for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512})
+      for (Isa isa : kIsas)
         if (available(isa)) expect_inside(q, k, columns_v, RowMajor(q_len, 21), {.executor = executor, .isa = isa});
     }
   }

@@ -1,8 +1,6 @@
 // Layer 4: the entry points, for matrices (one head) and for rank-4 tensors (batch, heads, len, dim).
 #pragma once
 
-#include <vector>
-
 #include "attn/detail/arguments.h"
 #include "attn/flash.h"
 #include "attn/mods.h"
@@ -17,25 +15,24 @@ inline namespace ATTN_BUILT_FOR {
 template <class Q, class K, class V, class M, class Run>
 auto with_views(const Q& query, const K& key, const V& value, const M& mods, const Options& options, const Run& run) {
   check_types<Q, K, V>();
-  using T = typename Traits<Q>::Scalar;
+  using T = computed_t<typename Traits<Q>::Scalar>;
   const auto& q_held = evaluated(query);
   const auto& k_held = evaluated(key);
   const auto& v_held = evaluated(value);
-  const TensorView<const T, 4> q = as_rank4<const T>(view(q_held)), k = as_rank4<const T>(view(k_held)),
-                               v = as_rank4<const T>(view(v_held));
+  const StoredView<const T> q = as_rank4(view(q_held)), k = as_rank4(view(k_held)), v = as_rank4(view(v_held));
   const Problem problem = make_problem<T>(q, k, v, options);
   return run(q, k, v, problem, bind(mods, problem));
 }
 
 /// The caller's output as a writable rank-4 view.
 template <class T, class Out>
-TensorView<T, 4> output_view(Out&& out, const Problem& problem) {
+StoredView<T> output_view(Out&& out, const Problem& problem) {
   auto v = view(out);
-  static_assert(!std::is_const_v<std::remove_pointer_t<decltype(v.data())>>,
-                "attn: the output must be writable, this one is const");
-  static_assert(std::is_same_v<std::remove_pointer_t<decltype(v.data())>, T>,
-                "attn: the output must hold the same scalar type as the query");
-  const TensorView<T, 4> v4 = as_rank4<T>(v);
+  using Scalar = std::remove_pointer_t<decltype(v.data())>;
+  static_assert(!std::is_const_v<Scalar>, "attn: the output must be writable, this one is const");
+  static_assert(std::is_same_v<computed_t<Scalar>, T>,
+                "attn: the output must hold the same scalar type as the query, or floats of 32 and 16 bits");
+  const StoredView<T> v4 = as_rank4(v);
   check_output(problem, v4);
   return v4;
 }
@@ -44,7 +41,7 @@ template <class T, class Lse>
 TensorView<T, 3> lse_view(Lse&& lse, const Problem& problem) {
   auto v = lse_rank3(lse);
   static_assert(std::is_same_v<std::remove_pointer_t<decltype(v.data())>, T>,
-                "attn: lse must be writable and hold the scalar type of the query");
+                "attn: lse must be writable and hold the scalar type of the query, float for those of 16 bits");
   check_lse(problem, v);
   return v;
 }
@@ -93,9 +90,9 @@ auto attention(const Q& query, const K& key, const V& value, const M& mods = {},
         using Answer = detail::Answer<Q>;
         Result<decltype(Answer::out(problem)), decltype(Answer::lse(problem))> result{Answer::out(problem),
                                                                                       Answer::lse(problem)};
-        using T = typename detail::Traits<Q>::Scalar;
-        detail::flash<T>({detail::as_rank4<T>(view(result.out)), detail::lse_rank3(result.lse), q, k, v, problem},
-                         bound, options);
+        using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
+        detail::flash<T>({detail::as_rank4(view(result.out)), detail::lse_rank3(result.lse), q, k, v, problem}, bound,
+                         options);
         return result;
       });
 }
@@ -110,7 +107,7 @@ requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q&
                                                   const M& mods = {}, const Options& options = {}) {
   detail::with_views(
       query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-        using T = typename detail::Traits<Q>::Scalar;
+        using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
         detail::flash<T>({detail::output_view<T>(out, problem), detail::lse_view<T>(lse, problem), q, k, v, problem},
                          bound, options);
       });
@@ -122,7 +119,7 @@ requires(!detail::Viewable<M>) void attention_into(Out&& out, const Q& query, co
                                                    const M& mods = {}, const Options& options = {}) {
   detail::with_views(
       query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-        using T = typename detail::Traits<Q>::Scalar;
+        using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
         detail::flash<T>({detail::output_view<T>(out, problem), detail::no_lse<T>(), q, k, v, problem}, bound, options);
       });
 }
@@ -136,7 +133,7 @@ template <class Q, class K, class V, class M = Mods<>>
 Explanation explain(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
   return detail::with_views(query, key, value, mods, options,
                             [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-                              using T = typename detail::Traits<Q>::Scalar;
+                              using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
                               return detail::flash_explanation<T>({{}, {}, q, k, v, problem}, bound, options);
                             });
 }
@@ -153,7 +150,7 @@ std::size_t workspace_bytes(const Q& query, const K& key, const V& value, const 
                             const Options& options = {}) {
   return detail::with_views(
       query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-        using T = typename detail::Traits<Q>::Scalar;
+        using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
         return static_cast<std::size_t>(detail::flash_workspace_bytes<T>({{}, {}, q, k, v, problem}, bound, options));
       });
 }
@@ -168,12 +165,11 @@ auto naive_attention(const Q& query, const K& key, const V& value, const M& mods
   return detail::with_views(
       query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
         using Answer = detail::Answer<Q>;
-        using T = typename detail::Traits<Q>::Scalar;
+        using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
         NaiveResult<decltype(Answer::out(problem)), decltype(Answer::lse(problem)), decltype(Answer::weights(problem))>
             result{Answer::out(problem), Answer::lse(problem), Answer::weights(problem)};
-        const auto weights = detail::as_rank4<T>(view(result.weights));
-        detail::naive<T>(detail::as_rank4<T>(view(result.out)), detail::lse_rank3(result.lse), q, k, v, bound, problem,
-                         options.executor, [&](Index b, Index h, int) { return detail::head_of(weights, b, h); });
+        detail::naive<T>(detail::as_rank4(view(result.out)), detail::lse_rank3(result.lse),
+                         detail::as_rank4(view(result.weights)), q, k, v, bound, problem, options.executor);
         return result;
       });
 }
@@ -183,18 +179,12 @@ auto naive_attention(const Q& query, const K& key, const V& value, const M& mods
 template <class Out, class Q, class K, class V, class M = Mods<>>
 void naive_attention_into(Out&& out, const Q& query, const K& key, const V& value, const M& mods = {},
                           const Options& options = {}) {
-  detail::with_views(
-      query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-        using T = typename detail::Traits<Q>::Scalar;
-        const auto o = detail::output_view<T>(out, problem);
-        std::vector<detail::RowMajor<T>> weights(static_cast<std::size_t>(options.executor.concurrency()));
-        detail::naive<T>(
-            o, detail::no_lse<T>(), q, k, v, bound, problem, options.executor, [&](Index, Index, int worker) -> auto& {
-              auto& own = weights[static_cast<std::size_t>(worker)];
-              own.resize(problem.q_len, problem.kv_len);  // once, and only for workers that have work
-              return own;
-            });
-      });
+  detail::with_views(query, key, value, mods, options,
+                     [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
+                       using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
+                       detail::naive<T>(detail::output_view<T>(out, problem), detail::no_lse<T>(), {}, q, k, v, bound,
+                                        problem, options.executor);
+                     });
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -2,15 +2,31 @@
 #pragma once
 
 #include <ostream>
+#include <string_view>
 
 #include "attn/isa.h"
 #include "attn/types.h"
 
 namespace attn {
 
+/// Does the matrix unit for bf16 (AMX) form the products?
+enum class Amx {
+  not_for_these,  ///< the tensors hold more than bf16, and Options::compute does not let them be rounded; or a few rows
+  not_there,      ///< the processor has none, or another instruction set was asked for
+  refused,        ///< the operating system does not let the process use it
+  used,
+};
+
+constexpr std::string_view to_string(Amx amx) {
+  constexpr std::string_view kTexts[] = {"not for these tensors", "not there", "refused by the operating system",
+                                         "used"};
+  return kTexts[static_cast<int>(amx)];
+}
+
 /// How the flash path carries out a call; made by explain().
 struct Explanation {
-  Isa isa = Isa::generic;      ///< whose kernels run
+  Isa isa = Isa::generic;  ///< whose kernels run
+  Amx amx = Amx::not_for_these;
   int passes = 0;              ///< over the output: more than one where a mask groups tokens; what follows is of all
   Index queries_per_tile = 0;  ///< at most; 1 where each query goes by itself
   Index keys_per_tile = 0;
@@ -18,7 +34,7 @@ struct Explanation {
   Index tasks = 0;        ///< of some neighbouring tiles of queries each, handed out to the threads
   int threads = 0;        ///< that get a task at the same time
   Index workspace_bytes = 0;
-  bool packs_keys = false;    ///< are they copied tile by tile, because elements of a row do not lie side by side?
+  bool packs_keys = false;    ///< are they copied tile by tile, because kernels cannot read them where they lie?
   bool packs_values = false;  ///< likewise
 
   // Tiles of (queries, keys) over all batches and heads.
@@ -39,6 +55,7 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
     out << '\n';
   };
   out << "instruction set  " << to_string(e.isa) << '\n'
+      << "matrix unit      " << to_string(e.amx) << '\n'
       << "tile             " << e.queries_per_tile << " x " << e.keys_per_tile << " (queries x keys)\n"
       << "passes           " << e.passes << '\n'
       << "query tiles      " << e.query_tiles << ", in " << e.tasks << (e.tasks == 1 ? " task" : " tasks") << " on "

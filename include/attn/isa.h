@@ -7,21 +7,19 @@
 #include <string_view>
 
 #include "attn/detail/check.h"
-
-#if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
-#define ATTN_X86 1
-#else
-#define ATTN_X86 0
-#endif
+#include "attn/detail/cpu.h"
 
 namespace attn {
 
 /// Instruction sets, each a superset of the one before. `generic` is what the compiler's flags allow: SSE2 on x86-64,
-/// NEON on ARM.
-enum class Isa { generic, avx2, avx512 };
+/// NEON on ARM. `avx2` has FMA and F16C, `avx512` F, BW, DQ and VL, `amx` the matrix unit for bf16 and AVX512-BF16 too.
+enum class Isa { generic, avx2, avx512, amx };
+
+constexpr Isa kIsas[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::amx};
 
 constexpr std::string_view to_string(Isa isa) {
-  return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "generic";
+  constexpr std::string_view kNames[] = {"generic", "avx2", "avx512", "amx"};
+  return kNames[static_cast<int>(isa)];
 }
 
 }  // namespace attn
@@ -52,10 +50,11 @@ inline bool cpu_has(Isa isa) {
   if (isa <= kPromisedIsa) return true;
 #if ATTN_X86
   // These ask the operating system too, whether it saves the wide registers.
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c();
   if (isa == Isa::avx2) return avx2;
-  return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  return isa == Isa::avx512 ? avx512 : avx512 && cpu_has_amx();
 #else
   return false;
 #endif
@@ -71,8 +70,14 @@ inline namespace ATTN_BUILT_FOR {
 /// one (-march=native, say), because then there are no kernels for less.
 inline bool available(Isa isa) { return isa >= detail::kPromisedIsa && detail::cpu_has(isa); }
 
-/// The best available one.
-inline Isa best_isa() { return available(Isa::avx512) ? Isa::avx512 : available(Isa::avx2) ? Isa::avx2 : Isa::generic; }
+/// The best available one. Whether the operating system lets the process use the matrix unit of `amx` is asked when a call
+/// first wants it; where it does not, such a call runs as with avx512.
+inline Isa best_isa() {
+  Isa best = kIsas[0];
+  for (Isa isa : kIsas)
+    if (available(isa)) best = isa;
+  return best;
+}
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn
@@ -82,7 +87,7 @@ inline namespace ATTN_BUILT_FOR {
 
 inline std::string available_isas() {
   std::string names;
-  for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512})
+  for (Isa isa : kIsas)
     if (available(isa)) names += (names.empty() ? "" : ", ") + std::string(to_string(isa));
   return names;
 }
@@ -96,7 +101,7 @@ inline Isa checked_isa(Isa isa) {
 inline Isa isa_from_environment() {
   const char* name = std::getenv("ATTN_ISA");
   if (name == nullptr || *name == '\0') return std::max(best_isa(), kPromisedIsa);
-  for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512})
+  for (Isa isa : kIsas)
     if (to_string(isa) == name) return checked_isa(isa);
   refuse({"ATTN_ISA=", name, " names no instruction set; available here are: ", available_isas()});
 }
@@ -108,7 +113,7 @@ namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
 /// What calls use that do not choose: the best there is, or what the environment variable ATTN_ISA names (generic,
-/// avx2, avx512), read once.
+/// avx2, avx512, amx), read once.
 /// @throws std::invalid_argument if ATTN_ISA names one that is not available.
 inline Isa default_isa() {
   static const Isa isa = detail::isa_from_environment();

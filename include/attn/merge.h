@@ -18,6 +18,8 @@ inline namespace ATTN_BUILT_FOR {
 /// (Dao et al. 2022, section 3.1; Juravsky et al. 2024, section 3.1.) A part without keys, lse -inf, changes nothing.
 /// Parts may come in any order and grouping; results differ by rounding alone.
 ///
+/// Where out has 16 bits, each merge rounds it once more: merge many parts in float, as attention_into() writes them.
+///
 /// out: (q_len, v_dim) or (batch, heads, q_len, v_dim), lse: (q_len) or (batch, heads, q_len), of the types attention_into()
 /// takes. Cost: out is read and written once, part_out read once.
 /// @throws std::invalid_argument if shapes differ; nothing is written then.
@@ -27,12 +29,13 @@ void merge_into(Out&& out, Lse&& lse, const PartOut& part_out, const PartLse& pa
   const auto b = detail::as_rank4(view(part_out));
   const auto lse_a = detail::lse_rank3(lse);
   const auto lse_b = detail::lse_rank3(part_lse);
-  using T = std::remove_pointer_t<decltype(a.data())>;
-  static_assert(std::is_same_v<T, std::remove_const_t<std::remove_pointer_t<decltype(b.data())>>>,
-                "attn::merge: both parts must hold the same scalar type");
+  using Scalar = std::remove_pointer_t<decltype(a.data())>;
+  using T = detail::computed_t<Scalar>;
+  static_assert(std::is_same_v<T, detail::computed_t<std::remove_const_t<std::remove_pointer_t<decltype(b.data())>>>>,
+                "attn::merge: both parts must hold the same scalar type, or floats of 32 and 16 bits");
   static_assert(std::is_same_v<T, std::remove_pointer_t<decltype(lse_a.data())>> &&
                     std::is_same_v<T, std::remove_const_t<std::remove_pointer_t<decltype(lse_b.data())>>>,
-                "attn::merge: out and lse of both parts must hold the same scalar type");
+                "attn::merge: out and lse of both parts must hold the same scalar type, lse float for out of 16 bits");
   const Shape<3> rows{a.dim(0), a.dim(1), a.dim(2)};
   detail::require(b.shape() == a.shape(), "merge: out has shape ", a.shape(), ", the other part's out ", b.shape());
   detail::require(lse_a.shape() == rows, "merge: lse has shape ", lse_a.shape(), ", its out ", a.shape());
@@ -50,10 +53,12 @@ void merge_into(Out&& out, Lse&& lse, const PartOut& part_out, const PartLse& pa
         const T max = to < from ? from : to;
         const T e_a = empty ? T(0) : std::exp(to - max), e_b = std::exp(from - max), sum = e_a + e_b;
         const T weight_a = e_a / sum, weight_b = e_b / sum;
-        T* x = &a(batch, head, i, 0);
-        const T* y = &b(batch, head, i, 0);
-        for (Index c = 0; c < a.dim(3); ++c, x += a.stride(3), y += b.stride(3))
-          *x = empty ? weight_b * *y : weight_a * *x + weight_b * *y;
+        Scalar* x = &a(batch, head, i, 0);
+        const auto* y = &b(batch, head, i, 0);
+        for (Index c = 0; c < a.dim(3); ++c, x += a.stride(3), y += b.stride(3)) {
+          const T part = weight_b * static_cast<T>(*y);
+          *x = static_cast<Scalar>(empty ? part : weight_a * static_cast<T>(*x) + part);
+        }
         to = max + std::log(sum);
       }
 }

@@ -35,7 +35,8 @@ struct MultiHeadOptions {
   /// Give out the weights of every head. They need memory for all q_len * kv_len pairs, so the call takes the naive
   /// path.
   bool weights = false;
-  /// Scale (default 1/sqrt(head_dim)), q_offset, executor and instruction set of the heads. A workspace in it is not used.
+  /// Scale (default 1/sqrt(head_dim)) and q_offset of the heads; executor, instruction set and `compute` of heads and
+  /// projections. A workspace in it is not used.
   Options attention = {};
 };
 
@@ -69,10 +70,13 @@ inline namespace ATTN_BUILT_FOR {
 /// Initially, as in PyTorch: input projections Xavier-uniform (Glorot & Bengio 2010), out_proj.weight uniform in
 /// ±1/sqrt(E), biases 0. The numbers depend on the seed and the sizes only, not on platform or thread count.
 ///
-/// T is float, double or long double. Concurrent calls are safe while no parameter is written.
+/// T is float, double, long double, or a float of 16 bits: Eigen::half or Eigen::bfloat16, or the compiler's own. With 16
+/// bits, sums are formed in float, and the projections and the results of the heads rounded once each. Concurrent calls are
+/// safe while no parameter is written.
 template <class T>
 class MultiHeadAttention {
-  static_assert(detail::is_scalar<T>, "attn: MultiHeadAttention<T> computes with T = float, double or long double");
+  static_assert(detail::is_scalar<T>,
+                "attn: MultiHeadAttention<T> computes with T = float, double, long double, or floats of 16 bits");
 
  public:
   /// @throws std::invalid_argument unless embed_dim is a positive multiple of heads, heads a positive multiple of
@@ -146,8 +150,7 @@ class MultiHeadAttention {
     if (options.weights) weights = Tensor<T, 4>::uninitialized({batch, config_.heads, q_len, kv_len});
     const Tensor<T, 3> heads = attend(inputs, weights, mods, options);
     auto out = Tensor<T, 3>::uninitialized(heads.shape());
-    output_projection()(heads.data(), out.data(), batch * q_len, detail::isa_of(options.attention),
-                        options.attention.executor);
+    output_projection()(heads.data(), out.data(), batch * q_len, options.attention);
 
     if constexpr (detail::EigenDense<Q>) {
       using Out = decltype(detail::Answer<Q>::out(Problem{}));
@@ -256,8 +259,7 @@ class MultiHeadAttention {
     if (options.weights)
       detail::with_views(
           q, k, v, mods, inner, [&](auto& q4, auto& k4, auto& v4, const Problem& problem, const auto& bound) {
-            detail::naive<T>(out, detail::no_lse<T>(), q4, k4, v4, bound, problem, inner.executor,
-                             [&](Index b, Index h, int) { return detail::head_of(weights.view(), b, h); });
+            detail::naive<T>(out, detail::no_lse<T>(), weights.view(), q4, k4, v4, bound, problem, inner.executor);
           });
     else if (options.path == Path::naive)
       naive_attention_into(out, q, k, v, mods, inner);
@@ -281,8 +283,7 @@ class MultiHeadAttention {
     const Index batch = x.dim(0), len = x.dim(1), dim = head_dim(), row = linear.outputs;
     projected = Tensor<T, 3>::uninitialized({batch, len, row});
     const Tensor<T, 3> copy = x.is_contiguous() ? Tensor<T, 3>() : Tensor<T, 3>(x);
-    linear(x.is_contiguous() ? x.data() : copy.data(), projected.data(), batch * len, detail::isa_of(options.attention),
-           options.attention.executor);
+    linear(x.is_contiguous() ? x.data() : copy.data(), projected.data(), batch * len, options.attention);
 
     const T* column = projected.data();
     for (std::size_t i = first; i < last; ++i) {

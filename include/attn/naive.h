@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "attn/detail/bound_mods.h"
 #include "attn/detail/problem.h"
@@ -49,6 +50,13 @@ void softmax_rows(Scores& scores, typename Scores::Scalar sink, Lse&& lse) {
   }
 }
 
+/// The weights as a tensor of 16 bits has them: rounded once, before the value product.
+template <class Weights>
+void round_weights(Weights& weights, Storage storage) {
+  using T = typename Weights::Scalar;
+  if (storage != Storage::native) weights = weights.unaryExpr([storage](T w) { return rounded(storage, w); });
+}
+
 /// weights * value over the kept pairs only: 0 * NaN is NaN, so a dropped pair must not even be multiplied.
 template <class Weights, class Kept, class Value, class Out>
 void weighted_sum_of_kept(const Weights& weights, const Kept& kept, const Value& value, Out&& out) {
@@ -58,17 +66,30 @@ void weighted_sum_of_kept(const Weights& weights, const Kept& kept, const Value&
       if (kept(i, j)) out.row(i) += weights(i, j) * value.row(j);
 }
 
-/// The weights of one head in a tensor without gaps, as a map that Eigen can work on with vectors.
+/// One head as numbers T: where it lies, or in `copy` if it has 16 bits.
 template <class T>
-Eigen::Map<RowMajor<T>> head_of(const TensorView<T, 4>& weights, Index batch, Index head) {
-  const Index rows = weights.dim(2), cols = weights.dim(3);
-  return {weights.data() + (batch * weights.dim(1) + head) * rows * cols, rows, cols};
+auto head_of(const StoredView<const T>& t, Index batch, Index head, RowMajor<T>& copy) {
+  if (t.storage() == Storage::native) return t.matrix(batch, head);
+  const RowsToRead rows = t.rows(batch, head);
+  copy.resize(t.dim(2), t.dim(3));
+  for (Index i = 0; i < copy.rows(); ++i)
+    for (Index j = 0; j < copy.cols(); ++j) copy(i, j) = load_number<T>(rows, i, j);
+  return TensorView<const T, 2>(copy.data(), {copy.rows(), copy.cols()}).matrix();
 }
 
-/// One head. `weights` (q_len, kv_len) holds the scores on the way; out (q_len, v_dim); lse (q_len).
+/// Writes one head, rounded to what the tensor holds.
+template <class T, class X>
+void store_head(const X& x, const StoredView<T>& to, Index batch, Index head) {
+  const RowsToWrite rows = to.rows(batch, head);
+  for (Index i = 0; i < x.rows(); ++i)
+    for (Index j = 0; j < x.cols(); ++j) store_number<T>(rows, i, j, x(i, j));
+}
+
+/// One head. `weights` (q_len, kv_len) holds the scores on the way, and the weights as `storage` has them; out (q_len,
+/// v_dim); lse (q_len).
 template <class Q, class K, class V, class Mods, class Weights, class Out, class Lse>
 void naive_head(const Q& q, const K& k, const V& v, const Mods& mods, const Problem& problem, Index batch, Index head,
-                Weights& weights, Out&& out, Lse&& lse) {
+                Storage storage, Weights& weights, Out&& out, Lse&& lse) {
   using T = typename Weights::Scalar;
   constexpr bool kModded = Mods::kHasScores || Mods::kHasMasks;
 
@@ -82,26 +103,46 @@ void naive_head(const Q& q, const K& k, const V& v, const Mods& mods, const Prob
 
   if (!kModded || v.allFinite()) {
     softmax_rows(weights, sink, lse);
+    round_weights(weights, storage);
     out.noalias() = weights * v;
   } else {
     const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept =
         weights.array() != -std::numeric_limits<T>::infinity();
     softmax_rows(weights, sink, lse);
+    round_weights(weights, storage);
     weighted_sum_of_kept(weights, kept, v, out);
   }
 }
 
-/// All heads, each a task; `weights_of(batch, head, worker)` gives the room for a head's weights. Null lse: not wanted.
-template <class T, class Mods, class WeightsOf>
-void naive(TensorView<T, 4> out, TensorView<T, 3> lse, const TensorView<const T, 4>& q, const TensorView<const T, 4>& k,
-           const TensorView<const T, 4>& v, const Mods& mods, const Problem& problem, const Executor& executor,
-           const WeightsOf& weights_of) {
+/// All heads, each a task. Null lse or weights: not wanted; then each worker keeps the weights of one head at a time.
+template <class T, class Mods>
+void naive(const StoredView<T>& out, const TensorView<T, 3>& lse, const StoredView<T>& weights,
+           const StoredView<const T>& q, const StoredView<const T>& k, const StoredView<const T>& v, const Mods& mods,
+           const Problem& problem, const Executor& executor) {
+  struct Room {
+    RowMajor<T> weights, out, q, k, v;
+  };
+  std::vector<Room> rooms(static_cast<std::size_t>(executor.concurrency()));
+  const bool in_place = weights.data() && weights.storage() == Storage::native;
   executor.run(problem.batch * problem.heads, [&](Index task, int worker) {
     const Index b = task / problem.heads, h = task % problem.heads, kvh = problem.kv_head(h);
+    Room& room = rooms[static_cast<std::size_t>(worker)];
     Eigen::Array<T, Eigen::Dynamic, 1> row_lse(problem.q_len);
-    auto&& weights = weights_of(b, h, worker);
-    naive_head(q.matrix(b, h), k.matrix(b, kvh), v.matrix(b, kvh), mods, problem, b, h, weights, out.matrix(b, h),
-               row_lse);
+    if (!in_place) room.weights.resize(problem.q_len, problem.kv_len);  // once, and only for workers that have work
+    T* const first = in_place ? reinterpret_cast<T*>(weights.rows(b, h).data) : room.weights.data();
+    Eigen::Map<RowMajor<T>> w(first, problem.q_len, problem.kv_len);
+    const auto head = [&](auto&& to) {
+      naive_head(head_of(q, b, h, room.q), head_of(k, b, kvh, room.k), head_of(v, b, kvh, room.v), mods, problem, b, h,
+                 q.storage(), w, to, row_lse);
+    };
+    if (out.storage() == Storage::native) {
+      head(out.matrix(b, h));
+    } else {
+      room.out.resize(problem.q_len, problem.v_dim);
+      head(TensorView<T, 2>(room.out.data(), {problem.q_len, problem.v_dim}).matrix());
+      store_head(room.out, out, b, h);
+    }
+    if (weights.data() && !in_place) store_head(w, weights, b, h);
     for (Index i = 0; lse.data() && i < problem.q_len; ++i) lse(b, h, i) = row_lse(i);
   });
 }

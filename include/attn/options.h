@@ -10,6 +10,12 @@
 
 namespace attn {
 
+/// How exactly the products of a call are formed.
+enum class Compute {
+  native,  ///< as exactly as the tensors are: those of bfloat16 on the matrix unit, if there is one, others as float or more
+  bf16,  ///< query, key, value and weights may be rounded to bfloat16: several times faster where there is a matrix unit
+};
+
 /// What a call may set, all optional: `attention(q, k, v, mods, {.scale = 0.25, .executor = serial()})`.
 struct Options {
   /// Multiplies query * key. Default 1/sqrt(head_dim) (Vaswani et al. 2017, eq. 1).
@@ -28,6 +34,10 @@ struct Options {
   /// says; what it holds does not matter. Two calls at the same time need two. Default: the call allocates and frees
   /// its own. The naive path does not use it.
   std::span<std::byte> workspace = {};
+
+  /// `bf16` buys speed for tensors of float, or of half, with an error of about 2^-8 of the largest value. Sums and the
+  /// softmax stay in float. Without a matrix unit nothing is rounded; explain() tells. The naive path does not use it.
+  Compute compute = Compute::native;
 
   /// The instruction set to use, for tests and comparisons. Default the best there is, or what the environment variable
   /// ATTN_ISA names.

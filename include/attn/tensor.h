@@ -56,6 +56,11 @@ class TensorView {
     return true;
   }
 
+  /// The view of other sizes and strides from the element `offset` on.
+  TensorView part(Index offset, const Shape& shape, const Shape& strides) const {
+    return {data_ + offset, shape, strides};
+  }
+
   /// The element at (i, j, …); indices are checked in debug builds only.
   template <class... I>
   requires(sizeof...(I) == static_cast<std::size_t>(Rank)) T& operator()(I... indices) const {

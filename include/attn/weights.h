@@ -41,7 +41,7 @@ class WeightTiles {
         mods_(mods),
         isa_(isa),
         family_(kernel_family<T>(isa)),
-        tiles_(family_, tensors.problem.q_len, tensors.few_queries()) {}
+        tiles_(family_, tensors.problem.q_len, kFewQueries) {}
 
   /// Calls visit(tile) for all tiles of a head in which a weight may differ from 0, rows and keys ascending. The tasks are
   /// heads.
@@ -49,34 +49,39 @@ class WeightTiles {
   void run(const Executor& executor, const Visit& visit) const {
     const Problem& p = tensors_.problem;
     if (p.q_len == 0 || p.kv_len == 0) return;
-    const TileWorkspace<T> workspace({tiles_.most_queries(), p.head_dim, 0, p.head_dim, 0}, executor.concurrency());
+    const TileLayout<T> layout({tiles_.most_queries(), p.head_dim, 0, p.head_dim, 0, 0});
+    const Workspace workspace(layout.bytes(), executor.concurrency());
     executor.run(p.batch * p.heads, [&](Index task, int worker) {
       for (Index tile = 0; tile < tiles_.count(); ++tile)
-        one_tile({task / p.heads, task % p.heads, tile, tiles_.rows(tile)}, workspace.of(worker), visit);
+        one_tile({task / p.heads, task % p.heads, tile, tiles_.rows(tile)}, layout.at(workspace.of(worker)), visit);
     });
   }
 
  private:
   template <class Visit>
-  void one_tile(const Queries& queries, const TileMemory<T>& m, const Visit& visit) const {
+  void one_tile(const Queries& queries, TileMemory<T> m, const Visit& visit) const {
     const Problem& p = tensors_.problem;
     const KernelSet<T>& kernels = tiles_.kernels(queries.rows.size());
     // With the log-sum-exp in the place of the largest score, the softmax step makes e^(score - lse) of each score.
     const Index last = queries.rows.size() - 1;
     for (Index i = 0; i < kernels.queries; ++i)
       m.max[i] = lse_(queries.batch, queries.head, queries.rows.begin + std::min(i, last));
-    load_query(family_, tensors_, queries, kernels.queries, m);
+    load_query(family_, tensors_.query(queries), last + 1, p.head_dim, static_cast<T>(p.scale), kernels.queries, m);
     Tile tile = tensors_.tile_of(queries);
-    for_each_key_tile(mods_, isa_, tile, [&](bool masked, const Range&) {
+    const Range visited = mods_->kv_range(tile);
+    for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
+      tile.kv = {j, std::min(j + kKeyTile, visited.end)};
+      const Coverage coverage = mods_->coverage(isa_, tile);
+      if (coverage == Coverage::none) continue;
       const Index keys = tile.kv.size();
-      kernels.score(m, rows_of(family_, tensors_.k, tensors_.key(queries, tile.kv.begin), keys, m.packed_key), keys,
-                    p.head_dim);
-      if (masked || mods_->has_scores()) mods_->apply(isa_, m.scores, kernels.queries, tile, masked);
+      kernels.score(m, rows_of(family_, tensors_.key(queries, j), keys, p.head_dim, 1, m.packed_key), keys, p.head_dim);
+      if (coverage == Coverage::some || mods_->has_scores())
+        mods_->apply(isa_, m.scores, kernels.queries, tile, coverage == Coverage::some);
       std::fill_n(m.tile_max, kernels.queries, -std::numeric_limits<T>::infinity());
       kernels.softmax(m, keys, Rows<T>{nullptr, 0}, 0);
       visit(WeightTile<T>{queries.batch, queries.head, queries.rows, tile.kv,
                           TensorView<const T, 2>(m.scores, {last + 1, keys}, {1, kernels.queries})});
-    });
+    }
   }
 
   CallTensors<T> tensors_;
@@ -93,15 +98,16 @@ auto with_weight_tiles(const Q& query, const K& key, const Lse& lse, const M& mo
                        const Use& use) {
   return with_views(
       query, key, key, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-        using T = typename Traits<Q>::Scalar;
+        using T = computed_t<typename Traits<Q>::Scalar>;
         const auto rows = lse_rank3(lse);
         const Shape<3> want{problem.batch, problem.heads, problem.q_len};
         require(rows.shape() == want, "lse has shape ", rows.shape(), ", the queries need ", want,
                 " as (batch, heads, q_len)");
         static_assert(std::is_same_v<std::remove_cv_t<std::remove_pointer_t<decltype(rows.data())>>, T>,
-                      "attn: lse must hold the scalar type of the query");
+                      "attn: lse must hold the scalar type of the query, float for those of 16 bits");
         const TileModsOf<T, std::remove_cvref_t<decltype(bound)>> tile_mods(bound);
-        return use(WeightTiles<T>({{}, {}, q, k, v, problem}, rows, &tile_mods, isa_of(options)), problem);
+        return use(WeightTiles<T>({{}, {}, q, k, v, problem}, rows, &tile_mods, std::min(isa_of(options), Isa::avx512)),
+                   problem);
       });
 }
 
@@ -120,7 +126,7 @@ template <class Q, class K, class Lse, class M, class Callback>
 void for_each_weight_tile(const Q& query, const K& key, const Lse& lse, const M& mods, const Callback& callback,
                           const Options& options = {}) {
   static_assert(
-      std::is_invocable_v<const Callback&, const WeightTile<typename detail::Traits<Q>::Scalar>&>,
+      std::is_invocable_v<const Callback&, const WeightTile<detail::computed_t<typename detail::Traits<Q>::Scalar>>&>,
       "attn::for_each_weight_tile: the callback must take a tile: [](const auto& tile) { tile.weights(i, j); }");
   detail::with_weight_tiles(query, key, lse, mods, options,
                             [&](const auto& tiles, const Problem&) { tiles.run(options.executor, callback); });
@@ -130,7 +136,7 @@ void for_each_weight_tile(const Q& query, const K& key, const Lse& lse, const M&
 /// for_each_weight_tile().
 template <class Q, class K, class Lse, class M = Mods<>>
 auto attention_mass(const Q& query, const K& key, const Lse& lse, const M& mods = {}, const Options& options = {}) {
-  using T = typename detail::Traits<Q>::Scalar;
+  using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
   return detail::with_weight_tiles(query, key, lse, mods, options, [&](const auto& tiles, const Problem& problem) {
     Tensor<T, 3> mass({problem.batch, problem.heads, problem.kv_len});
     tiles.run(options.executor, [&](const WeightTile<T>& t) {
@@ -148,7 +154,7 @@ auto attention_mass(const Q& query, const K& key, const Lse& lse, const M& mods 
 /// alone, or none; ln n: n keys alike. Arguments and cost as for for_each_weight_tile().
 template <class Q, class K, class Lse, class M = Mods<>>
 auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, const Options& options = {}) {
-  using T = typename detail::Traits<Q>::Scalar;
+  using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
   return detail::with_weight_tiles(query, key, lse, mods, options, [&](const auto& tiles, const Problem& problem) {
     Tensor<T, 3> sums({problem.batch, problem.heads, problem.q_len});
     tiles.run(options.executor, [&](const WeightTile<T>& t) {
@@ -171,7 +177,7 @@ auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, c
 template <class Q, class K, class Lse, class M = Mods<>>
 auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, const M& mods = {},
                    const Options& options = {}) {
-  using T = typename detail::Traits<Q>::Scalar;
+  using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
   detail::require(count >= 0, "top_k_weights: ", count, " weights; their number may not be negative");
   return detail::with_weight_tiles(query, key, lse, mods, options, [&](const auto& tiles, const Problem& problem) {
     const Shape<4> shape{problem.batch, problem.heads, problem.q_len, count};

@@ -1,4 +1,4 @@
-// expect: attn: query, key and value must hold the same scalar type; convert with .cast<float>() or .cast<double>()
+// expect: attn: query, key and value must hold the same scalar type, or floats of 32 and 16 bits; convert with
 #include <attn/attn.h>
 
 int main() {

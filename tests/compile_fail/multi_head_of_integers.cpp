@@ -1,4 +1,4 @@
-// expect: attn: MultiHeadAttention<T> computes with T = float, double or long double
+// expect: attn: MultiHeadAttention<T> computes with T = float, double, long double, or floats
 #include <attn/attn.h>
 
 #ifdef ATTN_KO

@@ -41,6 +41,14 @@ struct Inputs {
         q(random.values(s.batch * s.heads * s.q_len * s.head_dim)),
         k(random.values(s.batch * s.kv_heads * s.kv_len * s.head_dim)),
         v(random.values(s.batch * s.kv_heads * s.kv_len * s.v_dim)) {}
+
+  /// Values that T has, for T of 16 bits; all scalars have those that are drawn otherwise.
+  template <class T>
+  void round_to() {
+    if constexpr (sizeof(T) == 2)
+      for (std::vector<double>* values : {&q, &k, &v})
+        for (double& x : *values) x = static_cast<float>(static_cast<T>(static_cast<float>(x)));
+  }
 };
 
 /// One pair as the oracle sees it: `row` counts queries from 0, `q` is the absolute position.

@@ -28,10 +28,10 @@ Computed<T> flash(Arguments<T>& a, const M& mods = {}, const attn::Options& opti
   const Sizes& s = a.sizes;
   Strided<T> out(out_layout, {s.batch, s.heads, s.q_len, s.v_dim});
   // As rank 4, (batch, heads, q_len, 1), so that lse gets strides as well.
-  Strided<T> lse(out_layout, {s.batch, s.heads, s.q_len, 1});
+  Strided<Wide<T>> lse(out_layout, {s.batch, s.heads, s.q_len, 1});
   const auto lse4 = lse.view();
-  const attn::TensorView<T, 3> lse3(lse4.data(), {s.batch, s.heads, s.q_len},
-                                    {lse4.stride(0), lse4.stride(1), lse4.stride(2)});
+  const attn::TensorView<Wide<T>, 3> lse3(lse4.data(), {s.batch, s.heads, s.q_len},
+                                          {lse4.stride(0), lse4.stride(1), lse4.stride(2)});
   attn::attention_into(out.view(), lse3, a.q.cview(), a.k.cview(), a.v.cview(), mods, options);
   EXPECT_TRUE(out.gaps_untouched() && lse.gaps_untouched());
   return {out.read(), lse.read()};
@@ -41,8 +41,8 @@ template <class T, class M = attn::Mods<>>
 Computed<T> naive(Arguments<T>& a, const M& mods = {}, const attn::Options& options = {},
                   std::vector<T>* weights = nullptr) {
   const auto r = attn::naive_attention(a.q.cview(), a.k.cview(), a.v.cview(), mods, options);
-  const auto plain = [](const auto& tensor) {
-    return tensor.size() == 0 ? std::vector<T>() : std::vector<T>(tensor.data(), tensor.data() + tensor.size());
+  const auto plain = []<class S, int rank>(const attn::Tensor<S, rank>& tensor) {
+    return tensor.size() == 0 ? std::vector<S>() : std::vector<S>(tensor.data(), tensor.data() + tensor.size());
   };
   if (weights) *weights = plain(r.weights);
   return {plain(r.out), plain(r.lse)};
@@ -53,10 +53,17 @@ inline attn::Options options_of(const Numbers& numbers) {
 }
 
 /// Those that can run here.
-inline std::vector<attn::Isa> instruction_sets() {
+inline std::vector<attn::Isa> all_instruction_sets() {
   std::vector<attn::Isa> sets;
-  for (attn::Isa isa : {attn::Isa::generic, attn::Isa::avx2, attn::Isa::avx512})
+  for (attn::Isa isa : attn::kIsas)
     if (attn::available(isa)) sets.push_back(isa);
+  return sets;
+}
+
+/// Those of them that have kernels of their own for tensors that are not of 16 bits.
+inline std::vector<attn::Isa> instruction_sets() {
+  std::vector<attn::Isa> sets = all_instruction_sets();
+  std::erase(sets, attn::Isa::amx);
   return sets;
 }
 

@@ -97,7 +97,7 @@ class Strided {
   }
 
  private:
-  static constexpr T kUntouched = T(-77);
+  static inline const T kUntouched = T(-77.0f);
 
   template <class F>
   void each(F f) {

@@ -26,6 +26,7 @@ struct Drawn {
     if (random.chance(0.4)) n.q_offset = random.integer(-5, s.kv_len + 5);
     if (random.chance(0.4)) n.scale = random.pick(std::vector{1.0, 0.25, -0.5, 0.0});
     Inputs in(s, random);
+    in.round_to<T>();
     const Layout q = random.pick(kInputLayouts), k = random.pick(kInputLayouts), v = random.pick(kInputLayouts);
     if (is_repeated(q)) repeat_first(in.q, s.batch * s.heads);
     if (is_repeated(k)) repeat_first(in.k, s.batch * s.kv_heads);
@@ -68,7 +69,7 @@ void expect_right(Drawn<T>& drawn, const Row<M>& row) {
   static int turn = 0;  // so that each instruction set meets each executor, whatever the number of either
   ++turn;
   int isa_number = 0;
-  for (Isa isa : instruction_sets()) {
+  for (Isa isa : sizeof(T) == 2 ? all_instruction_sets() : instruction_sets()) {
     SCOPED_TRACE(to_string(isa));
     Options with_isa = options;
     with_isa.isa = isa;

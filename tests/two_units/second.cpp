@@ -8,7 +8,7 @@ Column capped(const Column& x, attn::Isa isa) {
 
 std::vector<attn::Isa> sets_of_second() {
   std::vector<attn::Isa> sets;
-  for (attn::Isa isa : {attn::Isa::generic, attn::Isa::avx2, attn::Isa::avx512})
+  for (attn::Isa isa : attn::kIsas)
     if (attn::available(isa)) sets.push_back(isa);
   return sets;
 }

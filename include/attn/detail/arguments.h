@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attn/detail/problem.h"
-#include "attn/tensor.h"
+#include "attn/detail/stored.h"
 
 namespace attn {
 
@@ -24,10 +24,6 @@ struct NaiveResult {
 
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
-
-/// Scalars the library computes with. Integers would overflow or truncate in silence.
-template <class T>
-constexpr bool is_scalar = std::is_floating_point_v<T>;
 
 /// An Eigen expression evaluated, anything else as it is.
 template <class X>
@@ -73,22 +69,25 @@ TensorView<T, 4> as_rank4(const TensorView<T, 4>& t) {
 /// the sentence comes before whatever else fails.
 template <class Q, class K, class V>
 constexpr auto check_types() {
-  using T = typename Traits<Q>::Scalar;
+  using T = computed_t<typename Traits<Q>::Scalar>;
   static_assert(is_scalar<T> && is_scalar<typename Traits<K>::Scalar> && is_scalar<typename Traits<V>::Scalar>,
                 "attn: query, key and value must hold floating-point numbers; convert with .cast<float>()");
-  static_assert(
-      std::is_same_v<T, typename Traits<K>::Scalar> && std::is_same_v<T, typename Traits<V>::Scalar>,
-      "attn: query, key and value must hold the same scalar type; convert with .cast<float>() or .cast<double>()");
+  static_assert(std::is_same_v<T, computed_t<typename Traits<K>::Scalar>> &&
+                    std::is_same_v<T, computed_t<typename Traits<V>::Scalar>>,
+                "attn: query, key and value must hold the same scalar type, or floats of 32 and 16 bits; convert with "
+                ".cast<float>() or .cast<double>()");
   static_assert(Traits<Q>::kRank == 2 || Traits<Q>::kRank == 4,
                 "attn: query, key and value must be matrices (len, dim) or rank-4 tensors (batch, heads, len, dim)");
   static_assert(Traits<Q>::kRank == Traits<K>::kRank && Traits<Q>::kRank == Traits<V>::kRank,
                 "attn: query, key and value must have the same rank, all matrices or all rank-4 tensors");
 }
 
-/// Room for the answer: Eigen matrices in the query's storage order for 2-D calls, tensors for 4-D calls.
+/// Room for the answer: Eigen matrices in the query's storage order for 2-D calls, tensors for 4-D calls. All hold the
+/// scalar of the query but the log-sum-exps, which would lose too much in 16 bits.
 template <class Q>
 struct Answer {
   using T = typename Traits<Q>::Scalar;
+  using Lse = computed_t<T>;
 
   static auto out(const Problem& p) {
     if constexpr (EigenDense<Q>)
@@ -101,11 +100,11 @@ struct Answer {
   }
   static auto lse(const Problem& p) {
     if constexpr (EigenDense<Q>)
-      return Eigen::Matrix<T, Eigen::Dynamic, 1>(p.q_len);
+      return Eigen::Matrix<Lse, Eigen::Dynamic, 1>(p.q_len);
     else if constexpr (Traits<Q>::kRank == 2)
-      return Tensor<T, 1>::uninitialized({p.q_len});
+      return Tensor<Lse, 1>::uninitialized({p.q_len});
     else
-      return Tensor<T, 3>::uninitialized({p.batch, p.heads, p.q_len});
+      return Tensor<Lse, 3>::uninitialized({p.batch, p.heads, p.q_len});
   }
   static auto weights(const Problem& p) {
     if constexpr (EigenDense<Q>)

@@ -1,12 +1,11 @@
-// Layer 3: the tensors of a call, where the rows of a tile lie in them, how they come into a tile's memory, and which tiles
-// there are.
+// Layer 3: the tensors of a call, where the rows of a tile lie in them, how they come into a tile's memory and results out
+// of it.
 #pragma once
 
 #include <algorithm>
 
 #include "attn/detail/query_tiles.h"
-#include "attn/detail/tile_mods.h"
-#include "attn/tensor.h"
+#include "attn/detail/stored.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -19,31 +18,18 @@ struct Queries {
   Range rows;
 };
 
-/// Can the kernels read the rows in place?
-template <class T>
-bool is_packed(const TensorView<const T, 4>& t) {
-  return t.stride(3) == 1 || t.dim(3) <= 1;
-}
-
 template <class T>
 struct CallTensors {
-  TensorView<T, 4> out;
+  StoredView<T> out;
   TensorView<T, 3> lse;  ///< null: not wanted
-  TensorView<const T, 4> q, k, v;
+  StoredView<const T> q, k, v;
   const Problem& problem;
 
   /// Do so many keys and values of a head stay in the L2 cache from one tile of queries to the next? They may have a
   /// quarter of the 2 MiB that today's server cores have, half of what others do.
   bool stay_in_cache(Index keys) const {
     constexpr Index kBytes = 512 * 1024;
-    return keys * (problem.head_dim + problem.v_dim) * static_cast<Index>(sizeof(T)) <= kBytes;
-  }
-
-  /// With up to this many queries each goes by itself. Not where keys or values would be packed again for each, and fewer
-  /// where they would be read again from farther than the cache.
-  Index few_queries() const {
-    if (!is_packed(k) || !is_packed(v)) return 1;
-    return stay_in_cache(problem.kv_len) ? 4 : 2;
+    return keys * (problem.head_dim * k.size_of_number() + problem.v_dim * v.size_of_number()) <= kBytes;
   }
 
   /// All pairs of these queries.
@@ -55,67 +41,90 @@ struct CallTensors {
   }
 
   /// The rows of these queries in `q` and `out`, from number `row` on.
-  Rows<T> query(const Queries& queries, Index row = 0) const {
-    return {first_row(q, queries.batch, queries.head, queries.rows.begin + row), q.stride(2)};
+  RowsToRead query(const Queries& queries, Index row = 0) const {
+    return q.rows(queries.batch, queries.head, queries.rows.begin + row);
   }
-  Rows<T> output(const Queries& queries, Index row = 0) const {
-    return {output_data(queries) + row * out.stride(2), out.stride(2)};
-  }
-  T* output_data(const Queries& queries) const {
-    return first_row(out, queries.batch, queries.head, queries.rows.begin);
+  RowsToWrite output(const Queries& queries, Index row = 0) const {
+    return out.rows(queries.batch, queries.head, queries.rows.begin + row);
   }
 
   /// The rows of keys and values that these queries see, from key `j` on.
-  Rows<T> key(const Queries& queries, Index j) const {
-    return {first_row(k, queries.batch, problem.kv_head(queries.head), j), k.stride(2)};
+  RowsToRead key(const Queries& queries, Index j) const {
+    return k.rows(queries.batch, problem.kv_head(queries.head), j);
   }
-  Rows<T> value(const Queries& queries, Index j) const {
-    return {first_row(v, queries.batch, problem.kv_head(queries.head), j), v.stride(2)};
-  }
-
- private:
-  template <class U>
-  static U* first_row(const TensorView<U, 4>& t, Index batch, Index head, Index row) {
-    return t.data() + batch * t.stride(0) + head * t.stride(1) + row * t.stride(2);
+  RowsToRead value(const Queries& queries, Index j) const {
+    return v.rows(queries.batch, problem.kv_head(queries.head), j);
   }
 };
 
-/// `count` rows of keys or values `t` as the kernels read them, copied to `packed` if they must.
+/// Can kernels read rows of `dim` numbers where they lie?
+inline bool in_place(const Format& format, const RowsToRead& rows, Index dim) {
+  return rows.storage == format.storage && (rows.column == 1 || dim <= 1) && rows.stride % format.per_number() == 0 &&
+         dim % format.columns == 0;
+}
 template <class T>
-Rows<T> rows_of(const KernelFamily<T>& family, const TensorView<const T, 4>& t, Rows<T> rows, Index count, T* packed) {
-  if (is_packed(t)) return rows;
-  family.pack_rows(rows.data, rows.stride, t.stride(3), count, t.dim(3), packed);
-  return {packed, t.dim(3)};
+bool in_place(const Format& format, const StoredView<T>& t) {
+  return in_place(format, t.rows(0, 0), t.dim(3));
 }
 
-/// `count` rows from `rows` on, whose elements are `column` apart, as columns `width` wide in `to`, times `factor`.
+/// `count` rows of `dim` numbers as the kernels read them, copied to `packed` if they must: where they do not lie so, or are
+/// not a multiple of `multiple`.
 template <class T>
-void load_columns(const KernelFamily<T>& family, Rows<T> rows, Index count, Index column, Index dim, T factor,
-                  Index width, T* to) {
-  if (column == 1) return family.load_columns(to, width, rows, count, dim, factor);
-  for (Index d = 0; d < dim; ++d)
-    for (Index i = 0; i < width; ++i)
-      to[d * width + i] = rows.data[std::min(i, count - 1) * rows.stride + d * column] * factor;
+Rows<T> rows_of(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, Index multiple,
+                T* packed) {
+  const Format& format = family.format;
+  if (in_place(format, rows, dim) && count % multiple == 0)
+    return {reinterpret_cast<const T*>(rows.data), rows.stride / format.per_number()};
+  family.pack_rows(rows, count, dim, packed);
+  return {packed, format.row(dim)};
 }
 
-/// The tile's queries, scaled.
+/// The tile's queries: `count` rows of `dim` numbers, `width` columns in m.query, scaled or still to be.
 template <class T>
-void load_query(const KernelFamily<T>& family, const CallTensors<T>& t, const Queries& queries, Index width,
-                const TileMemory<T>& m) {
-  load_columns(family, t.query(queries), queries.rows.size(), t.q.stride(3), t.problem.head_dim,
-               static_cast<T>(t.problem.scale), width, m.query);
+void load_query(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, T scale, Index width,
+                TileMemory<T>& m) {
+  const Format& format = family.format;
+  const bool now = format.storage == Storage::native;
+  m.scale = now ? T(1) : scale;
+  family.load_columns(m.query, width, rows_of(family, rows, count, dim, 1, m.packed_key), count, format.row(dim),
+                      now ? scale : T(1));
 }
 
-/// Calls visit(masked, all keys to visit) for each tile of keys in which a pair may be kept, with `tile.kv` set to them.
-/// Null mods: all are.
-template <class T, class Visit>
-void for_each_key_tile(const TileMods<T>* mods, Isa isa, Tile& tile, const Visit& visit) {
-  const Range visited = mods ? mods->kv_range(tile) : tile.kv;
-  for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
-    tile.kv = {j, std::min(j + kKeyTile, visited.end)};
-    const Coverage coverage = mods ? mods->coverage(isa, tile) : Coverage::all;
-    if (coverage != Coverage::none) visit(coverage == Coverage::some, visited);
+/// Calls visit(first column, columns, rows from there on) for as many columns of rows of `dim` numbers at a time as fit
+/// into m.scores.
+template <class Byte, class Visit>
+void by_columns(const StoredRows<Byte>& rows, Index dim, Index size, const Visit& visit) {
+  for (Index c = 0; c < dim; c += kKeyTile) {
+    StoredRows<Byte> part = rows;
+    part.data += c * rows.column * size;
+    visit(c, std::min(kKeyTile, dim - c), part);
   }
+}
+
+/// The tile's output, divided by the sums: `count` rows of `dim` numbers. m.scores is overwritten.
+template <class T>
+void store_out(const KernelFamily<T>& family, TileMemory<T> m, Index width, const RowsToWrite& rows, Index count,
+               Index dim) {
+  if (rows.storage == Storage::native && rows.column == 1)
+    return family.store_out(m, width, reinterpret_cast<T*>(rows.data), rows.stride, count, dim);
+  T* const out = m.out;
+  by_columns(rows, dim, size_of_number<T>(rows.storage), [&](Index c, Index columns, const RowsToWrite& to) {
+    m.out = out + c * width;
+    family.store_out(m, width, m.scores, columns, count, columns);
+    family.unpack_rows(m.scores, count, columns, to);
+  });
+}
+
+/// The way back: `count` rows of `dim` numbers into m.out. m.scores is overwritten.
+template <class T>
+void load_out(const KernelFamily<T>& family, const TileMemory<T>& m, Index width, const RowsToRead& rows, Index count,
+              Index dim) {
+  if (rows.storage == Storage::native && rows.column == 1)
+    return family.load_columns(m.out, width, {reinterpret_cast<const T*>(rows.data), rows.stride}, count, dim, T(1));
+  by_columns(rows, dim, size_of_number<T>(rows.storage), [&](Index c, Index columns, const RowsToRead& from) {
+    family.pack_rows(from, count, columns, m.scores);
+    family.load_columns(m.out + c * width, width, {m.scores, columns}, count, columns, T(1));
+  });
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attn/detail/call_tensors.h"
+#include "attn/detail/tile_mods.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -11,17 +12,21 @@ inline namespace ATTN_BUILT_FOR {
 /// What to fetch while the keys `keys`, of those visited, are worked on: what is needed next and not in the cache yet.
 /// `following` are the queries that come after these; `tiles` of queries there are in a head. Null mods: none.
 template <class T>
-FetchAhead<T> fetch_ahead(const CallTensors<T>& t, const TileMods<T>* mods, Index tiles, const Queries& queries,
-                          const Queries& following, const Range& keys, const Range& visited) {
-  using Block = typename FetchAhead<T>::Block;
+FetchAhead fetch_ahead(const CallTensors<T>& t, const TileMods<T>* mods, Index tiles, const Queries& queries,
+                       const Queries& following, const Range& keys, const Range& visited) {
+  using Block = FetchAhead::Block;
   const Problem& problem = t.problem;
-  const auto key = [&](const Queries& of, Index j) { return Block{t.key(of, j), problem.head_dim}; };
-  const auto value = [&](const Queries& of, Index j) { return Block{t.value(of, j), problem.v_dim}; };
-  const auto query = [&](Index row) { return Block{t.query(following, row), problem.head_dim}; };
-  const auto output = [&](Index row) { return Block{t.output(queries, row), problem.v_dim}; };
+  const auto block = [](const RowsToRead& rows, Index columns) {
+    const Index size = size_of_number<T>(rows.storage);
+    return Block{rows.data, rows.stride * size, columns * size};
+  };
+  const auto key = [&](const Queries& of, Index j) { return block(t.key(of, j), problem.head_dim); };
+  const auto value = [&](const Queries& of, Index j) { return block(t.value(of, j), problem.v_dim); };
+  const auto query = [&](Index row) { return block(t.query(following, row), problem.head_dim); };
+  const auto output = [&](Index row) { return block(t.output(queries, row), problem.v_dim); };
   constexpr Index kHalf = kKeyTile / 2;
   const auto whole_tile = [&](const Queries& of, Index j) {
-    return FetchAhead<T>{{key(of, j), value(of, j), key(of, j + kHalf), value(of, j + kHalf)}};
+    return FetchAhead{{key(of, j), value(of, j), key(of, j + kHalf), value(of, j + kHalf)}};
   };
   if (!t.stay_in_cache(visited.size()) && keys.end < visited.end) return whole_tile(queries, keys.end);
   if (t.stay_in_cache(problem.kv_len)) {

@@ -3,6 +3,7 @@
 
 #include "attn/detail/common_kernels.h"
 #include "attn/detail/kernels.h"
+#include "attn/detail/packing_kernels.h"
 #include "attn/detail/row_kernels.h"
 #include "attn/isa.h"
 
@@ -16,22 +17,49 @@ struct KernelSet {
   Index queries;  ///< in a tile
   void (*score)(const TileMemory<T>&, Rows<T>, Index keys, Index head_dim);
   bool (*softmax)(const TileMemory<T>&, Index keys, Rows<T> value, Index v_dim);
-  void (*value)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim, Carry, const FetchAhead<T>&);
+  void (*value)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim, Carry, const FetchAhead&);
 };
 
-/// All kernels of one instruction set: by_vectors[n - 1] for tiles of n vectors of queries, row for a single query, and
-/// what they share.
+/// How the kernels of a family want the numbers of queries, keys and values.
+struct Format {
+  Storage storage;  ///< native, or bf16: then two of them lie in the room of a float
+  Index columns;    ///< rows are padded with zeros to a multiple of it
+  Index out;        ///< room for v_dim is padded to a multiple of it
+  Index keys;       ///< keys are read by so many rows, where they lie in the caller's memory
+
+  Index per_number() const { return storage == Storage::native ? 1 : 2; }
+  /// The numbers T that a row of so many columns takes.
+  Index row(Index dim) const { return padded(dim, columns) / per_number(); }
+};
+
+/// All kernels of one instruction set: by_vectors[n - 1] for tiles of n vectors of queries, `widest` at most, row for a
+/// single query, and what they share.
 template <class T>
 struct KernelFamily {
+  Format format;
+  int widest;
   KernelSet<T> row;
   KernelSet<T> by_vectors[kMaxVectors];
   void (*load_columns)(T* to, Index queries, Rows<T>, Index rows, Index dim, T factor);
   void (*store_out)(const TileMemory<T>&, Index queries, T* to, Index stride, Index rows, Index v_dim);
-  void (*pack_rows)(const T* from, Index row_stride, Index column_stride, Index rows, Index columns, T* to);
-  void (*find_max)(const TileMemory<T>&, Index queries, Index keys);
+  void (*pack_rows)(const RowsToRead&, Index rows, Index columns, T* to);
+  void (*unpack_rows)(const T* from, Index rows, Index columns, const RowsToWrite&);
+  void (*find_max)(const TileMemory<T>&, Index queries, Index keys);  ///< null: softmax() finds it itself
   bool (*all_finite)(Rows<T>, Index keys, Index v_dim);
   void (*find_dropped)(const TileMemory<T>&, Index queries, Index keys);
   void (*value_by_selection)(const TileMemory<T>&, Index queries, Rows<T>, Index keys, Index v_dim, Carry);
+
+  // What the matrix unit needs besides; null for others.
+  void (*begin)() = nullptr;  ///< before a thread's first kernel
+  void (*end)() = nullptr;    ///< after its last one
+  void (*scale_scores)(const TileMemory<T>&, Index keys) = nullptr;
+  Rows<T> (*arrange_values)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim) = nullptr;
+  Index (*arranged)(Index v_dim) = nullptr;  ///< numbers in TileMemory::arranged
+
+  const KernelSet<T>& set_for(Index rows) const {
+    const Index lanes = by_vectors[0].queries;
+    return by_vectors[(rows + lanes - 1) / lanes - 1];
+  }
 };
 
 // One function of the set. The text of the kernel takes on the instruction set of this function, whatever the flags of
@@ -51,6 +79,7 @@ struct KernelFamily {
     ATTN_KERNEL(value, target, void)                                                           \
     ATTN_KERNEL(store_out, target, void)                                                       \
     ATTN_KERNEL(pack_rows, target, void)                                                       \
+    ATTN_KERNEL(unpack_rows, target, void)                                                     \
     ATTN_KERNEL(find_max, target, void)                                                        \
     ATTN_KERNEL(all_finite, target, bool)                                                      \
     ATTN_KERNEL(find_dropped, target, void)                                                    \
@@ -67,13 +96,16 @@ ATTN_KERNEL_FAMILY(Avx512Kernels, ATTN_TARGET_AVX512);
 #undef ATTN_KERNEL_FAMILY
 
 template <class T, template <class, class> class Compiled, int kBytes, int kRegisters>
-constexpr KernelFamily<T> kFamily = {Compiled<T, RowKernels<T, kBytes>>::set(),
+constexpr KernelFamily<T> kFamily = {{Storage::native, 1, kMaxRows, 1},
+                                     kMaxVectors,
+                                     Compiled<T, RowKernels<T, kBytes>>::set(),
                                      {Compiled<T, TileKernels<T, kBytes, kRegisters, 1>>::set(),
                                       Compiled<T, TileKernels<T, kBytes, kRegisters, 2>>::set(),
                                       Compiled<T, TileKernels<T, kBytes, kRegisters, 3>>::set()},
-                                     Compiled<T, CommonKernels<T, kBytes>>::load_columns,
-                                     Compiled<T, CommonKernels<T, kBytes>>::store_out,
-                                     Compiled<T, CommonKernels<T, kBytes>>::pack_rows,
+                                     Compiled<T, PackingKernels<T, kBytes>>::load_columns,
+                                     Compiled<T, PackingKernels<T, kBytes>>::store_out,
+                                     Compiled<T, PackingKernels<T, kBytes>>::pack_rows,
+                                     Compiled<T, PackingKernels<T, kBytes>>::unpack_rows,
                                      Compiled<T, CommonKernels<T, kBytes>>::find_max,
                                      Compiled<T, CommonKernels<T, kBytes>>::all_finite,
                                      Compiled<T, CommonKernels<T, kBytes>>::find_dropped,
@@ -85,7 +117,7 @@ const KernelFamily<T>& kernel_family(Isa isa) {
 #if ATTN_X86
   if constexpr (Simd<T, 16>::kVector) {
     if constexpr (kPromisedIsa == Isa::avx512) return kFamily<T, Avx512Kernels, 64, 32>;
-    if (isa == Isa::avx512) return kFamily<T, Avx512Kernels, 64, 32>;
+    if (isa >= Isa::avx512) return kFamily<T, Avx512Kernels, 64, 32>;
     if constexpr (kPromisedIsa == Isa::avx2) return kFamily<T, Avx2Kernels, 32, 16>;
     if (isa == Isa::avx2) return kFamily<T, Avx2Kernels, 32, 16>;
   }

@@ -16,6 +16,8 @@
 // loads of this one wait behind them). With everything in L1 the products run at 88-91 % of the FMA peak.
 #pragma once
 
+#include <cstddef>
+
 #include "attn/detail/simd.h"
 
 namespace attn::detail {
@@ -28,27 +30,30 @@ constexpr Index kKeyTile = 64;
 /// Most vectors of queries in a tile.
 constexpr int kMaxVectors = 3;
 
-/// Rows of keys (score tile) or columns of values (value tile) that a kernel reads at a time. Buffers are padded to a
-/// multiple of the largest.
+/// Rows of keys (score tile) or columns of values (value tile) that a kernel reads at a time, at most.
 constexpr Index kMaxRows = 8;
-constexpr Index padded_rows(Index n) { return (n + kMaxRows - 1) / kMaxRows * kMaxRows; }
 
-/// The working memory of one tile of queries; see the top of this file for the layouts. All rows are `queries` wide.
+constexpr Index padded(Index n, Index multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+/// The working memory of one tile of queries; see the top of this file for the layouts. All rows are `queries` wide. The
+/// first four belong to the tile, the others to whichever is worked on.
 template <class T>
 struct TileMemory {
   T* query;
-  T* scores;
   T* out;
-  T* max;           ///< of each query's scores so far
-  T* sum;           ///< of e^(score - max) so far
+  T* max;  ///< of each query's scores so far
+  T* sum;  ///< of e^(score - max) so far
+  T* scores;
   T* tile_max;      ///< of the scores of the present tile
   T* rescale;       ///< e^(old max - new max)
-  T* packed_key;    ///< (keys, head_dim), where the caller's rows are not packed
+  T* packed_key;    ///< (keys, head_dim), where the caller's rows cannot be read in place
   T* packed_value;  ///< (keys, v_dim), likewise
+  T* arranged;      ///< what else a family of kernels needs of a tile of values or weights
   bool* dropped;    ///< (keys, queries), only used next to values that are not finite
+  T scale;          ///< what the scores must still be multiplied by
 };
 
-/// Rows of keys or values in the user's memory, their elements next to each other.
+/// Rows of numbers next to each other, as kernels read them: in the caller's memory, or packed.
 template <class T>
 struct Rows {
   const T* data;
@@ -63,12 +68,12 @@ enum class Carry {
 };
 
 /// Rows to fetch from memory while a tile is worked on, a few thousand cycles before somebody reads them: up to half as
-/// many of each block as there are keys in the tile.
-template <class T>
+/// many of each block as there are keys in the tile. All sizes are in bytes.
 struct FetchAhead {
   struct Block {
-    Rows<T> rows;
-    Index columns;
+    const std::byte* data;
+    Index stride;
+    Index width;
   };
   static constexpr Index kBlocks = 4;
   Array<Block, kBlocks> block;
@@ -167,7 +172,7 @@ struct TileKernels {
 
   /// out = carried out + values^T * weights.
   static ATTN_INLINE void value(const TileMemory<T>& m, Rows<T> value, Index keys, Index v_dim, Carry carry,
-                                const FetchAhead<T>& ahead) {
+                                const FetchAhead& ahead) {
     const Index whole = v_dim / kRows * kRows;
     for (Index c = 0; c < whole; c += kRows)
       add_columns(m, {value.data + c, value.stride}, keys, m.out + c * kQueries, carry, Lines(ahead, c, keys),
@@ -187,15 +192,15 @@ struct TileKernels {
   /// 2 KiB that made the product 20 to 40 % slower.
   class Lines {
    public:
-    ATTN_INLINE Lines(const FetchAhead<T>& ahead, Index column, Index keys) {
+    ATTN_INLINE Lines(const FetchAhead& ahead, Index column, Index keys) {
       const Index group = column / kRows;
-      const auto& [rows, columns] = ahead.block[group % FetchAhead<T>::kBlocks];
-      const Index before = group / FetchAhead<T>::kBlocks * keys;
-      per_row_ = (columns + kStep - 1) / kStep;
+      const auto& [data, stride, width] = ahead.block[group % FetchAhead::kBlocks];
+      const Index before = group / FetchAhead::kBlocks * keys;
+      per_row_ = (width + kStep - 1) / kStep;
       const Index row = before / per_row_, in_row = before - row * per_row_;
       left_ = per_row_ - in_row;
-      next_ = rows.data + row * rows.stride + in_row * kStep;
-      to_next_row_ = rows.stride - per_row_ * kStep;
+      next_ = data + row * stride + in_row * kStep;
+      to_next_row_ = stride - per_row_ * kStep;
     }
     ATTN_INLINE void fetch_one() {
       __builtin_prefetch(next_, 0, 2);  // not into L1, which is full of the present tile
@@ -209,9 +214,9 @@ struct TileKernels {
    private:
     // Two tiles of rows as wide as the values are fetched in the course of one. For double on AVX-512 a step is two
     // lines, and the processor brings the second with the first.
-    static constexpr Index kStep = std::max<Index>(kLine, 2 * kRows);
+    static constexpr Index kStep = std::max<Index>(64, 2 * kRows * static_cast<Index>(sizeof(T)));
 
-    const T* next_;
+    const std::byte* next_;
     Index left_;  // in this row
     Index per_row_;
     Index to_next_row_;

@@ -45,7 +45,7 @@ class Parameters {
   void load(std::string_view name, const X& values) {
     using From = typename Traits<X>::Scalar;
     constexpr int rank = Traits<X>::kRank;
-    static_assert(std::is_floating_point_v<From>,
+    static_assert(is_scalar<From>,
                   "attn: a parameter is loaded from floating-point numbers; convert with .cast<float>()");
     static_assert(rank == 1 || rank == 2,
                   "attn: a parameter is loaded from a matrix or rank-2 tensor (weight), or from a vector or rank-1 "
@@ -103,9 +103,9 @@ class Parameters {
     for (Index i = 0; i < shape[0]; ++i)
       for (Index j = 0; j < shape[1]; ++j) {
         if constexpr (Rank == 1)
-          to.values(i, j) = static_cast<T>(from(i));
+          to.values(i, j) = static_cast<T>(static_cast<computed_t<std::remove_const_t<From>>>(from(i)));
         else
-          to.values(i, j) = static_cast<T>(from(i, j));
+          to.values(i, j) = static_cast<T>(static_cast<computed_t<std::remove_const_t<From>>>(from(i, j)));
       }
   }
 

@@ -22,7 +22,7 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, In
     shape[0] = problem.batch, shape[1] = heads, shape[2] = rows;
     strides[0] = of.stride(2);
     strides[2] = rows > 1 ? of.stride(2) * step : of.stride(2);
-    return View(of.data() + groups.batch * of.stride(0) + first * of.stride(2), shape, strides);
+    return of.part(groups.batch * of.stride(0) + first * of.stride(2), shape, strides);
   };
   const auto of_queries = [&](const auto& of) {
     return view(of, problem.heads, first_query, problem.q_len, groups.q_step);

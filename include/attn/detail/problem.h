@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "attn/detail/check.h"
+#include "attn/detail/stored.h"
 #include "attn/options.h"
-#include "attn/tensor.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -19,7 +19,7 @@ inline void check_q_offset(Index q_offset) {
 /// kv_len, v_dim) against each other and fills in the defaults of `options`. Every path uses this, so that all refuse
 /// the same calls with the same words.
 template <class T>
-Problem make_problem(const TensorView<const T, 4>& q, const TensorView<const T, 4>& k, const TensorView<const T, 4>& v,
+Problem make_problem(const StoredView<const T>& q, const StoredView<const T>& k, const StoredView<const T>& v,
                      const Options& options) {
   const auto sizes = [&](const char* what, Index a, const char* name_a, Index b, const char* name_b) {
     require(a == b, what, " differs: ", name_a, " has ", a, ", ", name_b, " has ", b, "; shapes: query ", q.shape(),
@@ -50,6 +50,8 @@ Problem make_problem(const TensorView<const T, 4>& q, const TensorView<const T, 
   require(std::isfinite(static_cast<T>(p.scale)), "scale must be finite in the scalar type of the tensors, it is ",
           p.scale);
   check_q_offset(p.q_offset);
+  require(options.compute == Compute::native || sizeof(T) == sizeof(float),
+          "compute = bf16 is for tensors of float or of 16 bits, these have ", sizeof(T), " bytes a number");
   return p;
 }
 
@@ -62,20 +64,20 @@ bool repeats_elements(const Shape<Rank>& shape, const Shape<Rank>& strides) {
 }
 
 /// Checks what a call writes to, named `name`, against the shape `want` with dimensions `dims`.
-template <class T, int Rank>
-void check_written(const TensorView<T, Rank>& t, const Shape<Rank>& want, const char* name, const char* dims) {
+template <int Rank, class View>
+void check_written(const View& t, const Shape<Rank>& want, const char* name, const char* dims) {
   require(t.shape() == want, name, " has shape ", t.shape(), ", the result has ", want, " as ", dims);
   require(!repeats_elements<Rank>(t.shape(), t.strides()), name, " of shape ", t.shape(),
           " has a stride of 0: its elements share memory, and cannot hold different results");
 }
 
 template <class T>
-void check_output(const Problem& p, const TensorView<T, 4>& out) {
-  check_written<T, 4>(out, {p.batch, p.heads, p.q_len, p.v_dim}, "out", "(batch, heads, q_len, v_dim)");
+void check_output(const Problem& p, const StoredView<T>& out) {
+  check_written<4>(out, {p.batch, p.heads, p.q_len, p.v_dim}, "out", "(batch, heads, q_len, v_dim)");
 }
 template <class T>
 void check_lse(const Problem& p, const TensorView<T, 3>& lse) {
-  check_written<T, 3>(lse, {p.batch, p.heads, p.q_len}, "lse", "(batch, heads, q_len)");
+  check_written<3>(lse, {p.batch, p.heads, p.q_len}, "lse", "(batch, heads, q_len)");
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -21,15 +21,14 @@ class QueryTiles {
   QueryTiles(const KernelFamily<T>& kernels, Index q_len, Index few)
       : kernels_(kernels), q_len_(q_len), lanes_(q_len <= few ? 1 : kernels.by_vectors[0].queries) {}
 
-  Index count() const { return lanes_ == 1 ? q_len_ : (vectors() + kMaxVectors - 1) / kMaxVectors; }
+  Index count() const { return are_rows() ? q_len_ : (vectors() + kernels_.widest - 1) / kernels_.widest; }
   Range rows(Index tile) const {
     return {vectors() * tile / count() * lanes_, std::min(vectors() * (tile + 1) / count() * lanes_, q_len_)};
   }
   /// The kernels for a tile of so many rows.
-  const KernelSet<T>& kernels(Index rows) const {
-    return lanes_ == 1 ? kernels_.row : kernels_.by_vectors[(rows + lanes_ - 1) / lanes_ - 1];
-  }
-  Index most_queries() const { return lanes_ == 1 ? 1 : lanes_ * std::min<Index>(vectors(), kMaxVectors); }
+  const KernelSet<T>& kernels(Index rows) const { return are_rows() ? kernels_.row : kernels_.set_for(rows); }
+  Index most_queries() const { return are_rows() ? 1 : lanes_ * std::min<Index>(vectors(), kernels_.widest); }
+  bool are_rows() const { return lanes_ == 1; }
 
  private:
   Index vectors() const { return (q_len_ + lanes_ - 1) / lanes_; }
@@ -38,36 +37,60 @@ class QueryTiles {
   Index q_len_, lanes_;
 };
 
-/// How the working memory of a tile is laid out: linear in head_dim + v_dim, independent of the lengths. Keys and values
-/// that must be packed have `key_dim` and `value_dim` columns, others 0.
-template <class T>
-struct TileLayout {
+/// The numbers T that parts of a tile's memory take.
+struct TileSizes {
   Index queries;
-  Index head_dim;
-  Index v_dim;
-  Index key_dim;
-  Index value_dim;
+  Index query;  ///< for each query, as `out`
+  Index out;
+  Index packed_key;    ///< for each key; 0 where all are read in place
+  Index packed_value;  ///< likewise
+  Index arranged;      ///< altogether
+};
+
+/// How the memory of a worker is laid out that works on `tiles` tiles of queries in turn: linear in head_dim + v_dim,
+/// independent of the lengths.
+template <class T>
+class TileLayout {
+ public:
+  explicit TileLayout(const TileSizes& sizes, Index tiles = 1) : sizes_(sizes), tiles_(tiles) {}
 
   /// Bytes for one worker, whole cache lines, so that two workers never write to the same one.
   Index bytes() const {
-    const Index numbers = queries * (head_dim + kKeyTile + padded_rows(v_dim) + 4) + kKeyTile * (key_dim + value_dim);
-    const Index flags = kKeyTile * queries;
-    return (numbers * static_cast<Index>(sizeof(T)) + flags + kAlignment - 1) / kAlignment * kAlignment;
+    const Index shared =
+        sizes_.queries * (kKeyTile + 2) + kKeyTile * (sizes_.packed_key + sizes_.packed_value) + sizes_.arranged;
+    const Index flags = kKeyTile * sizes_.queries;
+    return padded((shared + tiles_ * own()) * static_cast<Index>(sizeof(T)) + flags, kAlignment);
   }
 
-  TileMemory<T> at(std::byte* memory) const {
+  /// The memory for one of the tiles.
+  TileMemory<T> at(std::byte* memory, Index tile = 0) const {
+    const Index queries = sizes_.queries;
     T* next = reinterpret_cast<T*>(memory);
     const auto take = [&](Index size) { return std::exchange(next, next + size); };
     TileMemory<T> m{};
-    m.query = take(head_dim * queries);
     m.scores = take(kKeyTile * queries);
-    m.out = take(padded_rows(v_dim) * queries);
-    for (T** row : {&m.max, &m.sum, &m.tile_max, &m.rescale}) *row = take(queries);
-    m.packed_key = take(kKeyTile * key_dim);
-    m.packed_value = take(kKeyTile * value_dim);
+    m.arranged = take(sizes_.arranged);
+    m.packed_key = take(kKeyTile * sizes_.packed_key);
+    m.packed_value = take(kKeyTile * sizes_.packed_value);
+    m.tile_max = take(queries);
+    m.rescale = take(queries);
+    take(tile * own());
+    m.query = take(sizes_.query * queries);
+    m.out = take(sizes_.out * queries);
+    m.max = take(queries);
+    m.sum = take(queries);
+    take((tiles_ - 1 - tile) * own());
     m.dropped = reinterpret_cast<bool*>(next);
+    m.scale = 1;
     return m;
   }
+
+ private:
+  /// What one tile of queries takes for itself.
+  Index own() const { return sizes_.queries * (sizes_.query + sizes_.out + 2); }
+
+  TileSizes sizes_;
+  Index tiles_;
 };
 
 /// The caller's memory from its first cache line on. @throws std::invalid_argument if it has fewer than `need` bytes, of
@@ -80,27 +103,26 @@ inline std::span<std::byte> checked_workspace(std::span<std::byte> given, Index 
   return given.subspan((kAlignment - address % kAlignment) % kAlignment);
 }
 
-/// The working memory of all workers of a call, the caller's or allocated here.
-template <class T>
-class TileWorkspace {
+/// The working memory of all workers of a call, the caller's or allocated here, `bytes` for each: whole cache lines.
+class Workspace {
  public:
   /// What a caller's memory of any alignment must have.
-  static Index bytes(const TileLayout<T>& layout, int workers) { return workers * layout.bytes() + kAlignment - 1; }
+  static Index needed(Index bytes, int workers) { return workers * bytes + kAlignment - 1; }
 
-  TileWorkspace(const TileLayout<T>& layout, int workers, std::span<std::byte> given = {}) : layout_(layout) {
+  Workspace(Index bytes, int workers, std::span<std::byte> given = {}) : bytes_(bytes) {
     require(workers > 0, "the executor has ", workers, " workers; there must be at least one, the caller");
     if (given.data() == nullptr) {
-      own_ = Tensor<std::byte, 1>::uninitialized({workers * layout.bytes()});
+      own_ = Tensor<std::byte, 1>::uninitialized({workers * bytes});
       first_ = own_.data();
       return;
     }
-    first_ = checked_workspace(given, bytes(layout, workers)).data();
+    first_ = checked_workspace(given, needed(bytes, workers)).data();
   }
 
-  TileMemory<T> of(int worker) const { return layout_.at(first_ + worker * layout_.bytes()); }
+  std::byte* of(int worker) const { return first_ + worker * bytes_; }
 
  private:
-  TileLayout<T> layout_;
+  Index bytes_;
   Tensor<std::byte, 1> own_;
   std::byte* first_;
 };

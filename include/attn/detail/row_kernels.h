@@ -75,7 +75,7 @@ struct RowKernels {
   }
 
   static ATTN_INLINE void value(const TileMemory<T>& m, Rows<T> value, Index keys, Index v_dim, Carry carry,
-                                const FetchAhead<T>&) {
+                                const FetchAhead&) {
     const T factor = carry == Carry::zero ? T(0) : *m.rescale;
     if (carry == Carry::zero) std::fill_n(m.out, v_dim, T(0));
     Index c = 0;

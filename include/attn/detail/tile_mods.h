@@ -147,6 +147,12 @@ struct ModLoops {
   }
 };
 
+/// The keys worth visiting for the queries of the tile. Null mods: all.
+template <class T>
+Range visited_keys(const TileMods<T>* mods, const Tile& tile) {
+  return mods ? mods->kv_range(tile) : tile.kv;
+}
+
 template <class T, class Mods>
 class TileModsOf final : public TileMods<T> {
  public:
@@ -165,7 +171,7 @@ class TileModsOf final : public TileMods<T> {
   void apply(Isa isa, T* scores, Index stride, const Tile& tile, bool masked) const override {
     const ScoreTile<T> t{scores, stride, tile};
 #if ATTN_X86
-    if (isa == Isa::avx512) return apply_avx512(t, masked);
+    if (isa >= Isa::avx512) return apply_avx512(t, masked);
     if constexpr (kPromisedIsa <= Isa::avx2)
       if (isa == Isa::avx2) return apply_avx2(t, masked);
 #endif
@@ -175,7 +181,7 @@ class TileModsOf final : public TileMods<T> {
 
   Coverage examine(Isa isa, const Tile& tile) const {
 #if ATTN_X86
-    if (isa == Isa::avx512) return examine_avx512(tile);
+    if (isa >= Isa::avx512) return examine_avx512(tile);
     if constexpr (kPromisedIsa <= Isa::avx2)
       if (isa == Isa::avx2) return examine_avx2(tile);
 #endif

@@ -1,0 +1,43 @@
+// Layer 3: the kernels of a call, by what its tensors hold and what the machine has.
+#pragma once
+
+#include "attn/detail/amx_kernels.h"
+#include "attn/detail/call_tensors.h"
+#include "attn/explanation.h"
+#include "attn/options.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+template <class T>
+struct ChosenKernels {
+  const KernelFamily<T>& family;
+  const KernelFamily<T>& exact;  ///< computes in T, whatever `family` does; has kernels for single rows
+  Isa isa;
+  Amx amx;
+};
+
+/// May a product of such tensors be formed of numbers rounded to bf16?
+inline bool fits_bf16(Compute compute, std::initializer_list<Storage> storages) {
+  return compute == Compute::bf16 ||
+         std::all_of(storages.begin(), storages.end(), [](Storage s) { return s == Storage::bf16; });
+}
+
+/// `fits`: may numbers be rounded to bf16?
+template <class T>
+ChosenKernels<T> choose_kernels(const Options& options, bool fits) {
+  const Isa isa = isa_of(options);
+  const KernelFamily<T>& exact = kernel_family<T>(isa);
+  if constexpr (std::is_same_v<T, float> && ATTN_AMX) {
+    const Amx amx = !fits              ? Amx::not_for_these
+                    : isa != Isa::amx  ? Amx::not_there
+                    : !amx_permitted() ? Amx::refused
+                                       : Amx::used;
+    return {amx == Amx::used ? kAmxFamily : exact, exact, amx == Amx::used ? isa : std::min(isa, Isa::avx512), amx};
+  } else {
+    return {exact, exact, std::min(isa, Isa::avx512), fits ? Amx::not_there : Amx::not_for_these};
+  }
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,88 @@
+// Layer 1: tensors whose numbers may lie in memory in less bits than are computed with.
+#pragma once
+
+#include "attn/detail/storage.h"
+#include "attn/tensor.h"
+
+namespace attn::detail {
+
+/// Rows of a tensor: neighbours in a row lie `column` numbers apart, rows `stride`. Byte: std::byte, const to be read.
+template <class Byte>
+struct StoredRows {
+  Byte* data;
+  Storage storage;
+  Index stride;
+  Index column;
+
+  operator StoredRows<const std::byte>() const { return {data, storage, stride, column}; }
+};
+using RowsToRead = StoredRows<const std::byte>;
+using RowsToWrite = StoredRows<std::byte>;
+
+/// A tensor (batch, heads, len, dim) of numbers that stand for T, whatever type the caller holds them in. Everything behind
+/// the entry points sees tensors as these, so that it is compiled once for each T.
+template <class T>
+class StoredView {
+ public:
+  using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
+  using Number = std::remove_const_t<T>;
+  using Shape = attn::Shape<4>;
+
+  StoredView() = default;
+
+  template <class U>
+  requires(std::is_same_v<computed_t<std::remove_const_t<U>>, Number>)
+      StoredView(const TensorView<U, 4>& t)  // NOLINT: another way to see the same
+      : data_(reinterpret_cast<Byte*>(t.data())),
+        storage_(storage_of<std::remove_const_t<U>>),
+        shape_(t.shape()),
+        strides_(t.strides()) {}
+
+  /// A view from the number `offset` on, with other sizes and strides.
+  StoredView part(Index offset, const Shape& shape, const Shape& strides) const {
+    StoredView of = *this;
+    of.data_ += offset * size_of_number();
+    of.shape_ = shape;
+    of.strides_ = strides;
+    return of;
+  }
+
+  Byte* data() const { return data_; }
+  Storage storage() const { return storage_; }
+  const Shape& shape() const { return shape_; }
+  const Shape& strides() const { return strides_; }
+  Index dim(int i) const { return shape_[static_cast<std::size_t>(i)]; }
+  Index stride(int i) const { return strides_[static_cast<std::size_t>(i)]; }
+  Index size_of_number() const { return detail::size_of_number<T>(storage_); }
+
+  /// The rows of a head from number `row` on.
+  StoredRows<Byte> rows(Index batch, Index head, Index row = 0) const {
+    const Index offset = batch * stride(0) + head * stride(1) + row * stride(2);
+    return {data_ + offset * size_of_number(), storage_, stride(2), stride(3)};
+  }
+
+  /// One head, where numbers are as they are computed with.
+  auto matrix(Index batch, Index head) const {
+    return TensorView<T, 4>(reinterpret_cast<T*>(data_), shape_, strides_).matrix(batch, head);
+  }
+
+ private:
+  Byte* data_ = nullptr;
+  Storage storage_ = Storage::native;
+  Shape shape_{};
+  Shape strides_{};
+};
+
+/// `x` into a number at row i, column j.
+template <class T>
+void store_number(const RowsToWrite& rows, Index i, Index j, T x) {
+  const Index offset = (i * rows.stride + j * rows.column) * size_of_number<T>(rows.storage);
+  store_number(rows.storage, rows.data + offset, x);
+}
+template <class T>
+T load_number(const RowsToRead& rows, Index i, Index j) {
+  const Index offset = (i * rows.stride + j * rows.column) * size_of_number<T>(rows.storage);
+  return load_number<T>(rows.storage, rows.data + offset);
+}
+
+}  // namespace attn::detail
