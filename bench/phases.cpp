@@ -31,7 +31,11 @@ class Phases {
         value_(Matrix::Random(kKeys, dim)),
         columns_(value_),
         out_(kernels_.queries, dim),
-        layout_({kernels_.queries, dim, detail::padded(dim, family_.format.out), dim, dim, 0}),
+        layout_({.queries = kernels_.queries,
+                 .query = dim,
+                 .out = detail::padded(dim, family_.format.out),
+                 .packed_key = dim,
+                 .packed_value = dim}),
         workspace_(layout_.bytes(), 1),
         memory_(layout_.at(workspace_.of(0))) {}
 

@@ -49,7 +49,8 @@ class WeightTiles {
   void run(const Executor& executor, const Visit& visit) const {
     const Problem& p = tensors_.problem;
     if (p.q_len == 0 || p.kv_len == 0) return;
-    const TileLayout<T> layout({tiles_.most_queries(), p.head_dim, 0, p.head_dim, 0, 0});
+    const TileLayout<T> layout(
+        {.queries = tiles_.most_queries(), .query = p.head_dim, .out = 0, .packed_key = p.head_dim});
     const Workspace workspace(layout.bytes(), executor.concurrency());
     executor.run(p.batch * p.heads, [&](Index task, int worker) {
       for (Index tile = 0; tile < tiles_.count(); ++tile)

@@ -74,7 +74,7 @@ void expect_right(Drawn<T>& drawn, const Row<M>& row) {
     Options with_isa = options;
     with_isa.isa = isa;
     with_isa.executor = executors[(turn + ++isa_number) % 2];
-    expect_close(truth, by_definition, flash(drawn.arguments, row.mod, with_isa, drawn.out_layout));
+    expect_close(truth, by_definition, flash(drawn.arguments, row.mod, with_isa, drawn.out_layout), lse_error<T>(isa));
     if (std::is_same_v<T, long double>) break;  // no vectors of it: one kernel serves all
   }
 }

@@ -102,8 +102,19 @@ class FlashCall {
     const KernelSet<T>* kernels;
     TileMemory<T> m;
     Range visited;     ///< the keys worth visiting
-    bool first;        ///< no tile of keys has been added yet
+    Carry carry;       ///< of `out`, when the next weights are multiplied with values
     bool dropped_any;  ///< may a pair have been dropped inside a tile of keys that was added?
+    Rows<T> value;     ///< those whose weights are not multiplied yet
+    Index first;       ///< the first of these, in the chunk
+    Index waiting;     ///< how many they are
+  };
+
+  /// A tile of keys and values, as the kernels read them once they are needed.
+  struct KeyTile {
+    Range range;
+    Index first;  ///< in the chunk, where each tile has room for a multiple of what kernels read
+    bool loaded;
+    Rows<T> key, value;
   };
 
   static Index few_queries(const ChosenKernels<T>& kernels) { return kernels.amx == Amx::used ? 0 : kFewQueries; }
@@ -131,13 +142,18 @@ class FlashCall {
 
   TileLayout<T> layout_for(const KernelFamily<T>& family, Index queries, Index tiles) const {
     const Format& format = family.format;
-    const Index row = format.row(problem_.head_dim);
+    const Index row = format.row(problem_.head_dim), value_row = format.row(problem_.v_dim);
     const bool packs_keys = !in_place(format, tensors_.k) || !in_place(format, tensors_.q) || format.keys > 1,
                packs_values = !in_place(format, tensors_.v);
-    return TileLayout<T>(
-        {queries, row, padded(problem_.v_dim, format.out), packs_keys ? row : 0,
-         packs_values ? format.row(problem_.v_dim) : 0, family.arranged ? family.arranged(problem_.v_dim) : 0},
-        tiles);
+    return TileLayout<T>({.queries = queries,
+                          .query = row,
+                          .out = padded(problem_.v_dim, format.out),
+                          .packed_key = packs_keys ? row : 0,
+                          .packed_value = packs_values ? value_row : 0,
+                          .arranged = family.arrange_values ? value_row : 0,
+                          .weights = format.chunk > 1 ? queries / format.per_number() : 0,
+                          .chunk = format.chunk},
+                         tiles);
   }
   TileLayout<T> layout() const { return layout_for(family_, tiles_.most_queries(), whole_.most_tiles()); }
   TileLayout<T> exact_layout() const { return layout_for(exact_, tiles_.most_queries(), 1); }
@@ -191,7 +207,8 @@ class FlashCall {
     const Queries& queries = tile.queries;
     load_query(family, tensors_.query(queries), queries.rows.size(), problem_.head_dim, static_cast<T>(problem_.scale),
                tile.kernels->queries, tile.m);
-    tile.first = !resumes_;
+    tile.carry = resumes_ ? Carry::keep : Carry::zero;
+    tile.waiting = 0;
     tile.dropped_any = false;
     if (resumes_) return load_result(family, tile);
     const T sink = mods_ ? static_cast<T>(mods_->sink(queries.head)) : -std::numeric_limits<T>::infinity();
@@ -225,54 +242,95 @@ class FlashCall {
     return mods_ ? mods_->coverage(isa_, pairs) : Coverage::all;
   }
 
-  /// The recurrence over all tiles of keys, for some tiles of queries in turn.
+  /// The recurrence over all tiles of keys: for a chunk of these at a time, for some tiles of queries in turn.
   void visit_keys(const KernelFamily<T>& family, std::span<Active> tiles, const Queries& following,
                   bool by_selection) const {
-    for_each_key_tile(tiles, [&](const Range& keys) {
-      Rows<T> key{}, value{};
+    Array<KeyTile, kMostKeyTiles> chunk;
+    Index count = 0, rows = 0;
+    const auto visit_chunk = [&] {
       for (Active& tile : tiles) {
-        const Coverage coverage = coverage_of(tile, keys);
-        if (coverage == Coverage::none) continue;
-        if (key.data == nullptr) {
-          key = rows_of(family, tensors_.key(tile.queries, keys.begin), keys.size(), problem_.head_dim,
-                        family.format.keys, tile.m.packed_key);
-          value = rows_of(family, tensors_.value(tile.queries, keys.begin), keys.size(), problem_.v_dim, 1,
-                          tile.m.packed_value);
-          if (family.arrange_values) value = family.arrange_values(tile.m, value, keys.size(), problem_.v_dim);
+        for (KeyTile& keys : std::span(chunk, static_cast<std::size_t>(count))) {
+          const Coverage coverage = coverage_of(tile, keys.range);
+          if (coverage == Coverage::none) {
+            multiply(tile, {});
+            continue;
+          }
+          if (!std::exchange(keys.loaded, true)) load(family, tile, keys);
+          add_keys(family, tile, keys, coverage == Coverage::some, by_selection,
+                   fetch_ahead(tensors_, mods_, tiles_.count(), tile.queries, following, keys.range, tile.visited));
         }
-        Tile pairs = tensors_.tile_of(tile.queries);
-        pairs.kv = keys;
-        add_keys(family, tile, pairs, coverage == Coverage::some, by_selection, key, value,
-                 fetch_ahead(tensors_, mods_, tiles_.count(), tile.queries, following, keys, tile.visited));
+        multiply(tile, {});
       }
+      count = rows = 0;
+    };
+    for_each_key_tile(tiles, [&](const Range& range) {
+      chunk[count++] = {range, rows, false, {}, {}};
+      rows += padded(range.size(), family.format.keys);
+      if (count == family.format.chunk) visit_chunk();
     });
+    visit_chunk();
     for (Active& tile : tiles)
-      if (tile.first) std::fill_n(tile.m.out, problem_.v_dim * tile.kernels->queries, T(0));
+      if (tile.carry == Carry::zero) std::fill_n(tile.m.out, problem_.v_dim * tile.kernels->queries, T(0));
   }
 
-  /// One step of the recurrence: brings max, sum and out up to date with the keys and values of the tile.
-  void add_keys(const KernelFamily<T>& family, Active& tile, const Tile& pairs, bool masked, bool by_selection,
-                Rows<T> key, Rows<T> value, const FetchAhead& ahead) const {
+  void load(const KernelFamily<T>& family, const Active& tile, KeyTile& keys) const {
+    const Format& format = family.format;
+    const TileMemory<T>& m = tile.m;
+    const Index first = keys.range.begin, count = keys.range.size();
+    keys.key = rows_of(family, tensors_.key(tile.queries, first), count, problem_.head_dim, format.keys,
+                       m.packed_key + keys.first * format.row(problem_.head_dim));
+    keys.value = rows_of(family, tensors_.value(tile.queries, first), count, problem_.v_dim, 1, m.packed_value);
+    if (!family.arrange_values) return;
+    T* const arranged = m.arranged + keys.first * format.row(problem_.v_dim);
+    family.arrange_values(keys.value, count, problem_.v_dim, arranged);
+    keys.value = {arranged, 0};
+  }
+
+  /// One step of the recurrence: brings max and sum up to date with the keys of the tile, and sooner or later out with its
+  /// values.
+  void add_keys(const KernelFamily<T>& family, Active& tile, const KeyTile& keys, bool masked, bool by_selection,
+                const FetchAhead& ahead) const {
     const KernelSet<T>& kernels = *tile.kernels;
-    const Index keys = pairs.kv.size();
+    const Index count = keys.range.size();
     const bool modded = masked || has_scores();
     TileMemory<T> m = tile.m;
-    kernels.score(m, key, keys, problem_.head_dim);
+    m.weights += keys.first * kernels.queries / family.format.per_number();
+    kernels.score(m, keys.key, count, problem_.head_dim);
     if (modded) {
-      if (m.scale != T(1)) family.scale_scores(m, keys);
+      Tile pairs = tensors_.tile_of(tile.queries);
+      pairs.kv = keys.range;
+      if (m.scale != T(1)) family.scale_scores(m, count);
       m.scale = 1;
       mods_->apply(isa_, m.scores, kernels.queries, pairs, masked);
-      if (family.find_max) family.find_max(m, kernels.queries, keys);
+      if (family.find_max) family.find_max(m, kernels.queries, count);
     }
     tile.dropped_any |= modded;  // a changed score may be -inf
-    const bool select = modded && by_selection && !family.all_finite(value, keys, problem_.v_dim);
-    if (select) family.find_dropped(m, kernels.queries, keys);
-    const bool moved = kernels.softmax(m, keys, value, problem_.v_dim);
-    const Carry carry = std::exchange(tile.first, false) ? Carry::zero : moved ? Carry::rescale : Carry::keep;
-    if (select)
-      family.value_by_selection(m, kernels.queries, value, keys, problem_.v_dim, carry);
-    else
-      kernels.value(m, value, keys, problem_.v_dim, carry, ahead);
+    const bool select = modded && by_selection && !family.all_finite(keys.value, count, problem_.v_dim);
+    if (select) family.find_dropped(m, kernels.queries, count);
+    const bool moved = kernels.softmax(m, count, keys.value, problem_.v_dim);
+    if (moved) multiply(tile, ahead);  // weights that wait are relative to the old maximum
+    if (moved && tile.carry == Carry::keep) tile.carry = Carry::rescale;
+    if (select) {
+      family.value_by_selection(m, kernels.queries, keys.value, count, problem_.v_dim, tile.carry);
+      tile.carry = Carry::keep;
+      return;
+    }
+    if (tile.waiting == 0) {
+      tile.value = keys.value;
+      tile.first = keys.first;
+    }
+    tile.waiting += padded(count, family.format.keys);
+    if (family.format.chunk == 1 || tile.carry == Carry::rescale) multiply(tile, ahead);
+  }
+
+  /// Brings `out` up to date with the weights that wait for it.
+  void multiply(Active& tile, const FetchAhead& ahead) const {
+    if (tile.waiting == 0) return;
+    TileMemory<T> m = tile.m;
+    m.weights += tile.first * tile.kernels->queries / family_.format.per_number();
+    tile.kernels->value(m, tile.value, tile.waiting, problem_.v_dim, tile.carry, ahead);
+    tile.carry = Carry::keep;
+    tile.waiting = 0;
   }
 
   /// The state of the recurrence that has `out` and `lse` for its result: all keys so far weigh as much as one with the

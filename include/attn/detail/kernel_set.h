@@ -20,12 +20,16 @@ struct KernelSet {
   void (*value)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim, Carry, const FetchAhead&);
 };
 
+/// Most tiles of keys in a chunk.
+constexpr Index kMostKeyTiles = 4;
+
 /// How the kernels of a family want the numbers of queries, keys and values.
 struct Format {
   Storage storage;  ///< native, or bf16: then two of them lie in the room of a float
   Index columns;    ///< rows are padded with zeros to a multiple of it
   Index out;        ///< room for v_dim is padded to a multiple of it
-  Index keys;       ///< keys are read by so many rows, where they lie in the caller's memory
+  Index keys;       ///< keys are read by so many rows
+  Index chunk;      ///< so many tiles of keys are prepared, and their weights multiplied with values, together
 
   Index per_number() const { return storage == Storage::native ? 1 : 2; }
   /// The numbers T that a row of so many columns takes.
@@ -53,8 +57,7 @@ struct KernelFamily {
   void (*begin)() = nullptr;  ///< before a thread's first kernel
   void (*end)() = nullptr;    ///< after its last one
   void (*scale_scores)(const TileMemory<T>&, Index keys) = nullptr;
-  Rows<T> (*arrange_values)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim) = nullptr;
-  Index (*arranged)(Index v_dim) = nullptr;  ///< numbers in TileMemory::arranged
+  void (*arrange_values)(Rows<T>, Index keys, Index v_dim, T* to) = nullptr;
 
   const KernelSet<T>& set_for(Index rows) const {
     const Index lanes = by_vectors[0].queries;
@@ -96,7 +99,7 @@ ATTN_KERNEL_FAMILY(Avx512Kernels, ATTN_TARGET_AVX512);
 #undef ATTN_KERNEL_FAMILY
 
 template <class T, template <class, class> class Compiled, int kBytes, int kRegisters>
-constexpr KernelFamily<T> kFamily = {{Storage::native, 1, kMaxRows, 1},
+constexpr KernelFamily<T> kFamily = {{Storage::native, 1, kMaxRows, 1, 1},
                                      kMaxVectors,
                                      Compiled<T, RowKernels<T, kBytes>>::set(),
                                      {Compiled<T, TileKernels<T, kBytes, kRegisters, 1>>::set(),

@@ -46,9 +46,10 @@ struct TileMemory {
   T* scores;
   T* tile_max;      ///< of the scores of the present tile
   T* rescale;       ///< e^(old max - new max)
+  T* weights;       ///< the same as `scores`, or apart for several tiles of keys
   T* packed_key;    ///< (keys, head_dim), where the caller's rows cannot be read in place
   T* packed_value;  ///< (keys, v_dim), likewise
-  T* arranged;      ///< what else a family of kernels needs of a tile of values or weights
+  T* arranged;      ///< values, where kernels want more of them than packed rows
   bool* dropped;    ///< (keys, queries), only used next to values that are not finite
   T scale;          ///< what the scores must still be multiplied by
 };

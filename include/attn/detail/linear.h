@@ -30,7 +30,8 @@ struct Linear {
     const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(inputs) * static_cast<double>(outputs);
     const Executor executor = executor_for(flops, options.executor);
     const Index row = family.format.row(inputs);
-    const TileLayout<Number> layout({tiles.most_queries(), row, kKeyTile, row, 0, 0});
+    const TileLayout<Number> layout(
+        {.queries = tiles.most_queries(), .query = row, .out = kKeyTile, .packed_key = row});
     const Workspace workspace(layout.bytes(), executor.concurrency());
     // Few tokens, as in decoding, are few tiles: then the outputs are shared out too.
     constexpr Index kTasksPerWorker = 4;  // so that the last one to end is not much later than the others

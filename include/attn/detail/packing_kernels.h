@@ -19,23 +19,25 @@ struct PackingKernels {
   using Vec = typename S::Vec;
   static constexpr Index kLanes = S::kLanes;
 
-  /// to = factor * rows, transposed into columns `queries` wide. Queries beyond the last row repeat it.
+  /// to = factor * rows, transposed into columns `queries` wide. Queries beyond the last row repeat it. A factor of 1 leaves
+  /// all bits alone, which may be those of two numbers of 16 bits.
   static ATTN_INLINE void load_columns(T* to, Index queries, Rows<T> from, Index rows, Index dim, T factor) {
     const auto row = [&](Index i) { return from.data + std::min(i, rows - 1) * from.stride; };
     const Index whole = queries / kLanes * kLanes, whole_dim = dim / kLanes * kLanes;
     for (Index q = 0; q < whole; q += kLanes) {
       for (Index d = 0; d < whole_dim; d += kLanes) {
         Array<Vec, kLanes> square;
-        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) {
-          S::load(square[i], row(q + i) + d);
-          square[i] *= factor;
+        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::load(square[i], row(q + i) + d);
+        if (factor != T(1)) {
+          ATTN_UNROLL for (int i = 0; i < kLanes; ++i) square[i] *= factor;
         }
         S::transpose(square);
         ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::store(to + (d + i) * queries + q, square[i]);
       }
     }
     for (Index q = whole_dim < dim ? 0 : whole; q < queries; ++q)
-      for (Index d = q < whole ? whole_dim : 0; d < dim; ++d) to[d * queries + q] = row(q)[d] * factor;
+      for (Index d = q < whole ? whole_dim : 0; d < dim; ++d)
+        to[d * queries + q] = factor == T(1) ? row(q)[d] : row(q)[d] * factor;
   }
 
   /// rows = out / sum, transposed back; 0 where nothing was kept.

@@ -1,0 +1,53 @@
+// Layer 1: the registers and instructions of the matrix unit (AMX). They are spelled out, because the compilers' own names
+// for them need other attributes of all functions on the way, and differ.
+#pragma once
+
+#include <cstdint>
+
+#include "attn/detail/simd.h"
+
+#if ATTN_AMX
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Eight registers of 16 rows of 64 bytes: 16 floats, or 16 pairs of bf16. The compilers know nothing of them and keep the
+/// order of these statements.
+struct AmxTiles {
+  static constexpr Index kRows = 16, kBytes = 64;
+  static constexpr Index kColumns = 32;  ///< numbers of bf16 in a row
+
+  /// Makes the registers what they are above, for the calling thread.
+  static void begin() {
+    struct alignas(64) Configuration {
+      std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+      std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    };
+    const Configuration configuration;
+    asm volatile("ldtilecfg %0" : : "m"(configuration));
+  }
+  /// Else the operating system would go on saving them with the thread.
+  static void end() { asm volatile("tilerelease"); }
+
+  template <int kRegister>
+  static ATTN_INLINE void load(const void* from, Index stride) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(kRegister) : "memory");
+  }
+  template <int kRegister>
+  static ATTN_INLINE void store(void* to, Index stride) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(kRegister) : "memory");
+  }
+  template <int kRegister>
+  static ATTN_INLINE void zero() {
+    asm volatile("tilezero %%tmm%c0" : : "i"(kRegister));
+  }
+  /// sum(i, j) += a(i, 2k) b(k, j, 0) + a(i, 2k + 1) b(k, j, 1), summed up over k; numbers that are denormal count as 0.
+  template <int kSum, int kA, int kB>
+  static ATTN_INLINE void multiply() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kA), "i"(kB));
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
+#endif
