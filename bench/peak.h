@@ -3,7 +3,9 @@
 
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include <attn/detail/amx_tiles.h>
 #include <attn/isa.h>
 #include <attn/parallel.h>
 #include <Eigen/Core>
@@ -46,7 +48,7 @@ enum class FmaSet { baseline, avx2, avx512 };
 inline FmaSet fma_set() {
 #if defined(__x86_64__)
   const attn::Isa isa = attn::default_isa();
-  if (isa == attn::Isa::avx512) return FmaSet::avx512;
+  if (isa >= attn::Isa::avx512) return FmaSet::avx512;
   if (isa == attn::Isa::avx2) return FmaSet::avx2;
 #endif
   return FmaSet::baseline;
@@ -118,6 +120,54 @@ double measure_fma_peak(const attn::Executor& executor) {
     best = std::max(best, static_cast<double>(tasks) * detail::fma_flops<T>(steps) / time);
   }
   return best;
+}
+
+/// Peak of the matrix unit for bf16 in flop/s of all workers of `executor` together, likewise register to register. 0 where
+/// there is none.
+inline double measure_amx_peak([[maybe_unused]] const attn::Executor& executor) {
+#if ATTN_AMX
+  if (attn::default_isa() != attn::Isa::amx || !attn::detail::amx_permitted()) return 0;
+  constexpr attn::Index kSteps = 8000;  // 0.15 ms
+  constexpr double kFlops = 4.0 * 2 * 16 * 16 * 32;
+  constexpr int kSpans = 5;
+  const attn::Index tasks = 4 * executor.concurrency();
+  double best = 0;
+  for (int span = 0; span < kSpans; ++span) {
+    const double time = seconds([&] {
+      executor.run(tasks, [](attn::Index, int) {
+        using Tiles = attn::detail::AmxTiles;
+        Tiles::begin();
+        for (attn::Index step = 0; step < kSteps; ++step) {
+          Tiles::multiply<0, 4, 6>();
+          Tiles::multiply<1, 4, 7>();
+          Tiles::multiply<2, 5, 6>();
+          Tiles::multiply<3, 5, 7>();
+        }
+        Tiles::end();
+      });
+    });
+    best = std::max(best, static_cast<double>(tasks * kSteps) * kFlops / time);
+  }
+  return best;
+#else
+  return 0;
+#endif
+}
+
+/// Bytes per second that one core reads from memory, one after the other, when it reads all of `numbers`.
+inline double measure_read_bandwidth(const std::vector<float>& numbers) {
+  using Vector [[gnu::vector_size(64), gnu::aligned(4)]] = float;
+  constexpr std::size_t kVectors = 8, kStep = kVectors * 16;
+  Vector sum[kVectors] = {};
+  const double time = seconds([&] {
+    for (std::size_t i = 0; i + kStep <= numbers.size(); i += kStep)
+      for (std::size_t v = 0; v < kVectors; ++v)
+        sum[v] += *reinterpret_cast<const Vector*>(numbers.data() + i + v * 16);
+  });
+  Vector all = {};
+  for (const Vector& s : sum) all += s;
+  [[maybe_unused]] volatile float sink = all[0];  // the loop must not be found useless
+  return static_cast<double>(numbers.size() * sizeof(float)) / time;
 }
 
 /// Flop/s of Eigen's own product of two 1024 × 1024 matrices on one core, as this program was compiled.

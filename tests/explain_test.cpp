@@ -147,6 +147,26 @@ TEST(Explain, Prints) {
             "full             2 of 3 tiles (66.7 %)\n");
 }
 
+TEST(Explain, TellsWhetherTheMatrixUnitServes) {
+  using Halves = Eigen::Matrix<Eigen::bfloat16, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const Matrices floats(40, 50);
+  const Halves q = floats.q.cast<Eigen::bfloat16>(), k = floats.k.cast<Eigen::bfloat16>();
+  EXPECT_EQ(explain(floats.q, floats.k, floats.k).amx, Amx::not_for_these);
+  EXPECT_EQ(explain(q, k, floats.k).amx, Amx::not_for_these);
+  EXPECT_EQ(explain(q, k, k, full(), {.isa = instruction_sets().front()}).amx, Amx::not_there);
+  EXPECT_EQ(to_string(Amx::not_there), "not there");
+  EXPECT_EQ(to_string(Amx::used), "used");
+  const Explanation e = explain(q, k, k);
+  if (!available(Isa::amx) || e.amx == Amx::refused) GTEST_SKIP() << "matrix unit: " << to_string(e.amx);
+  EXPECT_EQ(e.amx, Amx::used);
+  EXPECT_EQ(e.isa, Isa::amx);
+  EXPECT_EQ(e.queries_per_tile, 32);
+  EXPECT_TRUE(e.packs_keys && e.packs_values);  // of 8 columns
+  EXPECT_EQ(explain(floats.q, floats.k, floats.k, full(), {.compute = Compute::bf16}).amx, Amx::used);
+  EXPECT_EQ(explain(Halves(q.topRows(1)), k, k).amx, Amx::not_for_single_queries);
+  EXPECT_EQ(explain(Halves(q.topRows(1)), k, k).isa, Isa::avx512);
+}
+
 TEST(Explain, RefusesWhatACallRefuses) {
   const Matrices m(4, 5);
   const Eigen::MatrixXf wrong(6, 8);

@@ -53,23 +53,34 @@ std::vector<Executor> executors() {
           Executor(std::make_shared<ThreadPerTask>())};
 }
 
-TEST(Parallel, ResultsDoNotDependOnTheExecutor) {
+template <class T>
+void expect_same_from_all_executors() {
   Random random(1);
   for (const Sizes& s : {Sizes{2, 4, 2, 100, 120, 16, 16}, Sizes{1, 1, 1, 300, 333, 9, 5}, Sizes{3, 5, 5, 1, 65, 8, 8},
-                         Sizes{1, 8, 1, 1, 1000, 64, 64}, Sizes{1, 1, 1, 2, 3, 1, 1}, Sizes{0, 1, 1, 2, 3, 1, 1}}) {
+                         Sizes{1, 8, 1, 1, 1000, 64, 64}, Sizes{1, 1, 1, 2, 3, 1, 1}, Sizes{0, 1, 1, 2, 3, 1, 1},
+                         Sizes{1, 2, 1, 700, 700, 8, 8}}) {
     const Inputs in(s, random);
-    Arguments<float> a(in);
-    const auto mods = causal() | softcap(20);
-    const auto flash_serial = flash(a, mods, {.executor = serial()});
-    const auto naive_serial = naive(a, mods, {.executor = serial()});
-    int index = 0;
-    for (const Executor& executor : executors()) {
-      EXPECT_TRUE(same_bits(flash_serial, flash(a, mods, {.executor = executor}))) << "executor " << index << ", " << s;
-      EXPECT_TRUE(same_bits(naive_serial, naive(a, mods, {.executor = executor}))) << "executor " << index << ", " << s;
-      ++index;
+    // Rows of keys that are not packed are, and then the tiles of a block depend on the number of workers.
+    for (const Layout layout : {Layout::bhsd, Layout::gaps}) {
+      Arguments<T> a(in, Layout::bhsd, layout, layout);
+      const auto expect_same = [&](const auto& mods) {
+        const auto flash_serial = flash(a, mods, {.executor = serial()});
+        const auto naive_serial = naive(a, mods, {.executor = serial()});
+        int index = 0;
+        for (const Executor& executor : executors()) {
+          SCOPED_TRACE(::testing::Message() << "executor " << index++ << ", " << s);
+          EXPECT_TRUE(same_bits(flash_serial, flash(a, mods, {.executor = executor})));
+          EXPECT_TRUE(same_bits(naive_serial, naive(a, mods, {.executor = executor})));
+        }
+      };
+      expect_same(causal() | softcap(20));
+      expect_same(sliding_window(37, 11));  // at odd positions
     }
   }
 }
+
+TEST(Parallel, ResultsDoNotDependOnTheExecutorFloat) { expect_same_from_all_executors<float>(); }
+TEST(Parallel, ResultsDoNotDependOnTheExecutorBfloat16) { expect_same_from_all_executors<Eigen::bfloat16>(); }
 
 TEST(Parallel, EveryTaskRunsOnceAndWorkersDoNotOverlap) {
   for (const Executor& executor : executors()) expect_every_task_once(executor);

@@ -257,10 +257,12 @@ class MultiHeadAttention {
     Options inner = options.attention;
     inner.workspace = {};  // its size would be that of a call that the user never sees
     if (options.weights)
-      detail::with_views(
-          q, k, v, mods, inner, [&](auto& q4, auto& k4, auto& v4, const Problem& problem, const auto& bound) {
-            detail::naive<T>(out, detail::no_lse<T>(), weights.view(), q4, k4, v4, bound, problem, inner.executor);
-          });
+      detail::with_views(q, k, v, mods, inner,
+                         [&](auto& q4, auto& k4, auto& v4, const Problem& problem, const auto& bound) {
+                           using Number = detail::computed_t<T>;
+                           detail::naive<Number>(out, detail::no_lse<Number>(), weights.view(), q4, k4, v4, bound,
+                                                 problem, inner.executor);
+                         });
     else if (options.path == Path::naive)
       naive_attention_into(out, q, k, v, mods, inner);
     else

@@ -41,7 +41,7 @@ class WeightTiles {
         mods_(mods),
         isa_(isa),
         family_(kernel_family<T>(isa)),
-        tiles_(family_, tensors.problem.q_len, kFewQueries) {}
+        tiles_(family_, tensors.problem.q_len, false) {}
 
   /// Calls visit(tile) for all tiles of a head in which a weight may differ from 0, rows and keys ascending. The tasks are
   /// heads.
@@ -62,7 +62,7 @@ class WeightTiles {
   template <class Visit>
   void one_tile(const Queries& queries, TileMemory<T> m, const Visit& visit) const {
     const Problem& p = tensors_.problem;
-    const KernelSet<T>& kernels = tiles_.kernels(queries.rows.size());
+    const KernelSet<T>& kernels = family_.set_for(queries.rows.size());
     // With the log-sum-exp in the place of the largest score, the softmax step makes e^(score - lse) of each score.
     const Index last = queries.rows.size() - 1;
     for (Index i = 0; i < kernels.queries; ++i)

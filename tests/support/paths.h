@@ -67,4 +67,10 @@ inline std::vector<attn::Isa> instruction_sets() {
   return sets;
 }
 
+/// Those that have kernels of their own for T.
+template <class T>
+std::vector<attn::Isa> sets_for() {
+  return sizeof(T) == 2 ? all_instruction_sets() : instruction_sets();
+}
+
 }  // namespace attn::test

@@ -69,7 +69,7 @@ void expect_right(Drawn<T>& drawn, const Row<M>& row) {
   static int turn = 0;  // so that each instruction set meets each executor, whatever the number of either
   ++turn;
   int isa_number = 0;
-  for (Isa isa : sizeof(T) == 2 ? all_instruction_sets() : instruction_sets()) {
+  for (Isa isa : sets_for<T>()) {
     SCOPED_TRACE(to_string(isa));
     Options with_isa = options;
     with_isa.isa = isa;

@@ -20,6 +20,14 @@ struct KernelSet {
   void (*value)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim, Carry, const FetchAhead&);
 };
 
+/// The kernels for single queries, up to kMostRows of them at a time.
+template <class T>
+struct RowKernelSet {
+  void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, const RowsToRead&);
+  void (*softmax)(const TileMemory<T>&, Index row, Index keys);
+  void (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, const RowsToRead&);
+};
+
 /// Most tiles of keys in a chunk.
 constexpr Index kMostKeyTiles = 4;
 
@@ -36,13 +44,13 @@ struct Format {
   Index row(Index dim) const { return padded(dim, columns) / per_number(); }
 };
 
-/// All kernels of one instruction set: by_vectors[n - 1] for tiles of n vectors of queries, `widest` at most, row for a
-/// single query, and what they share.
+/// All kernels of one instruction set: by_vectors[n - 1] for tiles of n vectors of queries, `widest` at most, row for
+/// single queries, and what they share.
 template <class T>
 struct KernelFamily {
   Format format;
   int widest;
-  KernelSet<T> row;
+  RowKernelSet<T> row;
   KernelSet<T> by_vectors[kMaxVectors];
   void (*load_columns)(T* to, Index queries, Rows<T>, Index rows, Index dim, T factor);
   void (*store_out)(const TileMemory<T>&, Index queries, T* to, Index stride, Index rows, Index v_dim);
@@ -78,7 +86,7 @@ struct KernelFamily {
   struct Name {                                                                                \
     ATTN_KERNEL(load_columns, target, void)                                                    \
     ATTN_KERNEL(score, target, void)                                                           \
-    ATTN_KERNEL(softmax, target, bool)                                                         \
+    ATTN_KERNEL(softmax, target, auto)                                                         \
     ATTN_KERNEL(value, target, void)                                                           \
     ATTN_KERNEL(store_out, target, void)                                                       \
     ATTN_KERNEL(pack_rows, target, void)                                                       \
@@ -88,6 +96,7 @@ struct KernelFamily {
     ATTN_KERNEL(find_dropped, target, void)                                                    \
     ATTN_KERNEL(value_by_selection, target, void)                                              \
     static constexpr KernelSet<T> set() { return {Kernels::kQueries, score, softmax, value}; } \
+    static constexpr RowKernelSet<T> row_set() { return {score, softmax, value}; }             \
   }
 
 ATTN_KERNEL_FAMILY(GenericKernels, );
@@ -101,7 +110,7 @@ ATTN_KERNEL_FAMILY(Avx512Kernels, ATTN_TARGET_AVX512);
 template <class T, template <class, class> class Compiled, int kBytes, int kRegisters>
 constexpr KernelFamily<T> kFamily = {{Storage::native, 1, kMaxRows, 1, 1},
                                      kMaxVectors,
-                                     Compiled<T, RowKernels<T, kBytes>>::set(),
+                                     Compiled<T, RowKernels<T, kBytes, kRegisters>>::row_set(),
                                      {Compiled<T, TileKernels<T, kBytes, kRegisters, 1>>::set(),
                                       Compiled<T, TileKernels<T, kBytes, kRegisters, 2>>::set(),
                                       Compiled<T, TileKernels<T, kBytes, kRegisters, 3>>::set()},

@@ -23,28 +23,32 @@ struct Linear {
   /// instruction set and `compute` matter.
   void operator()(const T* x, T* y, Index tokens, const Options& options) const {
     if (tokens == 0) return;
-    constexpr Index kFew = 4;  // more tokens make a vector worth its empty lanes
+    // Few tokens, as in decoding, wait for the weight to come from memory: each is a row, for which that is read once.
+    const bool few = tokens <= kMostRows;
     const ChosenKernels<Number> kernels = choose_kernels<Number>(options, fits_bf16(options.compute, {kStorage}));
-    const KernelFamily<Number>& family = tokens <= kFew ? kernels.exact : kernels.family;
-    const QueryTiles<Number> tiles(family, tokens, kFew);
+    const KernelFamily<Number>& family = few ? kernels.exact : kernels.family;
+    const QueryTiles<Number> tiles(family, tokens, false);
     const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(inputs) * static_cast<double>(outputs);
     const Executor executor = executor_for(flops, options.executor);
     const Index row = family.format.row(inputs);
     const TileLayout<Number> layout(
-        {.queries = tiles.most_queries(), .query = row, .out = kKeyTile, .packed_key = row});
+        {.queries = few ? Index(kMostRows) : tiles.most_queries(), .query = row, .out = kKeyTile, .packed_key = row});
     const Workspace workspace(layout.bytes(), executor.concurrency());
-    // Few tokens, as in decoding, are few tiles: then the outputs are shared out too.
+    // Few tokens are few tiles too: then the outputs are shared out.
     constexpr Index kTasksPerWorker = 4;  // so that the last one to end is not much later than the others
     const Index blocks = (outputs + kKeyTile - 1) / kKeyTile;
     const Index wanted = kTasksPerWorker * executor.concurrency() / tiles.count();
     const Index parts = executor.concurrency() == 1 ? 1 : std::clamp<Index>(wanted, 1, std::max<Index>(blocks, 1));
     executor.run(tiles.count() * parts, [&](Index task, int worker) {
-      const Range rows = tiles.rows(task / parts);
       const Index part = task % parts;
-      const Range columns{blocks * part / parts * kKeyTile, std::min(blocks * (part + 1) / parts * kKeyTile, outputs)};
+      const Range rows = tiles.rows(task / parts),
+                  columns{blocks * part / parts * kKeyTile, std::min(blocks * (part + 1) / parts * kKeyTile, outputs)};
+      const TileMemory<Number> m = layout.at(workspace.of(worker));
       if (family.begin) family.begin();
-      run_tile(x + rows.begin * inputs, y + rows.begin * outputs, rows.size(), columns, family,
-               tiles.kernels(rows.size()), layout.at(workspace.of(worker)));
+      if (few)
+        run_rows(x, y, tokens, columns, family, m);
+      else
+        run_tile(x + rows.begin * inputs, y + rows.begin * outputs, rows.size(), columns, family, m);
       if (family.end) family.end();
     });
   }
@@ -53,16 +57,20 @@ struct Linear {
   using Number = computed_t<T>;
   static constexpr Storage kStorage = storage_of<T>;
 
+  static RowsToRead readable(const T* first, Index columns) {
+    return {reinterpret_cast<const std::byte*>(first), kStorage, columns, 1};
+  }
+
   void run_tile(const T* x, T* y, Index rows, Range columns, const KernelFamily<Number>& family,
-                const KernelSet<Number>& kernels, TileMemory<Number> m) const {
-    load_query(family, {reinterpret_cast<const std::byte*>(x), kStorage, inputs, 1}, rows, inputs, Number(1),
-               kernels.queries, m);
+                TileMemory<Number> m) const {
+    const KernelSet<Number>& kernels = family.set_for(rows);
+    load_query(family, readable(x, inputs), rows, inputs, Number(1), kernels.queries, m);
     std::fill_n(m.sum, kernels.queries, Number(1));
     TileMemory<Number> result = m;
     std::swap(result.out, result.scores);  // they are the result already, to be stored without being divided
     for (Index first = columns.begin; first < columns.end; first += kKeyTile) {
       const Index count = std::min(kKeyTile, columns.end - first);
-      const RowsToRead weights{reinterpret_cast<const std::byte*>(weight + first * inputs), kStorage, inputs, 1};
+      const RowsToRead weights = readable(weight + first * inputs, inputs);
       kernels.score(m, rows_of(family, weights, count, inputs, family.format.keys, m.packed_key), count, inputs);
       for (Index o = 0; bias && o < count; ++o) {
         const auto b = static_cast<Number>(bias[first + o]);
@@ -70,6 +78,23 @@ struct Linear {
       }
       store_out(family, result, kernels.queries, {reinterpret_cast<std::byte*>(y + first), kStorage, outputs, 1}, rows,
                 count);
+    }
+  }
+
+  void run_rows(const T* x, T* y, Index rows, Range columns, const KernelFamily<Number>& family,
+                const TileMemory<Number>& m) const {
+    family.pack_rows(readable(x, inputs), rows, inputs, m.query);
+    for (Index first = columns.begin; first < columns.end; first += kKeyTile) {
+      const Index count = std::min(kKeyTile, columns.end - first);
+      const bool more = first + 2 * kKeyTile <= columns.end;
+      family.row.score(m, rows, readable(weight + first * inputs, inputs), count, inputs,
+                       more ? readable(weight + (first + kKeyTile) * inputs, inputs) : readable(nullptr, 0));
+      for (Index r = 0; r < rows; ++r) {
+        Number* const result = m.scores + r * kKeyTile;
+        for (Index o = 0; bias && o < count; ++o) result[o] += static_cast<Number>(bias[first + o]);
+        family.unpack_rows(result, 1, count,
+                           {reinterpret_cast<std::byte*>(y + r * outputs + first), kStorage, outputs, 1});
+      }
     }
   }
 };

@@ -113,9 +113,7 @@ struct PackingKernels {
     }
   }
 
- private:
-  static constexpr bool kHasHalves = std::is_same_v<T, float>;
-
+  /// A vector of numbers next to each other.
   static ATTN_INLINE void load(Vec& x, Storage storage, const std::byte* from) {
     if constexpr (kHasHalves) {
       if (storage == Storage::bf16) return HalfSimd<Bytes>::widen_bf16(x, from);
@@ -123,6 +121,10 @@ struct PackingKernels {
     }
     S::load(x, reinterpret_cast<const T*>(from));
   }
+
+ private:
+  static constexpr bool kHasHalves = std::is_same_v<T, float>;
+
   static ATTN_INLINE void store(Storage storage, std::byte* to, const Vec& x) {
     if constexpr (kHasHalves) {
       if (storage == Storage::bf16) return HalfSimd<Bytes>::narrow_bf16(to, x);

@@ -13,28 +13,25 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// How the queries of one head are cut into tiles: as few as possible, of nearly equal height, each a whole number of
-/// vectors but the last.
+/// vectors but the last. Or each by itself.
 template <class T>
 class QueryTiles {
  public:
-  /// Up to `few` queries go each by itself: a tile computes whole vectors of them, however few there are.
-  QueryTiles(const KernelFamily<T>& kernels, Index q_len, Index few)
-      : kernels_(kernels), q_len_(q_len), lanes_(q_len <= few ? 1 : kernels.by_vectors[0].queries) {}
+  QueryTiles(const KernelFamily<T>& kernels, Index q_len, bool single)
+      : widest_(kernels.widest), q_len_(q_len), lanes_(single ? 1 : kernels.by_vectors[0].queries), single_(single) {}
 
-  Index count() const { return are_rows() ? q_len_ : (vectors() + kernels_.widest - 1) / kernels_.widest; }
+  Index count() const { return single_ ? q_len_ : (vectors() + widest_ - 1) / widest_; }
   Range rows(Index tile) const {
     return {vectors() * tile / count() * lanes_, std::min(vectors() * (tile + 1) / count() * lanes_, q_len_)};
   }
-  /// The kernels for a tile of so many rows.
-  const KernelSet<T>& kernels(Index rows) const { return are_rows() ? kernels_.row : kernels_.set_for(rows); }
-  Index most_queries() const { return are_rows() ? 1 : lanes_ * std::min<Index>(vectors(), kernels_.widest); }
-  bool are_rows() const { return lanes_ == 1; }
+  Index most_queries() const { return single_ ? 1 : lanes_ * std::min<Index>(vectors(), widest_); }
+  bool are_single() const { return single_; }
 
  private:
   Index vectors() const { return (q_len_ + lanes_ - 1) / lanes_; }
 
-  const KernelFamily<T>& kernels_;
-  Index q_len_, lanes_;
+  Index widest_, q_len_, lanes_;
+  bool single_;
 };
 
 /// The numbers T that parts of a tile's memory take.

@@ -1,131 +1,174 @@
-// Layer 2: the kernels for a tile of one query, as when one token is decoded. Same duties as TileKernels, other lanes:
-// along head_dim in the score product, along keys in the softmax, along v_dim in the value product. Keys and values are
-// read once, at the speed of memory.
+// Layer 2: the kernels for single queries, as when one token is decoded. Lanes run along head_dim in the score product,
+// along keys in the softmax, along v_dim in the value product. A few queries that see the same keys are taken together, so
+// that keys and values are read once, in place, at the speed of memory.
 #pragma once
 
-#include "attn/detail/kernels.h"
+#include "attn/detail/packing_kernels.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-template <class T, int Bytes>
+/// Most queries that are taken together: with 4, a vector of keys or values is worth four multiplications.
+constexpr int kMostRows = 4;
+
+/// TileMemory holds rows here: query (rows, head_dim), scores (rows, kKeyTile), out (rows, v_dim).
+template <class T, int Bytes, int kRegisters>
 struct RowKernels {
   using S = Simd<T, Bytes>;
   using Vec = typename S::Vec;
+  using Packing = PackingKernels<T, Bytes>;
   static constexpr int kLanes = S::kLanes;
-  static constexpr Index kQueries = 1;
   static_assert(kKeyTile % kLanes == 0, "whole vectors of scores are stored");
 
-  /// As many keys at a time as a vector has lanes: their products with the query are summed lane by lane, then a
-  /// transpose turns kLanes vectors to be summed across into vectors to be summed.
-  static ATTN_INLINE void score(const TileMemory<T>& m, Rows<T> key, Index keys, Index head_dim) {
-    Vec max;
-    S::splat(max, -std::numeric_limits<T>::infinity());
-    for (Index j = 0; j < keys; j += kLanes) {
-      Array<const T*, kLanes> row;
-      Array<Vec, kLanes> sum = {};
-      Array<T, kLanes> rest = {};
-      ATTN_UNROLL for (int a = 0; a < kLanes; ++a) row[a] = key.data + std::min<Index>(j + a, keys - 1) * key.stride;
-      Index d = 0;
-      for (; d + kLanes <= head_dim; d += kLanes) {
-        Vec q, k;
-        S::load(q, m.query + d);
-        ATTN_UNROLL for (int a = 0; a < kLanes; ++a) {
-          S::load(k, row[a] + d);
-          sum[a] += q * k;
-        }
-      }
-      for (; d < head_dim; ++d)
-        for (int a = 0; a < kLanes; ++a) rest[a] += m.query[d] * row[a][d];
-      S::transpose(sum);
-      Vec total;
-      S::load(total, rest);
-      ATTN_UNROLL for (int a = 0; a < kLanes; ++a) total += sum[a];
-      S::store(m.scores + j, total);
-      S::max_with(max, total);
-    }
-    store_max(m, max);
+  /// scores = query * keys. Fetches `ahead`, as many rows as there are keys, meanwhile.
+  static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index head_dim,
+                                const RowsToRead& ahead) {
+    if constexpr (kLanes >= kMostRows)
+      if (rows > 1) return score_rows<kMostRows>(m, 0, rows, key, keys, head_dim, ahead);
+    for (Index r = 0; r < rows; ++r) score_rows<1>(m, r, 1, key, keys, head_dim, ahead);
   }
 
-  static ATTN_INLINE bool softmax(const TileMemory<T>& m, Index keys, Rows<T>, Index) {
+  /// One step of the online softmax of a row: scores become weights, max, sum and rescale are brought up to date.
+  static ATTN_INLINE void softmax(const TileMemory<T>& m, Index row, Index keys) {
     constexpr T kInfinity = std::numeric_limits<T>::infinity();
-    const T old = *m.max, max = old > *m.tile_max ? old : *m.tile_max;
+    T* const scores = m.scores + row * kKeyTile;
+    // The last vector may reach past the keys; what lies there must weigh nothing.
+    for (Index j = keys; j % kLanes != 0; ++j) scores[j] = -kInfinity;
+    Vec top, x;
+    S::splat(top, -kInfinity);
+    for (Index j = 0; j < keys; j += kLanes) {
+      S::load(x, scores + j);
+      S::max_with(top, x);
+    }
+    Array<T, kLanes> lanes;
+    S::store(lanes, top);
+    const T old = m.max[row];
+    T max = old;
+    for (int a = 0; a < kLanes; ++a) max = max > lanes[a] ? max : lanes[a];
     const T from = max == -kInfinity ? T(0) : max;  // as in TileKernels::softmax
-    Vec sum = {}, x;
+    Vec sum = {};
     S::splat(x, old - from);
     S::exp(x);
-    Array<T, kLanes> lanes;
     S::store(lanes, x);
-    *m.rescale = lanes[0];
-    *m.max = max;
-    // The last vector may reach past the keys; what lies there must weigh nothing.
-    for (Index j = keys; j % kLanes != 0; ++j) m.scores[j] = -kInfinity;
+    m.rescale[row] = lanes[0];
+    m.max[row] = max;
     for (Index j = 0; j < keys; j += kLanes) {
-      S::load(x, m.scores + j);
+      S::load(x, scores + j);
       x -= from;
       S::exp(x);
       sum += x;
-      S::store(m.scores + j, x);
+      S::store(scores + j, x);
     }
     S::store(lanes, sum);
     T total = 0;
     for (int a = 0; a < kLanes; ++a) total += lanes[a];
-    *m.sum = *m.sum * *m.rescale + total;
-    return max != old;
+    m.sum[row] = m.sum[row] * m.rescale[row] + total;
   }
 
-  static ATTN_INLINE void value(const TileMemory<T>& m, Rows<T> value, Index keys, Index v_dim, Carry carry,
-                                const FetchAhead&) {
-    const T factor = carry == Carry::zero ? T(0) : *m.rescale;
-    if (carry == Carry::zero) std::fill_n(m.out, v_dim, T(0));
-    Index c = 0;
-    for (; c + 4 * kLanes <= v_dim; c += 4 * kLanes) columns<4>(m, value, keys, c, factor);
-    for (; c + kLanes <= v_dim; c += kLanes) columns<1>(m, value, keys, c, factor);
-    for (; c < v_dim; ++c) {
-      T sum = m.out[c] * factor;
-      for (Index j = 0; j < keys; ++j) sum += m.scores[j] * value.data[j * value.stride + c];
-      m.out[c] = sum;
-    }
+  /// out = rescale * out + weights * values.
+  static ATTN_INLINE void value(const TileMemory<T>& m, Index rows, const RowsToRead& value, Index keys, Index v_dim,
+                                const RowsToRead& ahead) {
+    if constexpr (kLanes >= kMostRows)
+      if (rows > 1) return value_rows<kMostRows>(m, 0, rows, value, keys, v_dim, ahead);
+    for (Index r = 0; r < rows; ++r) value_rows<1>(m, r, 1, value, keys, v_dim, ahead);
   }
 
  private:
-  /// kWidth vectors of columns. Even and odd keys have sums of their own, so that their additions do not wait for each
-  /// other.
-  template <int kWidth>
-  static ATTN_INLINE void columns(const TileMemory<T>& m, Rows<T> value, Index keys, Index c, T factor) {
-    Array<Vec, kWidth> even, odd = {};
-    ATTN_UNROLL for (int v = 0; v < kWidth; ++v) {
-      S::load(even[v], m.out + c + v * kLanes);
-      even[v] *= factor;
-    }
-    const T* row = value.data + c;
-    Index j = 0;
-    for (; j + 2 <= keys; j += 2, row += 2 * value.stride) {
-      ATTN_UNROLL for (int v = 0; v < kWidth; ++v) {
-        Vec x, y;
-        S::load(x, row + v * kLanes);
-        S::add_product(even[v], x, m.scores[j]);
-        S::load(y, row + value.stride + v * kLanes);
-        S::add_product(odd[v], y, m.scores[j + 1]);
+  /// Scores of `count` rows from `first` on, and as many keys at a time as make one vector of sums with them.
+  template <int kRows>
+  static ATTN_INLINE void score_rows(const TileMemory<T>& m, Index first, Index count, const RowsToRead& key,
+                                     Index keys, Index head_dim, const RowsToRead& ahead) {
+    constexpr int kKeys = kLanes / kRows;
+    const Index size = size_of_number<T>(key.storage), stride = key.stride * size;
+    Array<const T*, kRows> query;
+    ATTN_UNROLL for (int r = 0; r < kRows; ++r) query[r] = m.query + (first + std::min<Index>(r, count - 1)) * head_dim;
+    for (Index j = 0; j < keys; j += kKeys) {
+      for (Index i = j; i < std::min(j + kKeys, keys); ++i) fetch(ahead, i, head_dim * size);
+      Array<const std::byte*, kKeys> row;
+      ATTN_UNROLL for (int a = 0; a < kKeys; ++a) row[a] = key.data + std::min<Index>(j + a, keys - 1) * stride;
+      Array<Vec, kLanes> sum = {};  // of row r and key a at r * kKeys + a
+      Array<T, kLanes> rest = {};
+      Index d = 0;
+      for (; d + kLanes <= head_dim; d += kLanes) {
+        Array<Vec, kKeys> k;
+        ATTN_UNROLL for (int a = 0; a < kKeys; ++a) Packing::load(k[a], key.storage, row[a] + d * size);
+        ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
+          Vec q;
+          S::load(q, query[r] + d);
+          ATTN_UNROLL for (int a = 0; a < kKeys; ++a) sum[r * kKeys + a] += q * k[a];
+        }
       }
-    }
-    ATTN_UNROLL for (int v = 0; v < kWidth; ++v) {
-      if (j < keys) {
-        Vec x;
-        S::load(x, row + v * kLanes);
-        S::add_product(even[v], x, m.scores[j]);
-      }
-      even[v] += odd[v];
-      S::store(m.out + c + v * kLanes, even[v]);
+      for (; d < head_dim; ++d)
+        for (int a = 0; a < kKeys; ++a) {
+          const T k = load_number<T>(key.storage, row[a] + d * size);
+          for (int r = 0; r < kRows; ++r) rest[r * kKeys + a] += query[r][d] * k;
+        }
+      Vec total;
+      S::load(total, rest);
+      S::sum_lanes(sum);
+      total += sum[0];
+      Array<T, kLanes> lanes;
+      S::store(lanes, total);
+      for (int r = 0; r < kRows && r < count; ++r)
+        std::copy_n(lanes + r * kKeys, kKeys, m.scores + (first + r) * kKeyTile + j);
     }
   }
 
-  static ATTN_INLINE void store_max(const TileMemory<T>& m, const Vec& max) {
-    Array<T, kLanes> lanes;
-    S::store(lanes, max);
-    T all = lanes[0];
-    for (int a = 1; a < kLanes; ++a) all = all > lanes[a] ? all : lanes[a];
-    *m.tile_max = all;
+  template <int kRows>
+  static ATTN_INLINE void value_rows(const TileMemory<T>& m, Index first, Index count, const RowsToRead& value,
+                                     Index keys, Index v_dim, const RowsToRead& ahead) {
+    constexpr int kWidth = kRegisters >= 32 ? 4 : 2;  // vectors of columns: 4 x 4 sums, of 32 registers
+    const Index size = size_of_number<T>(value.storage);
+    Index c = 0, fetched = 0;
+    for (; c + kWidth * kLanes <= v_dim; c += kWidth * kLanes)
+      add_columns<kRows, kWidth>(m, first, count, value, keys, c, v_dim, ahead, fetched);
+    for (; c + kLanes <= v_dim; c += kLanes)
+      add_columns<kRows, 1>(m, first, count, value, keys, c, v_dim, ahead, fetched);
+    for (; c < v_dim; ++c)
+      for (Index r = first; r < first + count; ++r) {
+        T sum = m.out[r * v_dim + c] * m.rescale[r];
+        for (Index j = 0; j < keys; ++j)
+          sum += m.scores[r * kKeyTile + j] * load_number<T>(value.storage, value.data + (j * value.stride + c) * size);
+        m.out[r * v_dim + c] = sum;
+      }
+  }
+
+  /// kWidth vectors of columns, from `c` on. Rows are fetched whole with the first columns.
+  template <int kRows, int kWidth>
+  static ATTN_INLINE void add_columns(const TileMemory<T>& m, Index first, Index count, const RowsToRead& value,
+                                      Index keys, Index c, Index v_dim, const RowsToRead& ahead, Index& fetched) {
+    const Index size = size_of_number<T>(value.storage), stride = value.stride * size;
+    Array<Array<Vec, kWidth>, kRows> sum;
+    Array<const T*, kRows> weights;
+    ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
+      const Index row = first + std::min<Index>(r, count - 1);
+      weights[r] = m.scores + row * kKeyTile;
+      ATTN_UNROLL for (int v = 0; v < kWidth; ++v) {
+        S::load(sum[r][v], m.out + row * v_dim + c + v * kLanes);
+        sum[r][v] *= m.rescale[row];
+      }
+    }
+    const std::byte* row = value.data + c * size;
+    for (Index j = 0; j < keys; ++j, row += stride) {
+      if (fetched < keys) fetch(ahead, fetched++, v_dim * size);
+      Array<Vec, kWidth> x;
+      ATTN_UNROLL for (int v = 0; v < kWidth; ++v) Packing::load(x[v], value.storage, row + v * kLanes * size);
+      ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
+        const T w = weights[r][j];
+        ATTN_UNROLL for (int v = 0; v < kWidth; ++v) S::add_product(sum[r][v], x[v], w);
+      }
+    }
+    ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
+      ATTN_UNROLL for (int v = 0; v < kWidth; ++v) {
+        if (r < count) S::store(m.out + (first + r) * v_dim + c + v * kLanes, sum[r][v]);
+      }
+    }
+  }
+
+  static ATTN_INLINE void fetch(const RowsToRead& rows, Index row, Index bytes) {
+    if (rows.data == nullptr) return;
+    const std::byte* const data = rows.data + row * rows.stride * size_of_number<T>(rows.storage);
+    for (Index b = 0; b < bytes; b += 64) __builtin_prefetch(data + b, 0, 2);
   }
 };
 

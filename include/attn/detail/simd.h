@@ -98,6 +98,11 @@ struct Simd {
     if constexpr (kVector) exchange_blocks<1>(square);
   }
 
+  /// Lane i of the first vector becomes the sum of all lanes of vector i. Half as many exchanges as a transpose needs.
+  static ATTN_INLINE void sum_lanes(Vec* vectors) {
+    if constexpr (kVector) sum_blocks<1>(vectors);
+  }
+
   /// Numbers become -inf where `kept` is 0; elsewhere it is -1, all bits set.
   static ATTN_INLINE void drop_where_zero(T* numbers, const Int* kept) {
     Vec x, infinity;
@@ -139,6 +144,16 @@ struct Simd {
         if (!(i & kBlock)) exchange<kBlock>(square[i], square[i + kBlock], std::make_integer_sequence<int, kLanes>());
       }
       exchange_blocks<2 * kBlock>(square);
+    }
+  }
+  template <int kBlock>
+  static ATTN_INLINE void sum_blocks(Vec* vectors) {
+    if constexpr (kBlock < kLanes) {
+      ATTN_UNROLL for (int i = 0; i < kLanes; i += 2 * kBlock) {
+        exchange<kBlock>(vectors[i], vectors[i + kBlock], std::make_integer_sequence<int, kLanes>());
+        vectors[i] += vectors[i + kBlock];
+      }
+      sum_blocks<2 * kBlock>(vectors);
     }
   }
   /// Every lane becomes the largest of all: of itself and the one `kDistance` away, then half as far.

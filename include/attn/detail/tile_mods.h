@@ -147,12 +147,6 @@ struct ModLoops {
   }
 };
 
-/// The keys worth visiting for the queries of the tile. Null mods: all.
-template <class T>
-Range visited_keys(const TileMods<T>* mods, const Tile& tile) {
-  return mods ? mods->kv_range(tile) : tile.kv;
-}
-
 template <class T, class Mods>
 class TileModsOf final : public TileMods<T> {
  public:

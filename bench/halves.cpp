@@ -1,0 +1,224 @@
+// Floats of 16 bits against float: times in turn, the share of what the machine can do, and the error against double.
+#include <cmath>
+#include <functional>
+#include <iostream>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <attn/attn.h>
+#include <CLI/CLI.hpp>
+
+#include "peak.h"
+#include "report.h"
+#include "table.h"
+#include "timing.h"
+
+namespace {
+
+using namespace bench;
+using attn::Index;
+
+struct Work {
+  Index batch, heads, kv_heads, q_len, kv_len, dim;
+  bool causal = false;
+
+  double pairs() const {
+    const double all = static_cast<double>(q_len) * static_cast<double>(kv_len);
+    const double kept = causal ? static_cast<double>(q_len) * static_cast<double>(kv_len - q_len) +
+                                     0.5 * static_cast<double>(q_len) * static_cast<double>(q_len + 1)
+                               : all;
+    return static_cast<double>(batch * heads) * kept;
+  }
+  double flops() const { return 4 * pairs() * static_cast<double>(dim); }
+  Index numbers_read() const { return 2 * batch * kv_heads * kv_len * dim; }
+};
+
+std::string text(const Work& w) {
+  return "B=" + std::to_string(w.batch) + " H=" + std::to_string(w.heads) +
+         (w.heads == w.kv_heads ? "" : "/" + std::to_string(w.kv_heads)) + " N=" + std::to_string(w.q_len) +
+         (w.q_len == w.kv_len ? "" : " M=" + std::to_string(w.kv_len)) + " D=" + std::to_string(w.dim) +
+         (w.causal ? " causal" : "");
+}
+
+attn::Tensor<float, 4> random_tensor(const attn::Shape<4>& shape, unsigned seed) {
+  attn::Tensor<float, 4> t(shape);
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  for (Index i = 0; i < t.size(); ++i) t.data()[i] = normal(random);
+  return t;
+}
+
+template <class To, class From>
+attn::Tensor<To, 4> converted(const attn::TensorView<const From, 4>& from) {
+  auto to = attn::Tensor<To, 4>::uninitialized(from.shape());
+  Index i = 0;
+  for (Index b = 0; b < from.dim(0); ++b)
+    for (Index h = 0; h < from.dim(1); ++h)
+      for (Index n = 0; n < from.dim(2); ++n)
+        for (Index d = 0; d < from.dim(3); ++d) to.data()[i++] = static_cast<To>(static_cast<float>(from(b, h, n, d)));
+  return to;
+}
+
+/// One way to compute a row of the table.
+struct Way {
+  std::string name;
+  bool on_matrix_unit;
+  std::function<void()> call;
+  double error;  ///< the largest of the first head, against double
+  Index bytes;   ///< of all keys and values
+};
+
+/// The ways of tensors of S, which live as long as the ways.
+template <class S>
+class Tensors {
+ public:
+  Tensors(const Work& w, const attn::Tensor<float, 4>& q, const attn::Tensor<float, 4>& k,
+          const attn::Tensor<float, 4>& v)
+      : work_(w),
+        q_(converted<S, float>(q.view())),
+        k_(converted<S, float>(k.view())),
+        v_(converted<S, float>(v.view())),
+        out_({w.batch, w.heads, w.q_len, w.dim}) {}
+
+  void add_to(std::vector<Way>& ways, const std::string& name, const attn::Options& options) {
+    const auto call = [this, options] {
+      if (work_.causal)
+        attn::attention_into(out_, q_, k_, v_, attn::causal(), options);
+      else
+        attn::attention_into(out_, q_, k_, v_, attn::Mods<>(), options);
+    };
+    call();
+    const bool amx = attn::explain(q_, k_, v_, attn::Mods<>(), options).amx == attn::Amx::used;
+    ways.push_back({name, amx, call, error(), work_.numbers_read() * static_cast<Index>(sizeof(S))});
+  }
+
+ private:
+  double error() const {
+    const auto first_head = [](const attn::Tensor<S, 4>& t) {
+      return attn::TensorView<const S, 4>(t.data(), {1, 1, t.dim(2), t.dim(3)});
+    };
+    const auto q = converted<double, S>(first_head(q_)), k = converted<double, S>(first_head(k_)),
+               v = converted<double, S>(first_head(v_));
+    const attn::Tensor<double, 4> want =
+        work_.causal ? attn::attention(q, k, v, attn::causal()).out : attn::attention(q, k, v).out;
+    double largest = 0;
+    for (Index i = 0; i < want.size(); ++i)
+      largest = std::max(largest, std::abs(want.data()[i] - static_cast<double>(static_cast<float>(out_.data()[i]))));
+    return largest;
+  }
+
+  Work work_;
+  attn::Tensor<S, 4> q_, k_, v_, out_;
+};
+
+std::string share(double part, double whole) { return whole > 0 ? fixed(100 * part / whole, 1) + " %" : "-"; }
+
+void measure(const std::vector<Work>& works, const attn::Executor& executor, const Budget& budget) {
+  const bool decode = works.front().q_len == 1;
+  Table table(2);
+  table.column("", "work");
+  table.column("", "tensors");
+  table.column("", "time");
+  table.column("", decode ? "GB/s" : "GFLOP/s");
+  table.column("of float's", "speed");
+  if (decode) {
+    table.column("of reading", "that much");
+  } else {
+    table.column("of peak", "FMA");
+    table.column("of peak", "AMX");
+  }
+  table.column("largest error", "against double");
+  std::vector<double> fma_peaks, amx_peaks;
+  for (const Work& w : works) {
+    const auto q = random_tensor({w.batch, w.heads, w.q_len, w.dim}, 1),
+               k = random_tensor({w.batch, w.kv_heads, w.kv_len, w.dim}, 2),
+               v = random_tensor({w.batch, w.kv_heads, w.kv_len, w.dim}, 3);
+    Tensors<float> floats(w, q, k, v);
+    Tensors<Eigen::bfloat16> bf16(w, q, k, v);
+    Tensors<Eigen::half> f16(w, q, k, v);
+    std::vector<Way> ways;
+    attn::Options options{.executor = executor};
+    floats.add_to(ways, "float", options);
+    bf16.add_to(ways, "bf16", options);
+    if (ways.back().on_matrix_unit) {
+      options.isa = attn::Isa::avx512;
+      if (attn::available(attn::Isa::avx512)) bf16.add_to(ways, "bf16, avx512", options);
+      options.isa = {};
+      options.compute = attn::Compute::bf16;
+      floats.add_to(ways, "float, compute = bf16", options);
+      options.compute = attn::Compute::native;
+    }
+    f16.add_to(ways, "f16", options);
+
+    std::vector<std::function<void()>> calls;
+    for (const Way& way : ways) calls.push_back(way.call);
+    std::vector<std::vector<double>> bandwidths(ways.size());
+    std::vector<double> fma, amx;
+    const std::vector<double> times = interleaved(calls, budget, [&](int, int) {
+      fma.push_back(measure_fma_peak<float>(executor));
+      amx.push_back(measure_amx_peak(executor));
+      for (std::size_t i = 0; decode && i < ways.size(); ++i)
+        bandwidths[i].push_back(
+            measure_read_bandwidth(std::vector<float>(static_cast<std::size_t>(ways[i].bytes) / sizeof(float), 1.0f)));
+    });
+    fma_peaks.push_back(median(fma));
+    amx_peaks.push_back(median(amx));
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      const Way& way = ways[i];
+      const double rate = w.flops() / times[i], bytes = static_cast<double>(way.bytes) / times[i];
+      std::vector<std::string> cells{i == 0 ? text(w) : "", way.name, fixed(1e3 * times[i], 2) + " ms",
+                                     fixed((decode ? bytes : rate) / 1e9, decode ? 1 : 0),
+                                     fixed(times[0] / times[i], 2) + " x"};
+      if (decode) {
+        cells.push_back(share(bytes, median(bandwidths[i])));
+      } else {
+        cells.push_back(share(rate, fma_peaks.back()));
+        cells.push_back(way.on_matrix_unit ? share(rate, amx_peaks.back()) : "");
+      }
+      std::ostringstream error;
+      error.precision(2);
+      error << way.error;
+      cells.push_back(error.str());
+      table.row(cells);
+    }
+  }
+  table.print(std::cout);
+  if (!decode)
+    std::cout << "\nPeaks, medians over the rows: FMA " << fixed(median(fma_peaks) / 1e9, 0) << " GFLOP/s ("
+              << fma_set_name() << "), AMX bf16 "
+              << (median(amx_peaks) > 0 ? fixed(median(amx_peaks) / 1e9, 0) + " GFLOP/s" : std::string("none"))
+              << ".\n";
+  std::cout << '\n';
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Times attention over floats of 16 bits against float.");
+  bool quick = false;
+  int threads = 1;
+  app.add_flag("--quick", quick, "short rows, few rounds: does it run?");
+  app.add_option("--threads", threads, "workers")->check(CLI::PositiveNumber)->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+
+  const attn::Executor executor = attn::threads(threads);
+  const Budget budget = quick ? Budget{0.001, 1} : Budget{1.0, 7};
+  std::cout << threads << (threads == 1 ? " thread, " : " threads, ") << to_string(attn::default_isa())
+            << "; medians, all in turn\n\n";
+  if (quick) {
+    measure({{1, 2, 2, 100, 100, 64}, {1, 2, 1, 100, 100, 40, true}}, executor, budget);
+    measure({{1, 4, 2, 1, 200, 64}}, executor, budget);
+    return 0;
+  }
+  measure({{1, 8, 8, 2048, 2048, 64},
+           {1, 8, 8, 2048, 2048, 128},
+           {1, 8, 8, 4096, 4096, 128, false},
+           {1, 8, 8, 4096, 4096, 128, true},
+           {16, 8, 8, 512, 512, 128},
+           {32, 8, 8, 64, 64, 64}},
+          executor, budget);
+  measure({{1, 32, 8, 1, 4096, 128}, {1, 32, 8, 1, 32768, 128}, {1, 8, 8, 1, 8192, 128}}, executor, budget);
+  return 0;
+}

@@ -1,0 +1,81 @@
+// Layer 3: what the loops of one pass over the queries of a call share.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include "attn/detail/choose_kernels.h"
+#include "attn/detail/tile_mods.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// One pass over the queries of a call. `mods` is null where nothing is changed or dropped. One that resumes takes what
+/// stands in out and lse for the result over other keys, and adds its own: these keys weigh as much as one with the score
+/// lse and the value out (Dao et al. 2022, section 3.1).
+template <class T>
+struct FlashPass {
+  static constexpr T kInfinity = std::numeric_limits<T>::infinity();
+
+  CallTensors<T> tensors;
+  const TileMods<T>* mods;
+  ChosenKernels<T> kernels;
+  bool resumes;
+
+  const Problem& problem() const { return tensors.problem; }
+  bool has_scores() const { return mods && mods->has_scores(); }
+
+  /// The keys worth visiting for some queries, and what is kept of a tile of those.
+  Range visited(const Queries& queries) const {
+    const Tile all = tensors.tile_of(queries);
+    return mods ? mods->kv_range(all) : all.kv;
+  }
+  Coverage coverage(const Queries& queries, const Range& visited, const Range& keys) const {
+    if (intersect(visited, keys).empty()) return Coverage::none;
+    return mods ? mods->coverage(kernels.isa, pairs(queries, keys)) : Coverage::all;
+  }
+  Tile pairs(const Queries& queries, const Range& keys) const {
+    Tile tile = tensors.tile_of(queries);
+    tile.kv = keys;
+    return tile;
+  }
+
+  /// Maximum and sum of `count` queries before all keys, or after those of the passes before; of `width` with repetitions
+  /// of the last.
+  void begin(const Queries& queries, Index count, Index width, T* max, T* sum) const {
+    if (!resumes) {
+      const T sink = mods ? static_cast<T>(mods->sink(queries.head)) : -kInfinity;
+      std::fill_n(max, width, sink);
+      std::fill_n(sum, width, sink > -kInfinity ? T(1) : T(0));
+      return;
+    }
+    for (Index i = 0; i < width; ++i) {
+      max[i] = tensors.lse(queries.batch, queries.head, queries.rows.begin + std::min(i, count - 1));
+      sum[i] = max[i] == -kInfinity ? T(0) : T(1);
+    }
+  }
+
+  /// The log-sum-exps. A sum of 0 means that no key was kept and there is no sink: -inf.
+  void store_lse(const Queries& queries, const T* max, const T* sum) const {
+    if (tensors.lse.data() == nullptr) return;
+    for (Index i = 0; i < queries.rows.size(); ++i)
+      tensors.lse(queries.batch, queries.head, queries.rows.begin + i) =
+          sum[i] == T(0) ? -kInfinity : max[i] + std::log(sum[i]);
+  }
+};
+
+/// All keys that some tiles of queries or single ones visit.
+template <class Tiles>
+Range hull_of_visited(const Tiles& tiles) {
+  Range all{0, 0};
+  for (const auto& tile : tiles) {
+    if (tile.visited.empty()) continue;
+    all = all.empty() ? tile.visited
+                      : Range{std::min(all.begin, tile.visited.begin), std::max(all.end, tile.visited.end)};
+  }
+  return all;
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

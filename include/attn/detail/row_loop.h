@@ -1,0 +1,164 @@
+// Layer 3: single queries, a few at a time that see the same keys: attention when tokens are decoded.
+#pragma once
+
+#include "attn/detail/flash_pass.h"
+#include "attn/detail/query_blocks.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Blocks of at most kMostRows queries. The loop over keys is that of TileLoop, but keys and values are read where they lie,
+/// whatever numbers they hold.
+template <class T>
+class RowLoop {
+ public:
+  /// Queries in a block: fixed, because tiles of keys begin where the first key of a block lies.
+  static constexpr Index kMost = kMostRows;
+
+  explicit RowLoop(const FlashPass<T>& pass)
+      : pass_(pass), tensors_(pass.tensors), problem_(pass.problem()), family_(pass.kernels.exact) {}
+
+  Index bytes() const { return layout().bytes(); }
+  bool packs_keys() const { return !is_readable(tensors_.k); }
+  bool packs_values() const { return !is_readable(tensors_.v); }
+
+  void run(const QueryBlocks<T>& blocks, Index block, const Queries&, std::byte* memory) const {
+    Array<Row, kMost> room;
+    const std::span rows(room, static_cast<std::size_t>(blocks.size(block)));
+    TileMemory<T> m = layout().at(memory);
+    for (Index r = 0; Row & row : rows) row = begin(blocks.at(block, r), r, m), ++r;
+    visit_keys(rows, m, false);
+    // See TileLoop::run().
+    for (Index r = 0; Row & row : rows) {
+      if (row.dropped_any && !family_.all_finite({m.out + r * problem_.v_dim, 0}, 1, problem_.v_dim)) {
+        TileMemory<T> alone = m;
+        alone.out += r * problem_.v_dim;
+        alone.query += r * problem_.head_dim;
+        alone.max += r;
+        alone.sum += r;
+        row = begin(row.queries, 0, alone);
+        visit_keys({&row, 1}, alone, true);
+      }
+      store_result(row.queries, m.out + r * problem_.v_dim, m.max + r, m.sum + r);
+      ++r;
+    }
+  }
+
+  /// Calls visit(tile of keys, coverage) for one query.
+  template <class Visit>
+  void for_each_key_tile(const Queries& query, const Visit& visit) const {
+    const Range visited = pass_.visited(query);
+    for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
+      const Range keys{j, std::min(j + kKeyTile, visited.end)};
+      visit(keys, pass_.coverage(query, visited, keys));
+    }
+  }
+
+ private:
+  struct Row {
+    Queries queries;   ///< one
+    Range visited;     ///< the keys worth visiting
+    bool dropped_any;  ///< may a key have been dropped inside a tile that was visited?
+  };
+
+  static bool is_readable(const StoredView<const T>& t) { return t.stride(3) == 1 || t.dim(3) <= 1; }
+
+  TileLayout<T> layout() const {
+    return TileLayout<T>({.queries = kMost,
+                          .query = problem_.head_dim,
+                          .out = problem_.v_dim,
+                          .packed_key = packs_keys() ? problem_.head_dim : 0,
+                          .packed_value = packs_values() ? problem_.v_dim : 0});
+  }
+
+  Row begin(const Queries& queries, Index r, const TileMemory<T>& m) const {
+    T* const query = m.query + r * problem_.head_dim;
+    family_.pack_rows(tensors_.query(queries), 1, problem_.head_dim, query);
+    for (Index d = 0; d < problem_.head_dim; ++d) query[d] *= static_cast<T>(problem_.scale);
+    pass_.begin(queries, 1, 1, m.max + r, m.sum + r);
+    T* const out = m.out + r * problem_.v_dim;
+    if (pass_.resumes)
+      family_.pack_rows(RowsToRead(tensors_.output(queries)), 1, problem_.v_dim, out);
+    else
+      std::fill_n(out, problem_.v_dim, T(0));
+    return {queries, pass_.visited(queries), false};
+  }
+
+  void visit_keys(std::span<Row> rows, const TileMemory<T>& m, bool by_selection) const {
+    const Range all = hull_of_visited(rows);
+    for (Index j = all.begin; j < all.end; j += kKeyTile) {
+      const Range keys{j, std::min(j + kKeyTile, all.end)};
+      Array<Coverage, kMost> coverage;
+      bool any = false;
+      for (Index r = 0; const Row& row : rows) {
+        coverage[r] = pass_.coverage(row.queries, row.visited, keys);
+        any |= coverage[r++] != Coverage::none;
+      }
+      if (any) add_keys(rows, coverage, keys, all, m, by_selection);
+    }
+  }
+
+  /// One step of the recurrence: brings max, sum and out up to date with some keys and values.
+  void add_keys(std::span<Row> rows, const Coverage* coverage, const Range& keys, const Range& all,
+                const TileMemory<T>& m, bool by_selection) const {
+    const Index count = keys.size(), row_count = static_cast<Index>(rows.size());
+    const Queries& first = rows.front().queries;
+    const RowsToRead key = readable(tensors_.k, tensors_.key(first, keys.begin), count, m.packed_key),
+                     value = readable(tensors_.v, tensors_.value(first, keys.begin), count, m.packed_value);
+    // The next tile of keys comes from memory meanwhile, if there is a whole one.
+    const bool more = keys.end + kKeyTile <= all.end;
+    family_.row.score(m, row_count, key, count, problem_.head_dim,
+                      more ? tensors_.key(first, keys.end) : RowsToRead{nullptr, Storage::native, 0, 0});
+    for (Index r = 0; Row & row : rows) {
+      T* const scores = m.scores + r * kKeyTile;
+      if (coverage[r] == Coverage::none) {
+        std::fill_n(scores, count, -FlashPass<T>::kInfinity);
+        row.dropped_any = true;
+      } else if (coverage[r] == Coverage::some || pass_.has_scores()) {
+        pass_.mods->apply(pass_.kernels.isa, scores, 1, pass_.pairs(row.queries, keys), coverage[r] == Coverage::some);
+        row.dropped_any = true;  // a changed score may be -inf
+      }
+      if (by_selection)
+        for (Index i = 0; i < count; ++i) m.dropped[i] = scores[i] == -FlashPass<T>::kInfinity;
+      family_.row.softmax(m, r++, count);
+    }
+    if (by_selection)
+      value_of_kept(m, value, count);
+    else
+      family_.row.value(m, row_count, value, count, problem_.v_dim,
+                        more ? tensors_.value(first, keys.end) : RowsToRead{nullptr, Storage::native, 0, 0});
+  }
+
+  /// As the kernel value(), for one row, but a dropped pair is not even multiplied.
+  void value_of_kept(const TileMemory<T>& m, const RowsToRead& value, Index keys) const {
+    for (Index c = 0; c < problem_.v_dim; ++c) {
+      T sum = m.out[c] * m.rescale[0];
+      for (Index j = 0; j < keys; ++j)
+        if (!m.dropped[j]) sum += m.scores[j] * load_number<T>(value, j, c);
+      m.out[c] = sum;
+    }
+  }
+
+  /// Rows whose numbers lie next to each other.
+  RowsToRead readable(const StoredView<const T>& t, const RowsToRead& rows, Index count, T* packed) const {
+    if (is_readable(t)) return rows;
+    family_.pack_rows(rows, count, t.dim(3), packed);
+    return {reinterpret_cast<const std::byte*>(packed), Storage::native, t.dim(3), 1};
+  }
+
+  /// out / sum and the log-sum-exp; 0 where no key was kept.
+  void store_result(const Queries& queries, T* out, const T* max, const T* sum) const {
+    const T inverse = *sum == T(0) ? T(0) : T(1) / *sum;
+    for (Index c = 0; c < problem_.v_dim; ++c) out[c] *= inverse;
+    family_.unpack_rows(out, 1, problem_.v_dim, tensors_.output(queries));
+    pass_.store_lse(queries, max, sum);
+  }
+
+  const FlashPass<T>& pass_;
+  const CallTensors<T>& tensors_;
+  const Problem& problem_;
+  const KernelFamily<T>& family_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,249 @@
+// Layer 3: the loop over tiles of keys, for some tiles of queries that read the same ones.
+#pragma once
+
+#include "attn/detail/fetch_ahead.h"
+#include "attn/detail/flash_pass.h"
+#include "attn/detail/query_blocks.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Blocks of tiles of queries. Keys and values come by chunks of tiles, are packed where they must, and meet all tiles of a
+/// block.
+template <class T>
+class TileLoop {
+ public:
+  /// Most tiles of queries in a block: eight make packing cheap and keep their state in half a MiB. Without packing each is
+  /// a block of its own, which keeps its state in the L1 cache.
+  static constexpr Index kMost = 8;
+
+  TileLoop(const FlashPass<T>& pass, const QueryTiles<T>& tiles)
+      : pass_(pass),
+        tensors_(pass.tensors),
+        problem_(pass.problem()),
+        tiles_(tiles),
+        exact_(pass.kernels.exact),
+        family_(pass.kernels.family),
+        packs_(packs_keys() || packs_values()) {}
+
+  Index most_tiles() const { return packs_ ? kMost : 1; }
+  bool packs_keys() const { return !in_place(family_.format, tensors_.k); }
+  bool packs_values() const { return !in_place(family_.format, tensors_.v) || family_.arrange_values; }
+
+  Index bytes() const {
+    return std::max(layout(family_, most_tiles()).bytes(), &exact_ == &family_ ? 0 : layout(exact_, 1).bytes());
+  }
+
+  /// `following` are queries of the block that likely comes next.
+  void run(const QueryBlocks<T>& blocks, Index block, const Queries& following, std::byte* memory) const {
+    Array<Active, kMost> room;
+    const std::span tiles(room, static_cast<std::size_t>(blocks.size(block)));
+    const TileLayout<T> layout = this->layout(family_, most_tiles());
+    if (family_.begin) family_.begin();
+    for (Index i = 0; Active & tile : tiles) {
+      tile = begin(family_, blocks.at(block, i), layout.at(memory, i));
+      ++i;
+    }
+    visit_keys(family_, tiles, following, false);
+    // A dropped pair weighs 0, and 0 times a value is 0, unless that value is not finite: then it must not be
+    // multiplied. That is rare, so it is found out afterwards, from what became of the output.
+    Array<bool, kMost> again = {};
+    for (Index i = 0; const Active& tile : tiles) {
+      again[i] = tile.dropped_any && !exact_.all_finite({tile.m.out, 0}, 1, problem_.v_dim * tile.kernels->queries);
+      if (!again[i++]) store_result(tile);
+    }
+    if (family_.end) family_.end();
+    for (Index i = 0; const Active& tile : tiles)
+      if (again[i++]) select(tile.queries, following, memory);
+  }
+
+  /// Calls visit(tile of keys, coverage) for one tile of queries.
+  template <class Visit>
+  void for_each_key_tile(const Queries& queries, const Visit& visit) const {
+    Active tile{};
+    tile.queries = queries;
+    tile.visited = pass_.visited(queries);
+    for_each_key_range(std::span(&tile, 1),
+                       [&](const Range& keys) { visit(keys, pass_.coverage(tile.queries, tile.visited, keys)); });
+  }
+
+ private:
+  /// A tile of queries while it is worked on.
+  struct Active {
+    Queries queries;
+    const KernelSet<T>* kernels;
+    TileMemory<T> m;
+    Range visited;     ///< the keys worth visiting
+    Carry carry;       ///< of `out`, when the next weights are multiplied with values
+    bool dropped_any;  ///< may a pair have been dropped inside a tile of keys that was added?
+    Rows<T> value;     ///< those whose weights are not multiplied yet
+    Index first;       ///< the first of these, in the chunk
+    Index waiting;     ///< how many they are
+  };
+
+  /// A tile of keys and values, as the kernels read them once they are needed.
+  struct KeyTile {
+    Range range;
+    Index first;  ///< in the chunk, where each tile has room for a multiple of what kernels read
+    bool loaded;
+    Rows<T> key, value;
+  };
+
+  TileLayout<T> layout(const KernelFamily<T>& family, Index tiles) const {
+    const Format& format = family.format;
+    const Index row = format.row(problem_.head_dim), value_row = format.row(problem_.v_dim);
+    const bool packs_keys = !in_place(format, tensors_.k) || !in_place(format, tensors_.q) || format.keys > 1;
+    return TileLayout<T>({.queries = tiles_.most_queries(),
+                          .query = row,
+                          .out = padded(problem_.v_dim, format.out),
+                          .packed_key = packs_keys ? row : 0,
+                          .packed_value = in_place(format, tensors_.v) ? 0 : value_row,
+                          .arranged = family.arrange_values ? value_row : 0,
+                          .weights = format.chunk > 1 ? tiles_.most_queries() / format.per_number() : 0,
+                          .chunk = format.chunk},
+                         tiles);
+  }
+
+  /// One tile of queries, with dropped pairs not even multiplied.
+  void select(const Queries& queries, const Queries& following, std::byte* memory) const {
+    Active tile = begin(exact_, queries, layout(exact_, 1).at(memory));
+    visit_keys(exact_, {&tile, 1}, following, true);
+    store_result(tile);
+  }
+
+  /// The state of the recurrence before all keys.
+  Active begin(const KernelFamily<T>& family, const Queries& queries, TileMemory<T> m) const {
+    const Index count = queries.rows.size();
+    const KernelSet<T>& kernels = family.set_for(count);
+    load_query(family, tensors_.query(queries), count, problem_.head_dim, static_cast<T>(problem_.scale),
+               kernels.queries, m);
+    pass_.begin(queries, count, kernels.queries, m.max, m.sum);
+    if (pass_.resumes) {
+      const Index rest = padded(problem_.v_dim, family.format.out) - problem_.v_dim;
+      load_out(exact_, m, kernels.queries, tensors_.output(queries), count, problem_.v_dim);
+      std::fill_n(m.out + problem_.v_dim * kernels.queries, rest * kernels.queries, T(0));
+    }
+    return {queries, &kernels, m, pass_.visited(queries), pass_.resumes ? Carry::keep : Carry::zero, false, {}, 0, 0};
+  }
+
+  /// Calls visit(keys) for all tiles of keys that any of the tiles of queries may see.
+  template <class Visit>
+  void for_each_key_range(std::span<const Active> tiles, const Visit& visit) const {
+    Range all = hull_of_visited(tiles);
+    // Blocks that pack may be of any size (see FlashCall): where tiles begin must depend on nothing else. Where the hull of
+    // what is visited cuts one off, only dropped pairs are missing, which add nothing; but those of bf16 must stay pairs.
+    if (packs_) all.begin -= all.begin % family_.format.per_number();
+    for (Index j = all.begin, end; j < all.end; j = end) {
+      end = std::min((packs_ ? j / kKeyTile * kKeyTile : j) + kKeyTile, all.end);
+      visit(Range{j, end});
+    }
+  }
+
+  /// The recurrence over all tiles of keys: for a chunk of these at a time, for some tiles of queries in turn.
+  void visit_keys(const KernelFamily<T>& family, std::span<Active> tiles, const Queries& following,
+                  bool by_selection) const {
+    Array<KeyTile, kMostKeyTiles> chunk;
+    Index count = 0, rows = 0;
+    const auto visit_chunk = [&] {
+      for (Active& tile : tiles) {
+        for (KeyTile& keys : std::span(chunk, static_cast<std::size_t>(count))) {
+          const Coverage coverage = pass_.coverage(tile.queries, tile.visited, keys.range);
+          if (coverage == Coverage::none) {
+            multiply(tile, {});
+            continue;
+          }
+          if (!std::exchange(keys.loaded, true)) load(family, tile, keys);
+          add_keys(
+              family, tile, keys, coverage == Coverage::some, by_selection,
+              fetch_ahead(tensors_, pass_.mods, tiles_.count(), tile.queries, following, keys.range, tile.visited));
+        }
+        multiply(tile, {});
+      }
+      count = rows = 0;
+    };
+    for_each_key_range(tiles, [&](const Range& range) {
+      chunk[count++] = {range, rows, false, {}, {}};
+      rows += padded(range.size(), family.format.keys);
+      if (count == family.format.chunk) visit_chunk();
+    });
+    visit_chunk();
+    for (Active& tile : tiles)
+      if (tile.carry == Carry::zero) std::fill_n(tile.m.out, problem_.v_dim * tile.kernels->queries, T(0));
+  }
+
+  void load(const KernelFamily<T>& family, const Active& tile, KeyTile& keys) const {
+    const Format& format = family.format;
+    const TileMemory<T>& m = tile.m;
+    const Index first = keys.range.begin, count = keys.range.size();
+    keys.key = rows_of(family, tensors_.key(tile.queries, first), count, problem_.head_dim, format.keys,
+                       m.packed_key + keys.first * format.row(problem_.head_dim));
+    keys.value = rows_of(family, tensors_.value(tile.queries, first), count, problem_.v_dim, 1, m.packed_value);
+    if (!family.arrange_values) return;
+    T* const arranged = m.arranged + keys.first * format.row(problem_.v_dim);
+    family.arrange_values(keys.value, count, problem_.v_dim, arranged);
+    keys.value = {arranged, 0};
+  }
+
+  /// One step of the recurrence: brings max and sum up to date with the keys of the tile, and sooner or later out with its
+  /// values.
+  void add_keys(const KernelFamily<T>& family, Active& tile, const KeyTile& keys, bool masked, bool by_selection,
+                const FetchAhead& ahead) const {
+    const KernelSet<T>& kernels = *tile.kernels;
+    const Index count = keys.range.size();
+    const bool modded = masked || pass_.has_scores();
+    TileMemory<T> m = tile.m;
+    m.weights += keys.first * kernels.queries / family.format.per_number();
+    kernels.score(m, keys.key, count, problem_.head_dim);
+    if (modded) {
+      if (m.scale != T(1)) family.scale_scores(m, count);
+      m.scale = 1;
+      pass_.mods->apply(pass_.kernels.isa, m.scores, kernels.queries, pass_.pairs(tile.queries, keys.range), masked);
+      if (family.find_max) family.find_max(m, kernels.queries, count);
+    }
+    tile.dropped_any |= modded;  // a changed score may be -inf
+    const bool select = modded && by_selection && !family.all_finite(keys.value, count, problem_.v_dim);
+    if (select) family.find_dropped(m, kernels.queries, count);
+    const bool moved = kernels.softmax(m, count, keys.value, problem_.v_dim);
+    if (moved) multiply(tile, ahead);  // weights that wait are relative to the old maximum
+    if (moved && tile.carry == Carry::keep) tile.carry = Carry::rescale;
+    if (select) {
+      family.value_by_selection(m, kernels.queries, keys.value, count, problem_.v_dim, tile.carry);
+      tile.carry = Carry::keep;
+      return;
+    }
+    if (tile.waiting == 0) {
+      tile.value = keys.value;
+      tile.first = keys.first;
+    }
+    tile.waiting += padded(count, family.format.keys);
+    if (family.format.chunk == 1 || tile.carry == Carry::rescale) multiply(tile, ahead);
+  }
+
+  /// Brings `out` up to date with the weights that wait for it.
+  void multiply(Active& tile, const FetchAhead& ahead) const {
+    if (tile.waiting == 0) return;
+    TileMemory<T> m = tile.m;
+    m.weights += tile.first * tile.kernels->queries / family_.format.per_number();
+    tile.kernels->value(m, tile.value, tile.waiting, problem_.v_dim, tile.carry, ahead);
+    tile.carry = Carry::keep;
+    tile.waiting = 0;
+  }
+
+  /// out / sum, 0 where no key was kept, and the log-sum-exps.
+  void store_result(const Active& tile) const {
+    const Queries& queries = tile.queries;
+    store_out(exact_, tile.m, tile.kernels->queries, tensors_.output(queries), queries.rows.size(), problem_.v_dim);
+    pass_.store_lse(queries, tile.m.max, tile.m.sum);
+  }
+
+  const FlashPass<T>& pass_;
+  const CallTensors<T>& tensors_;
+  const Problem& problem_;
+  const QueryTiles<T>& tiles_;
+  const KernelFamily<T>& exact_;
+  const KernelFamily<T>& family_;
+  bool packs_;  ///< are keys or values copied?
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
