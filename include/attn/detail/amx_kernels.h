@@ -316,7 +316,7 @@ struct AmxKernels {
 /// Tiles of any height are as wide as any other. What is stored and selected is stored and selected as with AVX-512.
 inline constexpr KernelFamily<float> kAmxFamily = [] {
   KernelFamily<float> family = kFamily<float, Avx512Kernels, 64, 32>;
-  family.format = {Storage::bf16, AmxTiles::kColumns, AmxTiles::kColumns, AmxTiles::kColumns, kMostKeyTiles};
+  family.format = {Storage::bf16, AmxTiles::kColumns, AmxTiles::kColumns, AmxTiles::kColumns, true};
   family.widest = 1;
   family.row = {};
   family.by_vectors[0] = {AmxKernels::kQueries, AmxKernels::score, AmxKernels::softmax, AmxKernels::value};

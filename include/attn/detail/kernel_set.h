@@ -28,16 +28,13 @@ struct RowKernelSet {
   void (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, const RowsToRead&);
 };
 
-/// Most tiles of keys in a chunk.
-constexpr Index kMostKeyTiles = 4;
-
 /// How the kernels of a family want the numbers of queries, keys and values.
 struct Format {
   Storage storage;  ///< native, or bf16: then two of them lie in the room of a float
   Index columns;    ///< rows are padded with zeros to a multiple of it
   Index out;        ///< room for v_dim is padded to a multiple of it
   Index keys;       ///< keys are read by so many rows
-  Index chunk;      ///< so many tiles of keys are prepared, and their weights multiplied with values, together
+  bool gathers;     ///< do weights of several tiles of keys wait for one value product?
 
   Index per_number() const { return storage == Storage::native ? 1 : 2; }
   /// The numbers T that a row of so many columns takes.
@@ -108,7 +105,7 @@ ATTN_KERNEL_FAMILY(Avx512Kernels, ATTN_TARGET_AVX512);
 #undef ATTN_KERNEL_FAMILY
 
 template <class T, template <class, class> class Compiled, int kBytes, int kRegisters>
-constexpr KernelFamily<T> kFamily = {{Storage::native, 1, kMaxRows, 1, 1},
+constexpr KernelFamily<T> kFamily = {{Storage::native, 1, kMaxRows, 1, false},
                                      kMaxVectors,
                                      Compiled<T, RowKernels<T, kBytes, kRegisters>>::row_set(),
                                      {Compiled<T, TileKernels<T, kBytes, kRegisters, 1>>::set(),

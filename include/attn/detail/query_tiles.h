@@ -40,7 +40,7 @@ struct TileSizes {
   Index query;  ///< for each query, as `out`
   Index out;
   Index packed_key = 0;    ///< for each key of a chunk; 0 where all are read in place
-  Index packed_value = 0;  ///< for each key of a tile; likewise
+  Index packed_value = 0;  ///< likewise
   Index arranged = 0;      ///< for each key of a chunk
   Index weights = 0;       ///< likewise; 0 where they take the place of the scores
   Index chunk = 1;         ///< tiles of keys
@@ -55,8 +55,8 @@ class TileLayout {
 
   /// Bytes for one worker, whole cache lines, so that two workers never write to the same one.
   Index bytes() const {
-    const Index of_chunk = sizes_.chunk * (sizes_.packed_key + sizes_.arranged + sizes_.weights);
-    const Index shared = sizes_.queries * (kKeyTile + 2) + kKeyTile * (of_chunk + sizes_.packed_value);
+    const Index of_key = sizes_.packed_key + sizes_.packed_value + sizes_.arranged + sizes_.weights;
+    const Index shared = sizes_.queries * (kKeyTile + 2) + sizes_.chunk * kKeyTile * of_key;
     const Index flags = kKeyTile * sizes_.queries;
     return padded((shared + tiles_ * own()) * static_cast<Index>(sizeof(T)) + flags, kAlignment);
   }
@@ -71,7 +71,7 @@ class TileLayout {
     m.weights = sizes_.weights == 0 ? m.scores : take(sizes_.chunk * kKeyTile * sizes_.weights);
     m.arranged = take(sizes_.chunk * kKeyTile * sizes_.arranged);
     m.packed_key = take(sizes_.chunk * kKeyTile * sizes_.packed_key);
-    m.packed_value = take(kKeyTile * sizes_.packed_value);
+    m.packed_value = take(sizes_.chunk * kKeyTile * sizes_.packed_value);
     m.tile_max = take(queries);
     m.rescale = take(queries);
     take(tile * own());

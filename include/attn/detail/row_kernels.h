@@ -83,7 +83,7 @@ struct RowKernels {
     Array<const T*, kRows> query;
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) query[r] = m.query + (first + std::min<Index>(r, count - 1)) * head_dim;
     for (Index j = 0; j < keys; j += kKeys) {
-      for (Index i = j; i < std::min(j + kKeys, keys); ++i) fetch(ahead, i, head_dim * size);
+      for (Index i = j; i < std::min(j + kKeys, keys); ++i) fetch(ahead, i, 0, head_dim * size);
       Array<const std::byte*, kKeys> row;
       ATTN_UNROLL for (int a = 0; a < kKeys; ++a) row[a] = key.data + std::min<Index>(j + a, keys - 1) * stride;
       Array<Vec, kLanes> sum = {};  // of row r and key a at r * kKeys + a
@@ -119,11 +119,10 @@ struct RowKernels {
                                      Index keys, Index v_dim, const RowsToRead& ahead) {
     constexpr int kWidth = kRegisters >= 32 ? 4 : 2;  // vectors of columns: 4 x 4 sums, of 32 registers
     const Index size = size_of_number<T>(value.storage);
-    Index c = 0, fetched = 0;
+    Index c = 0;
     for (; c + kWidth * kLanes <= v_dim; c += kWidth * kLanes)
-      add_columns<kRows, kWidth>(m, first, count, value, keys, c, v_dim, ahead, fetched);
-    for (; c + kLanes <= v_dim; c += kLanes)
-      add_columns<kRows, 1>(m, first, count, value, keys, c, v_dim, ahead, fetched);
+      add_columns<kRows, kWidth>(m, first, count, value, keys, c, v_dim, ahead);
+    for (; c + kLanes <= v_dim; c += kLanes) add_columns<kRows, 1>(m, first, count, value, keys, c, v_dim, ahead);
     for (; c < v_dim; ++c)
       for (Index r = first; r < first + count; ++r) {
         T sum = m.out[r * v_dim + c] * m.rescale[r];
@@ -133,10 +132,10 @@ struct RowKernels {
       }
   }
 
-  /// kWidth vectors of columns, from `c` on. Rows are fetched whole with the first columns.
+  /// kWidth vectors of columns, from `c` on, and as many are fetched: memory has time all the while.
   template <int kRows, int kWidth>
   static ATTN_INLINE void add_columns(const TileMemory<T>& m, Index first, Index count, const RowsToRead& value,
-                                      Index keys, Index c, Index v_dim, const RowsToRead& ahead, Index& fetched) {
+                                      Index keys, Index c, Index v_dim, const RowsToRead& ahead) {
     const Index size = size_of_number<T>(value.storage), stride = value.stride * size;
     Array<Array<Vec, kWidth>, kRows> sum;
     Array<const T*, kRows> weights;
@@ -150,7 +149,7 @@ struct RowKernels {
     }
     const std::byte* row = value.data + c * size;
     for (Index j = 0; j < keys; ++j, row += stride) {
-      if (fetched < keys) fetch(ahead, fetched++, v_dim * size);
+      fetch(ahead, j, c * size, kWidth * kLanes * size);
       Array<Vec, kWidth> x;
       ATTN_UNROLL for (int v = 0; v < kWidth; ++v) Packing::load(x[v], value.storage, row + v * kLanes * size);
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -165,9 +164,9 @@ struct RowKernels {
     }
   }
 
-  static ATTN_INLINE void fetch(const RowsToRead& rows, Index row, Index bytes) {
+  static ATTN_INLINE void fetch(const RowsToRead& rows, Index row, Index first, Index bytes) {
     if (rows.data == nullptr) return;
-    const std::byte* const data = rows.data + row * rows.stride * size_of_number<T>(rows.storage);
+    const std::byte* const data = rows.data + row * rows.stride * size_of_number<T>(rows.storage) + first;
     for (Index b = 0; b < bytes; b += 64) __builtin_prefetch(data + b, 0, 2);
   }
 };
