@@ -69,13 +69,14 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// Matrices are any Eigen matrix, map, block or expression, in either storage order; rank-4 arguments are attn::Tensor,
 /// attn::TensorView or Eigen's tensors, with any strides. With kv_heads < heads, neighbouring query heads share a key
-/// and value head. Scalars: float, double, long double.
+/// and value head. Scalars: float, double, long double, and floats of 16 bits (Eigen::half, Eigen::bfloat16, _Float16,
+/// __bf16), which may be mixed with each other and with float: see the README.
 ///
 /// @param mods     what differs from plain attention, e.g. `causal() | softcap(50)`. Scores are transformed left to
 /// right, masks intersect.
 /// @param options  scale, q_offset, executor, workspace; see Options.
 /// @returns out, like the query with v_dim columns; lse (q_len) or (batch, heads, q_len), the natural log-sum-exp of
-/// each row's final scores.
+/// each row's final scores, in float where out has 16 bits.
 ///
 /// A query that keeps no key gives out = 0 and lse = -inf; so does kv_len == 0. NaN or inf in a dropped key or value
 /// reaches no query that drops it. Work 2 * pairs * (head_dim + v_dim) flops for the pairs in visited tiles; extra

@@ -28,52 +28,64 @@ class PassResults {
  public:
   PassResults(const CallTensors<T>& t, bool needed) : tensors_(t), needed_(needed) {}
 
-  /// Whole cache lines.
-  Index bytes() const { return needed_ ? lse_bytes() + out_bytes() : 0; }
+  /// What they take of a workspace: whole cache lines. That must not depend on the output, which workspace_bytes() does not
+  /// know: if it has 16 bits, the query is supposed to have them too.
+  Index bytes() const { return needed_ ? lse_bytes() + (is_narrow(tensors_.q) ? out_bytes() : 0) : 0; }
 
-  /// The tensors of the passes, and the workspace that is left for them.
+  /// The tensors of the passes. `workspace` has bytes() more than they need, and becomes what is left for them.
   CallTensors<T> begin(std::span<std::byte>& workspace, Index workspace_bytes) {
     CallTensors<T> passes = tensors_;
     if (!needed_) return passes;
-    std::byte* room;
     if (workspace.data() != nullptr) {
       workspace = checked_workspace(workspace, workspace_bytes);
-      room = workspace.data();
-      workspace = workspace.subspan(static_cast<std::size_t>(bytes()));
-    } else {
-      own_ = Tensor<std::byte, 1>::uninitialized({bytes()});
-      room = own_.data();
+      room_ = workspace.first(static_cast<std::size_t>(bytes()));
+      workspace = workspace.subspan(room_.size());
     }
     const Problem& p = tensors_.problem;
-    if (!tensors_.lse.data()) passes.lse = {reinterpret_cast<T*>(room), {p.batch, p.heads, p.q_len}};
-    if (is_rounded())
-      passes.out = TensorView<T, 4>(reinterpret_cast<T*>(room + lse_bytes()), {p.batch, p.heads, p.q_len, p.v_dim});
+    if (!tensors_.lse.data()) passes.lse = {take(own_lse_, lse_bytes()), {p.batch, p.heads, p.q_len}};
+    if (is_narrow(tensors_.out))
+      passes.out = TensorView<T, 4>(take(own_out_, out_bytes()), {p.batch, p.heads, p.q_len, p.v_dim});
     out_ = passes.out;
     return passes;
   }
 
   /// Rounds the output of the last pass.
   void end(const KernelFamily<T>& family) const {
+    if (!needed_ || !is_narrow(tensors_.out)) return;
     const Problem& p = tensors_.problem;
-    for (Index head = 0; needed_ && is_rounded() && head < p.batch * p.heads; ++head) {
-      const RowsToRead from = out_.rows(head / p.heads, head % p.heads);
-      family.unpack_rows(reinterpret_cast<const T*>(from.data), p.q_len, p.v_dim,
-                         tensors_.out.rows(head / p.heads, head % p.heads));
-    }
+    for (Index b = 0; b < p.batch; ++b)
+      for (Index h = 0; h < p.heads; ++h)
+        family.unpack_rows(reinterpret_cast<const T*>(out_.rows(b, h).data), p.q_len, p.v_dim, tensors_.out.rows(b, h));
   }
 
  private:
-  bool is_rounded() const { return tensors_.out.storage() != Storage::native; }
+  template <class View>
+  static bool is_narrow(const View& view) {
+    return view.storage() != Storage::native;
+  }
   Index lse_bytes() const { return bytes_of(tensors_.problem.q_len); }
-  Index out_bytes() const { return is_rounded() ? bytes_of(tensors_.problem.q_len * tensors_.problem.v_dim) : 0; }
+  Index out_bytes() const { return bytes_of(tensors_.problem.q_len * tensors_.problem.v_dim); }
   Index bytes_of(Index numbers) const {
     return padded(tensors_.problem.batch * tensors_.problem.heads * numbers * static_cast<Index>(sizeof(T)),
                   kAlignment);
   }
 
+  /// The next `bytes` of the workspace, or memory of its own.
+  T* take(Tensor<std::byte, 1>& own, Index bytes) {
+    const auto size = static_cast<std::size_t>(bytes);
+    if (room_.size() >= size && room_.data()) {
+      T* const taken = reinterpret_cast<T*>(room_.data());
+      room_ = room_.subspan(size);
+      return taken;
+    }
+    own = Tensor<std::byte, 1>::uninitialized({bytes});
+    return reinterpret_cast<T*>(own.data());
+  }
+
   const CallTensors<T>& tensors_;
   bool needed_;
-  Tensor<std::byte, 1> own_;
+  std::span<std::byte> room_;
+  Tensor<std::byte, 1> own_lse_, own_out_;
   StoredView<T> out_;
 };
 

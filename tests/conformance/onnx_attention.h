@@ -63,9 +63,11 @@ std::vector<std::remove_const_t<T>> packed(const TensorView<T, Rank>& view) {
                        : std::vector<std::remove_const_t<T>>(t.data(), t.data() + t.size());
 }
 
-/// An Attention case as tensors of scalar T, and the mods that its attributes and inputs mean.
-template <class T>
+/// An Attention case as tensors of scalar S, and the mods that its attributes and inputs mean.
+template <class S>
 class OnnxAttention {
+  using T = std::conditional_t<sizeof(S) == 2, float, S>;  // of scores
+
  public:
   explicit OnnxAttention(const Case& c) : case_(c), rank3_(c.input("Q").shape.size() == 3) {
     refuse_unknown();
@@ -116,21 +118,21 @@ class OnnxAttention {
   }
 
   /// An input as (batch, heads, len, dim): rank 4 lies so in memory, rank 3 is (batch, len, heads * dim).
-  Tensor<T, 4> tokens(const std::string& name, const std::string& heads_attr) const {
+  Tensor<S, 4> tokens(const std::string& name, const std::string& heads_attr) const {
     const Array& array = case_.input(name);
-    if (array.shape.size() == 4) return array.tensor<T, 4>();
-    const Tensor<T, 3> flat = array.tensor<T, 3>();
+    if (array.shape.size() == 4) return array.tensor<S, 4>();
+    const Tensor<S, 3> flat = array.tensor<S, 3>();
     const Index heads = static_cast<Index>(case_.attr(heads_attr, 0));
     if (heads <= 0 || flat.dim(2) % heads != 0)
       throw std::runtime_error(heads_attr + " does not divide the features of " + name);
-    return Tensor<T, 4>(bshd(flat.data(), flat.dim(0), flat.dim(1), heads, flat.dim(2) / heads));
+    return Tensor<S, 4>(bshd(flat.data(), flat.dim(0), flat.dim(1), heads, flat.dim(2) / heads));
   }
 
-  Tensor<T, 4> with_past(const std::string& name, const std::string& past_name) const {
-    Tensor<T, 4> fresh = tokens(name, "kv_num_heads");
+  Tensor<S, 4> with_past(const std::string& name, const std::string& past_name) const {
+    Tensor<S, 4> fresh = tokens(name, "kv_num_heads");
     if (!case_.has(past_name)) return fresh;
-    const Tensor<T, 4> past = case_.input(past_name).template tensor<T, 4>();
-    Tensor<T, 4> all({fresh.dim(0), fresh.dim(1), past.dim(2) + fresh.dim(2), fresh.dim(3)});
+    const Tensor<S, 4> past = case_.input(past_name).template tensor<S, 4>();
+    Tensor<S, 4> all({fresh.dim(0), fresh.dim(1), past.dim(2) + fresh.dim(2), fresh.dim(3)});
     for (Index b = 0; b < all.dim(0); ++b)
       for (Index h = 0; h < all.dim(1); ++h) {
         all.matrix(b, h).topRows(past.dim(2)) = past.matrix(b, h);
@@ -199,14 +201,14 @@ class OnnxAttention {
 
     // The flash path writes rank-3 results where the operator wants them.
     const Index heads = q_.dim(1), v_dim = v_.dim(3);
-    std::vector<T> y(static_cast<std::size_t>(batch_ * heads * q_len_ * v_dim));
+    std::vector<S> y(static_cast<std::size_t>(batch_ * heads * q_len_ * v_dim));
     attention_into(rank3_ ? bshd(y.data(), batch_, q_len_, heads, v_dim) : bhsd(y.data(), batch_, heads, q_len_, v_dim),
                    q_, k_, v_, scores | masks, options);
     comparison.check("flash", "Y", y);
 
     const auto naive = naive_attention(q_, k_, v_, scores | masks, options);
     if (rank3_) {
-      const TensorView<T, 4> by_token = bshd(y.data(), batch_, q_len_, heads, v_dim);
+      const TensorView<S, 4> by_token = bshd(y.data(), batch_, q_len_, heads, v_dim);
       for (Index b = 0; b < batch_; ++b)
         for (Index h = 0; h < heads; ++h) by_token.matrix(b, h) = naive.out.matrix(b, h);
       comparison.check("naive", "Y", y);
@@ -239,7 +241,8 @@ class OnnxAttention {
 
   const Case& case_;
   bool rank3_;
-  Tensor<T, 4> q_, k_, v_, added_;
+  Tensor<S, 4> q_, k_, v_;
+  Tensor<T, 4> added_;
   Tensor<bool, 4> kept_;
   std::vector<Index> lengths_, offsets_;
   Index batch_ = 0, q_len_ = 0, kv_len_ = 0, left_ = 0, right_ = 0;

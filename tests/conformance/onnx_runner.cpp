@@ -22,7 +22,7 @@ using namespace attn::test;
 /// What a case needs that is not there; empty if it can run.
 std::string waits_for(const Case& c) { return c.op == "RotaryEmbedding" ? "rotary embedding" : ""; }
 
-/// In double where a case wants it, else in float: half-precision inputs are floats too, and their results are rounded.
+/// In double where a case wants it, else with tensors of the type of its inputs.
 void run(const Case& c, Comparison& comparison) {
   constexpr double kDouble = 11;  // in ONNX's list of types
   if (c.op == "Softmax")
@@ -31,6 +31,10 @@ void run(const Case& c, Comparison& comparison) {
     throw std::runtime_error("unknown operator '" + c.op + "'");
   else if (c.attr("softmax_precision", 1) == kDouble || c.input("Q").dtype == DType::f64)
     OnnxAttention<double>(c).run(comparison);
+  else if (c.input("Q").dtype == DType::f16)
+    OnnxAttention<Eigen::half>(c).run(comparison);
+  else if (c.input("Q").dtype == DType::bf16)
+    OnnxAttention<Eigen::bfloat16>(c).run(comparison);
   else
     OnnxAttention<float>(c).run(comparison);
 }

@@ -33,18 +33,16 @@ struct AmxPacking {
     alignas(64) Array<float, kKeyTile * kColumns> part;
     for (Index c = 0; c < padded_columns; c += kColumns) {
       const Index count = std::min(kColumns, columns - c);
-      RowsToRead rows_of_part = from;
-      rows_of_part.data += c * from.column * size_of_number<float>(from.storage);
-      PackingKernels<float, 64>::pack_rows(rows_of_part, rows, count, part);
-      // From the last row on: where there are fewer columns, rows move apart.
-      for (Index r = rows; count < kColumns && r-- > 0;) {
-        std::copy_backward(part + r * count, part + (r + 1) * count, part + r * kColumns + count);
-        std::fill(part + r * kColumns + count, part + (r + 1) * kColumns, 0.0f);
-      }
+      const std::byte* const first = from.data + c * from.column * size_of_number<float>(from.storage);
+      Rows<float> floats{part, kColumns};
+      if (from.storage == Storage::native && from.column == 1 && count == kColumns)
+        floats = {reinterpret_cast<const float*>(first), from.stride};
+      else
+        load_part({first, from.storage, from.stride, from.column}, rows, count, part);
       for (Index r = 0; r < rows; ++r) {
         Vec low, high;
-        S::load(low, part + r * kColumns);
-        S::load(high, part + r * kColumns + kColumns / 2);
+        S::load(low, floats.data + r * floats.stride);
+        S::load(high, floats.data + r * floats.stride + kColumns / 2);
         asm("vcvtne2ps2bf16 %0, %1, %0" : "+v"(low) : "v"(high));
         S::store(reinterpret_cast<float*>(packed + 2 * (r * padded_columns + c)), low);
       }
@@ -77,6 +75,16 @@ struct AmxPacking {
   typedef std::int16_t Words __attribute__((vector_size(64)));
   typedef Words WordsInMemory __attribute__((may_alias));
   static constexpr Index kBlock = 8;  // columns of values that fill 16 bytes
+
+  /// Rows of up to 32 columns as floats, filled up with zeros.
+  ATTN_TARGET_AVX512 static void load_part(const RowsToRead& from, Index rows, Index count, float* part) {
+    PackingKernels<float, 64>::pack_rows(from, rows, count, part);
+    // From the last row on: where there are fewer columns, rows move apart.
+    for (Index r = rows; count < kColumns && r-- > 0;) {
+      std::copy_backward(part + r * count, part + (r + 1) * count, part + r * kColumns + count);
+      std::fill(part + r * kColumns + count, part + (r + 1) * kColumns, 0.0f);
+    }
+  }
 
   struct __attribute__((may_alias)) Lane {
     Array<std::byte, 16> bytes;

@@ -28,8 +28,8 @@ class FlashCall {
     if (query_tiles() == 0) return;
     const Executor executor = executor_for(options.executor);
     const int workers = executor.concurrency();
-    const Workspace workspace(bytes(), workers, options.workspace);
     const QueryBlocks<T> blocks = blocks_for(workers);
+    const Workspace workspace(bytes(blocks), workers, options.workspace);
     const Index per_task = blocks_per_task(blocks, workers), last = blocks.count() - 1;
     executor.run((last + per_task) / per_task, [&](Index task, int worker) {
       const Range range{task * per_task, std::min((task + 1) * per_task, last + 1)};
@@ -44,7 +44,9 @@ class FlashCall {
   }
 
   Index workspace_bytes(const Executor& asked) const {
-    return query_tiles() == 0 ? 0 : Workspace::needed(bytes(), executor_for(asked).concurrency());
+    if (query_tiles() == 0) return 0;
+    const int workers = executor_for(asked).concurrency();
+    return Workspace::needed(bytes(blocks_for(workers)), workers);
   }
 
   /// Adds what this pass does to what those before it do.
@@ -89,14 +91,17 @@ class FlashCall {
       use(tile_loop_);
   }
 
-  Index bytes() const { return tiles_.are_single() ? row_loop_.bytes() : tile_loop_.bytes(); }
+  Index bytes(const QueryBlocks<T>& blocks) const {
+    return tiles_.are_single() ? row_loop_.bytes() : tile_loop_.bytes(blocks.most_tiles());
+  }
   Index query_tiles() const { return problem_.batch * problem_.heads * tiles_.count(); }
 
   /// Fewer tiles to a block where else there would be few blocks for each worker.
   QueryBlocks<T> blocks_for(Index workers) const {
     constexpr Index kBlocksPerWorker = 4;
     if (tiles_.are_single()) return {problem_, tiles_, RowLoop<T>::kMost};
-    return {problem_, tiles_, std::min(tile_loop_.most_tiles(), query_tiles() / (kBlocksPerWorker * workers))};
+    return {problem_, tiles_,
+            std::min(tile_loop_.most_tiles(), query_tiles() / (kBlocksPerWorker * std::max<Index>(workers, 1)))};
   }
 
   /// A task is some neighbouring blocks, because they share keys: those of a window, or of a short head. They are few, so

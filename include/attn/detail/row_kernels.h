@@ -40,17 +40,13 @@ struct RowKernels {
       S::load(x, scores + j);
       S::max_with(top, x);
     }
-    Array<T, kLanes> lanes;
-    S::store(lanes, top);
-    const T old = m.max[row];
-    T max = old;
-    for (int a = 0; a < kLanes; ++a) max = max > lanes[a] ? max : lanes[a];
+    const T old = m.max[row], highest = S::largest(top), max = old > highest ? old : highest;
     const T from = max == -kInfinity ? T(0) : max;  // as in TileKernels::softmax
     Vec sum = {};
     S::splat(x, old - from);
     S::exp(x);
-    S::store(lanes, x);
-    m.rescale[row] = lanes[0];
+    const T rescale = first_lane(x);
+    m.rescale[row] = rescale;
     m.max[row] = max;
     for (Index j = 0; j < keys; j += kLanes) {
       S::load(x, scores + j);
@@ -59,10 +55,7 @@ struct RowKernels {
       sum += x;
       S::store(scores + j, x);
     }
-    S::store(lanes, sum);
-    T total = 0;
-    for (int a = 0; a < kLanes; ++a) total += lanes[a];
-    m.sum[row] = m.sum[row] * m.rescale[row] + total;
+    m.sum[row] = m.sum[row] * rescale + S::total(sum);
   }
 
   /// out = rescale * out + weights * values.
@@ -74,6 +67,13 @@ struct RowKernels {
   }
 
  private:
+  static ATTN_INLINE T first_lane(const Vec& x) {
+    if constexpr (S::kVector)
+      return x[0];
+    else
+      return x;
+  }
+
   /// Scores of `count` rows from `first` on, and as many keys at a time as make one vector of sums with them.
   template <int kRows>
   static ATTN_INLINE void score_rows(const TileMemory<T>& m, Index first, Index count, const RowsToRead& key,

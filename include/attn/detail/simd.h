@@ -92,6 +92,17 @@ struct Simd {
     }
   }
 
+  /// The sum of all lanes.
+  static ATTN_INLINE T total(const Vec& x) {
+    if constexpr (kVector) {
+      Vec all = x;
+      fold_sum<kLanes / 2>(all, std::make_integer_sequence<int, kLanes>());
+      return all[0];
+    } else {
+      return x;
+    }
+  }
+
   /// Transposes a square of numbers, kLanes vectors of kLanes, by exchanging off-diagonal blocks of 1, 2, 4, … (Eklundh
   /// 1972).
   static ATTN_INLINE void transpose(Vec* square) {
@@ -162,6 +173,12 @@ struct Simd {
     const Vec other = __builtin_shufflevector(x, x, (i ^ kDistance)...);
     max_with(x, other);
     if constexpr (kDistance > 1) fold_max<kDistance / 2>(x, lanes);
+  }
+  template <int kDistance, int... i>
+  static ATTN_INLINE void fold_sum(Vec& x, std::integer_sequence<int, i...> lanes) {
+    const Vec other = __builtin_shufflevector(x, x, (i ^ kDistance)...);
+    x += other;
+    if constexpr (kDistance > 1) fold_sum<kDistance / 2>(x, lanes);
   }
   template <int kBlock, int... i>
   static ATTN_INLINE void exchange(Vec& a, Vec& b, std::integer_sequence<int, i...>) {

@@ -35,15 +35,16 @@ class TileLoop {
   bool packs_keys() const { return !in_place(family_.format, tensors_.k); }
   bool packs_values() const { return !in_place(family_.format, tensors_.v) || family_.arrange_values; }
 
-  Index bytes() const {
-    return std::max(layout(family_, most_tiles()).bytes(), &exact_ == &family_ ? 0 : layout(exact_, 1).bytes());
+  /// The memory of a worker for blocks of up to so many tiles.
+  Index bytes(Index tiles) const {
+    return std::max(layout(family_, tiles).bytes(), &exact_ == &family_ ? 0 : layout(exact_, 1).bytes());
   }
 
   /// `following` are queries of the block that likely comes next.
   void run(const QueryBlocks<T>& blocks, Index block, const Queries& following, std::byte* memory) const {
     Array<Active, kMost> room;
     const std::span tiles(room, static_cast<std::size_t>(blocks.size(block)));
-    const TileLayout<T> layout = this->layout(family_, most_tiles());
+    const TileLayout<T> layout = this->layout(family_, blocks.most_tiles());
     if (family_.begin) family_.begin();
     for (Index i = 0; Active & tile : tiles) {
       tile = begin(family_, blocks.at(block, i), layout.at(memory, i));
