@@ -2,7 +2,7 @@
 #include <cmath>
 #include <functional>
 #include <iostream>
-#include <random>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 
 #include "peak.h"
+#include "random_tensor.h"
 #include "report.h"
 #include "table.h"
 #include "timing.h"
@@ -40,14 +41,6 @@ std::string text(const Work& w) {
          (w.heads == w.kv_heads ? "" : "/" + std::to_string(w.kv_heads)) + " N=" + std::to_string(w.q_len) +
          (w.q_len == w.kv_len ? "" : " M=" + std::to_string(w.kv_len)) + " D=" + std::to_string(w.dim) +
          (w.causal ? " causal" : "");
-}
-
-attn::Tensor<float, 4> random_tensor(const attn::Shape<4>& shape, unsigned seed) {
-  attn::Tensor<float, 4> t(shape);
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  for (Index i = 0; i < t.size(); ++i) t.data()[i] = normal(random);
-  return t;
 }
 
 template <class To, class From>

@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include "peak.h"
+#include "random_tensor.h"
 #include "report.h"
 #include "table.h"
 #include "timing.h"
@@ -20,14 +21,6 @@ using namespace bench;
 using attn::Index;
 
 constexpr Index kDim = 64;
-
-attn::Tensor<float, 4> random_tensor(const attn::Shape<4>& shape, unsigned seed) {
-  attn::Tensor<float, 4> t(shape);
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  for (Index i = 0; i < t.size(); ++i) t.data()[i] = normal(random);
-  return t;
-}
 
 /// One length of rows and the mods that are timed at it.
 class Bench {

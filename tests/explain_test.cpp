@@ -136,7 +136,7 @@ TEST(Explain, Prints) {
   out << e;
   EXPECT_EQ(out.str(),
             "instruction set  generic\n"
-            "matrix unit      not for these tensors\n"
+            "matrix unit      not for these numbers\n"
             "tile             12 x 64 (queries x keys)\n"
             "passes           1\n"
             "query tiles      9, in 5 tasks on 1 thread\n"

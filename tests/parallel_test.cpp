@@ -54,32 +54,36 @@ std::vector<Executor> executors() {
 }
 
 template <class T>
-void expect_same_from_all_executors() {
+void expect_same_from_all_executors(Compute compute = Compute::native) {
   Random random(1);
   for (const Sizes& s : {Sizes{2, 4, 2, 100, 120, 16, 16}, Sizes{1, 1, 1, 300, 333, 9, 5}, Sizes{3, 5, 5, 1, 65, 8, 8},
                          Sizes{1, 8, 1, 1, 1000, 64, 64}, Sizes{1, 1, 1, 2, 3, 1, 1}, Sizes{0, 1, 1, 2, 3, 1, 1},
-                         Sizes{1, 2, 1, 700, 700, 8, 8}}) {
+                         Sizes{1, 2, 1, 700, 700, 8, 8}, Sizes{1, 2, 2, 97, 177, 32, 3}}) {
     const Inputs in(s, random);
     // Rows of keys that are not packed are, and then the tiles of a block depend on the number of workers.
     for (const Layout layout : {Layout::bhsd, Layout::gaps}) {
       Arguments<T> a(in, Layout::bhsd, layout, layout);
       const auto expect_same = [&](const auto& mods) {
-        const auto flash_serial = flash(a, mods, {.executor = serial()});
+        const auto flash_serial = flash(a, mods, {.executor = serial(), .compute = compute});
         const auto naive_serial = naive(a, mods, {.executor = serial()});
         int index = 0;
         for (const Executor& executor : executors()) {
           SCOPED_TRACE(::testing::Message() << "executor " << index++ << ", " << s);
-          EXPECT_TRUE(same_bits(flash_serial, flash(a, mods, {.executor = executor})));
+          EXPECT_TRUE(same_bits(flash_serial, flash(a, mods, {.executor = executor, .compute = compute})));
           EXPECT_TRUE(same_bits(naive_serial, naive(a, mods, {.executor = executor})));
         }
       };
       expect_same(causal() | softcap(20));
       expect_same(sliding_window(37, 11));  // at odd positions
+      expect_same(prefix_lm(std::vector<Index>(static_cast<std::size_t>(s.batch), std::min<Index>(33, s.kv_len))));
+      expect_same(strided_sparse(3));
     }
   }
 }
 
 TEST(Parallel, ResultsDoNotDependOnTheExecutorFloat) { expect_same_from_all_executors<float>(); }
+// Not rounded to 16 bits, what the matrix unit computes shows its last bits.
+TEST(Parallel, ResultsDoNotDependOnTheExecutorRounded) { expect_same_from_all_executors<float>(Compute::bf16); }
 TEST(Parallel, ResultsDoNotDependOnTheExecutorBfloat16) { expect_same_from_all_executors<Eigen::bfloat16>(); }
 
 TEST(Parallel, EveryTaskRunsOnceAndWorkersDoNotOverlap) {
@@ -106,6 +110,20 @@ TEST(Parallel, CallsFromSeveralThreadsAreRight) {
     });
   for (std::thread& t : callers) t.join();
   EXPECT_EQ(wrong, 0);
+}
+
+TEST(Parallel, AValueThatIsNotFiniteMattersToNoOtherTile) {
+  // Where one tile of queries sees a NaN, another of its block that does not is computed as without it.
+  Random random(3);
+  Inputs in({1, 2, 1, 700, 700, 32, 8}, random);
+  in.v[300 * 8 + 3] = std::numeric_limits<double>::quiet_NaN();
+  for (const Compute compute : {Compute::native, Compute::bf16})
+    for (const Layout layout : {Layout::bhsd, Layout::gaps}) {
+      Arguments<float> a(in, Layout::bhsd, layout, layout);
+      const auto expected = flash(a, sliding_window(70), {.executor = serial(), .compute = compute});
+      for (const Executor& executor : executors())
+        EXPECT_TRUE(same_bits(expected, flash(a, sliding_window(70), {.executor = executor, .compute = compute})));
+    }
 }
 
 /// Waits for `condition`, but not for ever: what never comes true must fail, not hang.

@@ -11,7 +11,7 @@ namespace attn {
 
 /// Does the matrix unit for bf16 (AMX) form the products?
 enum class Amx {
-  not_for_these,           ///< the tensors hold more than bf16, and Options::compute does not let them be rounded
+  not_for_these,           ///< more than bf16 that Options::compute does not let be rounded, or no positive scale
   not_for_single_queries,  ///< they wait for memory, not for products
   not_there,               ///< the processor has none, or another instruction set was asked for
   refused,                 ///< the operating system does not let the process use it
@@ -19,7 +19,7 @@ enum class Amx {
 };
 
 constexpr std::string_view to_string(Amx amx) {
-  constexpr std::string_view kTexts[] = {"not for these tensors", "not for single queries", "not there",
+  constexpr std::string_view kTexts[] = {"not for these numbers", "not for single queries", "not there",
                                          "refused by the operating system", "used"};
   return kTexts[static_cast<int>(amx)];
 }

@@ -11,7 +11,7 @@ inline namespace ATTN_BUILT_FOR {
 template <class T, class Mods, class Use>
 void for_each_flash_call(const CallTensors<T>& tensors, const Mods& mods, const Options& options, const Use& use) {
   const bool may_round = fits_bf16(options.compute, {tensors.q.storage(), tensors.k.storage(), tensors.v.storage()}) &&
-                         tensors.problem.scale > 0;
+                         scales_after_products(tensors.problem.scale);
   const ChosenKernels<T> kernels = choose_kernels<T>(options, may_round);
   for_each_pass(tensors, mods, [&](const CallTensors<T>& t, const auto& pass_mods, bool resumes) {
     using PassMods = std::remove_cvref_t<decltype(pass_mods)>;

@@ -32,11 +32,14 @@ struct Options {
 
   /// Memory of the caller's for the call to work in, of any alignment and at least as many bytes as workspace_bytes()
   /// says; what it holds does not matter. Two calls at the same time need two. Default: the call allocates and frees
-  /// its own. The naive path does not use it.
+  /// its own. The naive path does not use it. (Where tokens are grouped, as by strided_sparse(), and out has 16 bits but query
+  /// has not, some more is taken from the heap.)
   std::span<std::byte> workspace = {};
 
-  /// `bf16` buys speed for tensors of float, or of half, with an error of about 2^-8 of the largest value. Sums and the
-  /// softmax stay in float. Without a matrix unit nothing is rounded; explain() tells. The naive path does not use it.
+  /// `bf16` buys speed for tensors of float, or of half. Rounding values and weights errs by about 2^-8 of the largest value;
+  /// rounding query and key moves scores by about 2^-8 of scale * sum |q||k|, much where scores are large. Sums and the
+  /// softmax stay in float. Nothing is rounded without a matrix unit, as explain() tells, for single queries, and where
+  /// results are not finite. The naive path does not use it.
   Compute compute = Compute::native;
 
   /// The instruction set to use, for tests and comparisons. Default the best there is, or what the environment variable

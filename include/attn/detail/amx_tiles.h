@@ -16,8 +16,10 @@ struct AmxTiles {
   static constexpr Index kRows = 16, kBytes = 64;
   static constexpr Index kColumns = 32;  ///< numbers of bf16 in a row
 
-  /// Makes the registers what they are above, for the calling thread.
+  /// Makes the registers what they are above, for the calling thread. A mod may call attention itself, between two kernels:
+  /// then they are that already, and stay it until the outer call ends.
   static void begin() {
+    if (depth()++ > 0) return;
     struct alignas(64) Configuration {
       std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
       std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -27,7 +29,15 @@ struct AmxTiles {
     asm volatile("ldtilecfg %0" : : "m"(configuration));
   }
   /// Else the operating system would go on saving them with the thread.
-  static void end() { asm volatile("tilerelease"); }
+  static void end() {
+    if (--depth() == 0) asm volatile("tilerelease");
+  }
+
+  /// How many calls of this thread use the registers.
+  static int& depth() {
+    thread_local int calls = 0;
+    return calls;
+  }
 
   template <int kRegister>
   static ATTN_INLINE void load(const void* from, Index stride) {

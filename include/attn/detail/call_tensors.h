@@ -57,14 +57,17 @@ struct CallTensors {
   }
 };
 
-/// Can kernels read rows of `dim` numbers where they lie?
+/// Can kernels read rows of `dim` numbers where they lie? Pairs of 16 bits are read as one number of 32.
 inline bool in_place(const Format& format, const RowsToRead& rows, Index dim) {
-  return rows.storage == format.storage && (rows.column == 1 || dim <= 1) && rows.stride % format.per_number() == 0 &&
-         dim % format.columns == 0;
+  const Index pair = format.per_number();
+  return rows.storage == format.storage && (rows.column == 1 || dim <= 1) && rows.stride % pair == 0 &&
+         dim % format.columns == 0 && (pair == 1 || reinterpret_cast<std::uintptr_t>(rows.data) % sizeof(float) == 0);
 }
+/// Those of all heads?
 template <class T>
 bool in_place(const Format& format, const StoredView<T>& t) {
-  return in_place(format, t.rows(0, 0), t.dim(3));
+  return in_place(format, t.rows(0, 0), t.dim(3)) && t.stride(0) % format.per_number() == 0 &&
+         t.stride(1) % format.per_number() == 0;
 }
 
 /// `count` rows of `dim` numbers as the kernels read them, copied to `packed` if they must: where they do not lie so, or are

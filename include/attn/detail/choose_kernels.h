@@ -17,10 +17,20 @@ struct ChosenKernels {
   Amx amx;
 };
 
+// What has no kernels here, on purpose: the dot product of AVX512-BF16 does as many multiplications a cycle as float's, and
+// widening costs 1 or 2 % beside those; the arithmetic of AVX512-FP16 does twice as many but sums up in binary16, which errs
+// by several times what the naive path does and overflows at 65504. Both are widened to float.
+
 /// May a product of such tensors be formed of numbers rounded to bf16?
 inline bool fits_bf16(Compute compute, std::initializer_list<Storage> storages) {
   return compute == Compute::bf16 ||
          std::all_of(storages.begin(), storages.end(), [](Storage s) { return s == Storage::bf16; });
+}
+
+/// May the scale wait until products are formed, as the matrix unit's kernels have it? They take -inf times the scale for
+/// -inf, and the scale times log2(e) for finite.
+inline bool scales_after_products(long double scale) {
+  return scale >= std::numeric_limits<float>::min() && scale <= std::numeric_limits<float>::max() / 2;
 }
 
 /// `fits`: may numbers be rounded to bf16?

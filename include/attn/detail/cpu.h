@@ -11,8 +11,6 @@
 // Linux alone hands out the matrix unit to programs that ask.
 #if defined(__x86_64__) && defined(__GNUC__) && defined(__linux__)
 #define ATTN_AMX 1
-#include <sys/syscall.h>
-#include <unistd.h>
 #else
 #define ATTN_AMX 0
 #endif
@@ -20,10 +18,14 @@
 namespace attn::detail {
 
 #if ATTN_X86
-/// Conversions between float and binary16. clang 14 has no name for it.
+/// Conversions between float and binary16. clang 14 has no name for it. Asked once: under a hypervisor each CPUID takes tens
+/// of microseconds.
 inline bool cpu_has_f16c() {
-  unsigned a, b, c, d;
-  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & (1u << 29)) != 0;
+  static const bool has = [] {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & (1u << 29)) != 0;
+  }();
+  return has;
 }
 #endif
 
@@ -31,15 +33,18 @@ inline bool cpu_has_f16c() {
 /// Bits as in Intel's Software Developer's Manual, volume 2A, CPUID, and volume 1, section 13.3 (XCR0).
 inline bool cpu_has_amx() {
 #if ATTN_AMX
-  unsigned a, b, c, d;
-  constexpr unsigned kOsXsave = 1u << 27, kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAvx512Bf16 = 1u << 5;
-  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kOsXsave) == 0) return false;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kAmxBf16) == 0 || (d & kAmxTile) == 0) return false;
-  if (__get_cpuid_count(7, 1, &a, &b, &c, &d) == 0 || (a & kAvx512Bf16) == 0) return false;
-  constexpr unsigned kTileState = 3u << 17;
-  unsigned low, high;
-  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return (low & kTileState) == kTileState;
+  static const bool has = [] {
+    unsigned a, b, c, d;
+    constexpr unsigned kOsXsave = 1u << 27, kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAvx512Bf16 = 1u << 5;
+    if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kOsXsave) == 0) return false;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kAmxBf16) == 0 || (d & kAmxTile) == 0) return false;
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) == 0 || (a & kAvx512Bf16) == 0) return false;
+    constexpr unsigned kTileState = 3u << 17;
+    unsigned low, high;
+    asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & kTileState) == kTileState;
+  }();
+  return has;
 #else
   return false;
 #endif
@@ -49,8 +54,17 @@ inline bool cpu_has_amx() {
 /// its policy, or because a thread has a signal stack too small for the registers of the tiles.
 inline bool amx_permitted() {
 #if ATTN_AMX
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  static const bool granted = cpu_has_amx() && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  static const bool granted = [] {
+    if (!cpu_has_amx()) return false;
+    // Not through the headers of the system, which would put its functions into every program's global namespace.
+    constexpr long kArchPrctl = 158, kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XTILEDATA
+    long result;
+    asm volatile("syscall"
+                 : "=a"(result)
+                 : "a"(kArchPrctl), "D"(kRequestPermission), "S"(kTileData)
+                 : "rcx", "r11", "memory");
+    return result == 0;
+  }();
   return granted;
 #else
   return false;

@@ -70,6 +70,22 @@ struct KernelFamily {
   }
 };
 
+/// A family's kernels in use by the calling thread.
+template <class T>
+class InUse {
+ public:
+  explicit InUse(const KernelFamily<T>& family) : end_(family.end) {
+    if (family.begin) family.begin();
+  }
+  InUse(const InUse&) = delete;
+  ~InUse() {
+    if (end_) end_();
+  }
+
+ private:
+  void (*end_)();
+};
+
 // One function of the set. The text of the kernel takes on the instruction set of this function, whatever the flags of
 // the program. Without a width of its own, clang would cut vectors of 512 bits in two where -march=native prefers 256.
 #define ATTN_KERNEL(name, target, Result)   \

@@ -44,12 +44,11 @@ struct Linear {
       const Range rows = tiles.rows(task / parts),
                   columns{blocks * part / parts * kKeyTile, std::min(blocks * (part + 1) / parts * kKeyTile, outputs)};
       const TileMemory<Number> m = layout.at(workspace.of(worker));
-      if (family.begin) family.begin();
+      const InUse<Number> in_use(family);
       if (few)
         run_rows(x, y, tokens, columns, family, m);
       else
         run_tile(x + rows.begin * inputs, y + rows.begin * outputs, rows.size(), columns, family, m);
-      if (family.end) family.end();
     });
   }
 

@@ -17,12 +17,12 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, In
                           const Problem& problem) {
   // Rows are a step apart, groups a row. With one row or none there is no step, and it could be too wide for a number.
   const auto view = [&]<class View>(const View& of, Index heads, Index first, Index rows, Index step) {
-    if (of.data() == nullptr || rows == 0) return View();
+    if (of.data() == nullptr) return of;
     typename View::Shape shape = of.shape(), strides = of.strides();
     shape[0] = problem.batch, shape[1] = heads, shape[2] = rows;
     strides[0] = of.stride(2);
     strides[2] = rows > 1 ? of.stride(2) * step : of.stride(2);
-    return of.part(groups.batch * of.stride(0) + first * of.stride(2), shape, strides);
+    return of.part(rows == 0 ? 0 : groups.batch * of.stride(0) + first * of.stride(2), shape, strides);
   };
   const auto of_queries = [&](const auto& of) {
     return view(of, problem.heads, first_query, problem.q_len, groups.q_step);

@@ -45,20 +45,23 @@ class TileLoop {
     Array<Active, kMost> room;
     const std::span tiles(room, static_cast<std::size_t>(blocks.size(block)));
     const TileLayout<T> layout = this->layout(family_, blocks.most_tiles());
-    if (family_.begin) family_.begin();
+    const InUse<T> in_use(family_);
     for (Index i = 0; Active & tile : tiles) {
       tile = begin(family_, blocks.at(block, i), layout.at(memory, i));
       ++i;
     }
     visit_keys(family_, tiles, following, false);
     // A dropped pair weighs 0, and 0 times a value is 0, unless that value is not finite: then it must not be
-    // multiplied. That is rare, so it is found out afterwards, from what became of the output.
+    // multiplied. That is rare, so it is found out afterwards, from what became of the output. The matrix unit's products
+    // and sums of large numbers may also be infinite where exact ones are not: those of scores are not scaled yet, and
+    // weights are not below 1.
+    const bool may_overflow = &family_ != &exact_;
     Array<bool, kMost> again = {};
     for (Index i = 0; const Active& tile : tiles) {
-      again[i] = tile.dropped_any && !exact_.all_finite({tile.m.out, 0}, 1, problem_.v_dim * tile.kernels->queries);
+      again[i] = (tile.dropped_any || may_overflow) &&
+                 !exact_.all_finite({tile.m.out, 0}, 1, problem_.v_dim * tile.kernels->queries);
       if (!again[i++]) store_result(tile);
     }
-    if (family_.end) family_.end();
     for (Index i = 0; const Active& tile : tiles)
       if (again[i++]) select(tile.queries, following, memory);
   }
@@ -136,9 +139,11 @@ class TileLoop {
   template <class Visit>
   void for_each_key_range(std::span<const Active> tiles, const Visit& visit) const {
     Range all = hull_of_visited(tiles);
-    // Blocks that pack may be of any size (see FlashCall): where tiles begin must depend on nothing else. Where the hull of
-    // what is visited cuts one off, only dropped pairs are missing, which add nothing; but those of bf16 must stay pairs.
-    if (packs_) all.begin -= all.begin % family_.format.per_number();
+    // Blocks that pack may be of any size (see FlashCall), and results must not depend on it: tiles begin at multiples of
+    // their length, and end there unless nobody visits the rest. The matrix unit adds up 32 keys before it rounds, and
+    // scales scores in another step where a mask is asked: its tiles are whole in any case.
+    if (family_.format.keys > 1 && !all.empty())
+      all = {all.begin / kKeyTile * kKeyTile, std::min(padded(all.end, kKeyTile), problem_.kv_len)};
     for (Index j = all.begin, end; j < all.end; j = end) {
       end = std::min((packs_ ? j / kKeyTile * kKeyTile : j) + kKeyTile, all.end);
       visit(Range{j, end});
@@ -153,15 +158,17 @@ class TileLoop {
     const auto visit_chunk = [&] {
       for (Active& tile : tiles) {
         for (KeyTile& keys : std::span(room, static_cast<std::size_t>(count))) {
-          const Coverage coverage = pass_.coverage(tile.queries, tile.visited, keys.range);
+          const Range range = family.format.gathers ? keys.range : intersect(keys.range, tile.visited);
+          const Coverage coverage = pass_.coverage(tile.queries, tile.visited, range);
           if (coverage == Coverage::none) {
             multiply(tile, {});
             continue;
           }
           if (!std::exchange(keys.loaded, true)) load(family, tile, keys);
-          add_keys(
-              family, tile, keys, coverage == Coverage::some, by_selection,
-              fetch_ahead(tensors_, pass_.mods, tiles_.count(), tile.queries, following, keys.range, tile.visited));
+          add_keys(family, tile, part_of(keys, range), coverage == Coverage::some, by_selection,
+                   family.format.gathers ? FetchAhead{}
+                                         : fetch_ahead(tensors_, pass_.mods, tiles_.count(), tile.queries, following,
+                                                       range, tile.visited));
         }
         multiply(tile, {});
       }
@@ -191,6 +198,17 @@ class TileLoop {
     keys.value = {arranged, 0};
   }
 
+  /// A tile of keys without those that a tile of queries does not visit. What another of the block sees there must not
+  /// matter, not even whether it is finite.
+  static KeyTile part_of(const KeyTile& keys, const Range& range) {
+    KeyTile part = keys;
+    part.range = range;
+    if (range == keys.range) return part;
+    part.key.data += (range.begin - keys.range.begin) * part.key.stride;
+    part.value.data += (range.begin - keys.range.begin) * part.value.stride;
+    return part;
+  }
+
   /// One step of the recurrence: brings max and sum up to date with the keys of the tile, and sooner or later out with its
   /// values.
   void add_keys(const KernelFamily<T>& family, Active& tile, const KeyTile& keys, bool masked, bool by_selection,
@@ -199,7 +217,7 @@ class TileLoop {
     const Index count = keys.range.size();
     const bool modded = masked || pass_.has_scores();
     TileMemory<T> m = tile.m;
-    m.weights += keys.first * kernels.queries / family.format.per_number();
+    if (family.format.gathers) m.weights += keys.first * kernels.queries / family.format.per_number();
     kernels.score(m, keys.key, count, problem_.head_dim);
     if (modded) {
       if (m.scale != T(1)) family.scale_scores(m, count);
@@ -230,7 +248,7 @@ class TileLoop {
   void multiply(Active& tile, const FetchAhead& ahead) const {
     if (tile.waiting == 0) return;
     TileMemory<T> m = tile.m;
-    m.weights += tile.first * tile.kernels->queries / family_.format.per_number();
+    if (family_.format.gathers) m.weights += tile.first * tile.kernels->queries / family_.format.per_number();
     tile.kernels->value(m, tile.value, tile.waiting, problem_.v_dim, tile.carry, ahead);
     tile.carry = Carry::keep;
     tile.waiting = 0;
