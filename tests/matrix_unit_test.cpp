@@ -1,0 +1,119 @@
+// The matrix unit for bf16: where it serves, and where what it computes could differ from what others do.
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "support/paths.h"
+
+namespace attn::test {
+namespace {
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+template <class S>
+using MatrixOf = Eigen::Matrix<S, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+TEST(MatrixUnit, OverflowsNowhereElse) {
+  using Eigen::bfloat16;
+  const auto expect_right = [](const char* what, float q, float first, float second, float v, const Options& options) {
+    // 64 keys of one score, then 64 of another, so that the largest one so far lags behind.
+    Matrix kf = Matrix::Constant(128, 32, first);
+    kf.bottomRows(64).setConstant(second);
+    const MatrixOf<bfloat16> x = Matrix::Constant(40, 32, q).cast<bfloat16>(), k = kf.cast<bfloat16>(),
+                             values = Matrix::Constant(128, 32, v).cast<bfloat16>();
+    const auto want = naive_attention(x, k, values, Mods<>(), options);
+    ASSERT_TRUE(std::isfinite(float(want.out(0, 0)))) << what;
+    for (Isa isa : all_instruction_sets()) {
+      Options with_isa = options;
+      with_isa.isa = isa;
+      const auto got = attention(x, k, values, Mods<>(), with_isa);
+      EXPECT_NEAR(float(got.out(39, 31)) / float(want.out(39, 31)), 1, 0x1p-7) << what << ", " << to_string(isa);
+      EXPECT_NEAR(got.lse(39), want.lse(39), 1e-4f * std::abs(want.lse(39))) << what << ", " << to_string(isa);
+    }
+  };
+  expect_right("large values", 1, 0, 0.125f, 1e36f, {.scale = 1});
+  expect_right("large products", 1e19f, 1e19f, 1e19f, 1, {.scale = 1e-38});
+  expect_right("scales that vanish in float", 1, 1, 1, 1, {.scale = 1e-300});
+  expect_right("denormal scales", 1, 1, 1, 1, {.scale = 1e-40});
+  expect_right("large scales", 1e-20f, 1e-10f, 2e-10f, 1, {.scale = 3e38});
+}
+
+TEST(MatrixUnit, AModMayCallAttention) {
+  // Between two kernels of the outer call, on the same thread.
+  using Eigen::bfloat16;
+  const MatrixOf<bfloat16> x = Matrix::Random(70, 32).cast<bfloat16>();
+  const auto plain = attention(x, x, x, Mods<>(), {.executor = serial()});
+  const auto nested = score_mod([&](auto score, const Position& p) {
+    const auto zero = p.q == 5 && p.kv == 7 ? attention(x, x, x, Mods<>(), {.executor = serial()}).lse(0) * 0 : 0.0f;
+    return score + zero;
+  });
+  const auto got = attention(x, x, x, nested, {.executor = serial()});
+  EXPECT_LE((got.out.cast<float>() - plain.out.cast<float>()).cwiseAbs().maxCoeff(), 0x1p-7f);
+  const auto throwing = score_mod([](auto score, const Position& p) {
+    if (p.q == 5) throw std::runtime_error("from a mod");
+    return score;
+  });
+  EXPECT_THROW(attention(x, x, x, throwing, {.executor = serial()}), std::runtime_error);
+  EXPECT_TRUE((attention(x, x, x, Mods<>(), {.executor = serial()}).out.array() == plain.out.array()).all());
+}
+
+TEST(MatrixUnit, AnyAddressWillDo) {
+  // Two bytes from where pairs of numbers would be whole.
+  using Eigen::bfloat16;
+  Random random(6);
+  const Sizes s{1, 2, 1, 40, 70, 32, 32};
+  Inputs in(s, random);
+  in.round_to<bfloat16>();
+  Arguments<bfloat16> a(in);
+  const auto want = flash(a);
+  const auto moved = [](Strided<bfloat16>& t, Index heads, Index len, std::vector<bfloat16>& memory) {
+    const auto numbers = t.read();
+    memory.assign(numbers.size() + 1, bfloat16(0.0f));
+    std::copy(numbers.begin(), numbers.end(), memory.begin() + 1);
+    return TensorView<const bfloat16, 4>(memory.data() + 1, {1, heads, len, 32});
+  };
+  std::vector<bfloat16> q, k, v;
+  const auto got = attention(moved(a.q, 2, 40, q), moved(a.k, 1, 70, k), moved(a.v, 1, 70, v));
+  EXPECT_TRUE(std::equal(want.out.begin(), want.out.end(), got.out.data()));
+}
+
+TEST(MatrixUnit, FloatsAreRoundedOnRequestAlone) {
+  Random random(4);
+  const Sizes s{1, 2, 1, 100, 300, 40, 24};
+  const Inputs in(s, random);
+  Arguments<float> a(in);
+  const auto plain = flash(a, causal());
+  for (Isa isa : instruction_sets())
+    EXPECT_TRUE(same_bits(flash(a, causal(), {.isa = isa}), flash(a, causal(), {.compute = Compute::bf16, .isa = isa})))
+        << to_string(isa) << " has no matrix unit";
+  const auto e = explain(a.q.cview(), a.k.cview(), a.v.cview(), causal(), {.compute = Compute::bf16});
+  if (e.amx != Amx::used) GTEST_SKIP() << "matrix unit: " << to_string(e.amx);
+  EXPECT_EQ(explain(a.q.cview(), a.k.cview(), a.v.cview()).amx, Amx::not_for_these);
+
+  // The same kernels on the same numbers: rounded here, or by the call. In any layout.
+  Inputs rounded = in;
+  rounded.round_to<Eigen::bfloat16>();
+  for (Layout layout : kInputLayouts) {
+    if (is_repeated(layout)) continue;
+    Arguments<float> floats(in, layout, layout, layout), exact(rounded);
+    Arguments<Eigen::half> halves(rounded, layout, layout, layout);
+    Arguments<Eigen::bfloat16> bf16(rounded, layout, layout, layout);
+    const auto on_request = flash(floats, causal(), {.compute = Compute::bf16});
+    EXPECT_FALSE(same_bits(on_request.out, plain.out));
+    Tensor<float, 4> out({1, 2, 100, 24});
+    attention_into(out, bf16.q.cview(), bf16.k.cview(), bf16.v.cview(), causal());
+    EXPECT_TRUE(std::equal(on_request.out.begin(), on_request.out.end(), out.data()));
+    Tensor<float, 4> from_half({1, 2, 100, 24});
+    attention_into(from_half, halves.q.cview(), halves.k.cview(), halves.v.cview(), causal(),
+                   {.compute = Compute::bf16});
+    // Not the same numbers: bf16 has more of small ones.
+    EXPECT_LE((from_half.matrix(0, 0) - out.matrix(0, 0)).cwiseAbs().maxCoeff(), 1e-2f);
+  }
+}
+
+TEST(MatrixUnit, DoublesAreNotRounded) {
+  const Eigen::MatrixXd x = Eigen::MatrixXd::Ones(3, 4);
+  EXPECT_THROW(attention(x, x, x, Mods<>(), {.compute = Compute::bf16}), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace attn::test
