@@ -28,7 +28,7 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 struct AmxKernels {
-  static constexpr Index kQueries = 32;
+  static constexpr Index kQueries = AmxSoftmax::kQueries;
 
   /// scores = keys * query. Rows of keys are read up to the next multiple of 32.
   ATTN_TARGET_AVX512 static void score(const TileMemory<float>& m, Rows<float> key, Index keys, Index head_dim) {

@@ -12,6 +12,8 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 struct AmxSoftmax {
+  static constexpr Index kQueries = 32;  ///< in a tile: two vectors
+
   /// One step of the online softmax: as in TileKernels, but the maximum lags behind. As long as no weight gets large,
   /// relative to the old one, a single pass is enough and `out` stays as it is. bf16 has the exponents of float, so that
   /// loses nothing.
@@ -47,7 +49,7 @@ struct AmxSoftmax {
   using IntVec = S::IntVec;
   typedef std::int16_t Words __attribute__((vector_size(64)));
   static constexpr int kLanes = S::kLanes;
-  static constexpr Index kQueries = 32, kStep = AmxTiles::kColumns;
+  static constexpr Index kStep = AmxTiles::kColumns;
   static constexpr float kLog2e = std::numbers::log2e_v<float>;
 
   /// The weights of a tile may add up to so much before the maximum is brought up to date.
