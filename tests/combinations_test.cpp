@@ -1,34 +1,10 @@
 // Every mod with every other, in both orders, and longer chains. So that this needs few instantiations, each mod is put
 // behind std::function; its predicate, score and hints stay its own.
+#include "support/erased_rows.h"
 #include "support/sweep.h"
 
 namespace attn::test {
 namespace {
-
-template <class T>
-struct Erased {
-  std::vector<Row<decltype(erased_mask(attn::full()))>> masks;
-  std::vector<Row<decltype(erased_score<T>(attn::softcap(1)))>> scores;
-  std::vector<Row<decltype(erased_grouped(attn::strided_sparse(1)))>> grouped;
-  using Sinks = decltype(attn::sinks({}));
-  std::vector<Row<Sinks>> sinks;
-
-  explicit Erased(const Setting& s) {
-    each_kind(s, [&]<class M>(const Row<M>& row) {
-      if constexpr (std::is_same_v<M, Sinks>) return sinks.push_back(row);
-      if constexpr (attn::detail::is_grouped<M>) grouped.push_back({row.name, erased_grouped(row.mod), row.meaning});
-      if (row.meaning.score)
-        scores.push_back({row.name, erased_score<T>(row.mod), row.meaning});
-      else
-        masks.push_back({row.name, erased_mask(row.mod), row.meaning});
-    });
-  }
-};
-
-template <class A, class B>
-auto operator|(const Row<A>& a, const Row<B>& b) {
-  return Row<decltype(a.mod | b.mod)>{a.name + " | " + b.name, a.mod | b.mod, both(a.meaning, b.meaning)};
-}
 
 template <class T>
 Sizes small_sizes(Random& random) {
@@ -48,7 +24,7 @@ void expect_every_pair_in_both_orders() {
   for (int round = 0; round < 6; ++round) {
     const Sizes s = small_sizes<T>(random);
     Drawn<T> drawn = Drawn<T>::draw(s, random);
-    const Erased<T> mods(Setting{s, drawn.numbers, random});
+    const ErasedRows<T> mods(Setting{s, drawn.numbers, random});
     ASSERT_GE(mods.masks.size(), 25u);
     ASSERT_GE(mods.scores.size(), 7u);
     const auto cross = [&](const auto& all_a, const auto& all_b) {
@@ -83,7 +59,7 @@ void expect_fifty_triples() {
   for (int round = 0; round < 25; ++round) {
     const Sizes s = small_sizes<T>(random);
     Drawn<T> drawn = Drawn<T>::draw(s, random);
-    const Erased<T> mods(Setting{s, drawn.numbers, random});
+    const ErasedRows<T> mods(Setting{s, drawn.numbers, random});
     const auto &a = random.pick(mods.masks), &b = random.pick(mods.masks);
     const auto &x = random.pick(mods.scores), &y = random.pick(mods.scores);
     expect_right(drawn, a | x | b);
@@ -99,7 +75,7 @@ TEST(Combinations, ChainsOfFive) {
   for (int round = 0; round < 400; ++round) {
     const Sizes s = small_sizes<double>(random);
     Drawn<double> drawn = Drawn<double>::draw(s, random);
-    const Erased<double> mods(Setting{s, drawn.numbers, random});
+    const ErasedRows<double> mods(Setting{s, drawn.numbers, random});
     const auto m = [&]() -> auto& { return random.pick(mods.masks); };
     const auto x = [&]() -> auto& { return random.pick(mods.scores); };
     const auto &a = m(), &c = m(), &e = m();
@@ -135,6 +111,40 @@ TEST(Combinations, WithTheirOwnTypes) {
     expect_right(drawn, added | dilated | other_sink | causal_row);
     expect_right(drawn, lengths | sink | added | other_sink);
   }
+}
+
+/// Rows of every third position see nothing; the other mod may empty others.
+TEST(Combinations, RowsWithoutKeysAreZero) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  Random random(6);
+  for (Index q_len : {5, 33})
+    for (Index kv_len : {4, 70}) {
+      const Sizes s{2, 2, 1, q_len, kv_len, 8, 5};
+      const Inputs in(s, random);
+      Arguments<float> a(in);
+      const auto thirds = mask("thirds", erased_mask(mask_mod([](const Position& p) { return p.q % 3 != 0; })),
+                               [](const Pair& p) { return p.q % 3 != 0; })[0];
+      const auto expect_zero = [&](const AnyRow<float>& row) {
+        SCOPED_TRACE(row.name);
+        const Truth truth = oracle(in, row.meaning);
+        ASSERT_NE(std::count(truth.lse.begin(), truth.lse.end(), -kInf), 0);
+        std::vector<Computed<float>> paths{naive(a, row.mod)};
+        for (Isa isa : instruction_sets()) paths.push_back(flash(a, row.mod, {.isa = isa}));
+        for (const auto& got : paths)
+          for (std::size_t i = 0; i < truth.lse.size(); ++i) {
+            if (truth.lse[i] != -kInf) {
+              EXPECT_TRUE(std::isfinite(got.lse[i])) << "row " << i;
+              continue;
+            }
+            EXPECT_EQ(got.lse[i], -kInf) << "row " << i;
+            for (std::size_t e = 0; e < 5; ++e) EXPECT_EQ(got.out[i * 5 + e], 0) << "row " << i;
+          }
+      };
+      const ErasedRows<float> mods(Setting{s, {}, random});
+      for (const auto& row : mods.masks) expect_zero(row | thirds);
+      for (const auto& row : mods.scores) expect_zero(row | thirds);
+      for (const auto& row : mods.grouped) expect_zero(row | thirds);  // not sinks: they are such a row's lse
+    }
 }
 
 /// Mods that must differ do differ, so that a test that calls them all alike would show.

@@ -1,7 +1,7 @@
 // NaN and inf in a dropped key or value reach no query that drops it, also where its tile is kept by other queries; in
 // a kept one they do reach the result.
+#include "support/any_rows.h"
 #include "support/mod_table.h"
-#include "support/paths.h"
 
 namespace attn::test {
 namespace {
@@ -52,8 +52,8 @@ Real row_error(const Truth& truth, const Computed<T>& got, Index row, Index v_di
   return largest_error(part(truth.out), part(got.out));
 }
 
-template <class T, class M>
-void expect_contained(const Inputs& clean, const Poison& poison, const Numbers& numbers, const Row<M>& row) {
+template <class T>
+void expect_contained(const Inputs& clean, const Poison& poison, const Numbers& numbers, const AnyRow<T>& row) {
   if (::testing::Test::HasFailure()) return;
   const Sizes& s = clean.sizes;
   std::ostringstream text;
@@ -116,8 +116,8 @@ void poison_some_keys() {
         const Numbers numbers{{}, random.chance(0.5) ? std::optional<Index>() : random.integer(0, s.kv_len)};
         Poison poison{{}, what, (where & 1) != 0, (where & 2) != 0};
         for (Index n = random.integer(1, 3); n > 0; --n) poison.keys.push_back(random.integer(0, s.kv_len - 1));
-        each_kind(Setting{s, numbers, random},
-                  [&](const auto& row) { expect_contained<T>(clean, poison, numbers, row); });
+        for (const AnyRow<T>& row : a_row_of_each_kind<T>({s, numbers, random}))
+          expect_contained<T>(clean, poison, numbers, row);
       }
 }
 

@@ -36,36 +36,6 @@ void expect_near(const std::vector<T>& a, const std::vector<T>& b, double size, 
     }
 }
 
-TEST(Properties, RowsWithoutKeysAreZero) {
-  Random random(1);
-  for (Index q_len : {5, 33})
-    for (Index kv_len : {4, 70}) {
-      const Sizes s{2, 2, 1, q_len, kv_len, 8, 5};
-      const Inputs in(s, random);
-      Arguments<float> a(in);
-      each_kind(Setting{s, {}, random}, [&](const auto& row) {
-        if (row.meaning.sink) return;  // its row's lse is the sink's logit
-        SCOPED_TRACE(row.name);
-        // Rows of every third position see nothing; the mod of the table may empty others.
-        const auto mods = row.mod | mask_mod([](const Position& p) { return p.q % 3 != 0; });
-        const Meaning meaning = both(row.meaning, {[](const Pair& p) { return p.q % 3 != 0; }, {}});
-        const Truth truth = oracle(in, meaning);
-        ASSERT_NE(std::count(truth.lse.begin(), truth.lse.end(), -kInf), 0);
-        std::vector<Computed<float>> paths{naive(a, mods)};
-        for (Isa isa : instruction_sets()) paths.push_back(flash(a, mods, with(isa)));
-        for (const auto& got : paths)
-          for (std::size_t i = 0; i < truth.lse.size(); ++i) {
-            if (truth.lse[i] != -kInf) {
-              EXPECT_TRUE(std::isfinite(got.lse[i])) << "row " << i;
-              continue;
-            }
-            EXPECT_EQ(got.lse[i], -kInf) << "row " << i;
-            for (std::size_t e = 0; e < 5; ++e) EXPECT_EQ(got.out[i * 5 + e], 0) << "row " << i;
-          }
-      });
-    }
-}
-
 TEST(Properties, SizesOfZero) {
   const auto call = [](const Shape<4>& q, const Shape<4>& k, const Shape<4>& v) {
     const Tensor<float, 4> query(q), key(k), value(v);

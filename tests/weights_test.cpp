@@ -3,7 +3,7 @@
 
 #include <mutex>
 
-#include "support/mod_table.h"
+#include "support/erased_rows.h"
 #include "support/paths.h"
 
 namespace attn::test {
@@ -35,7 +35,7 @@ constexpr Sizes kSizes{2, 4, 2, 70, 150, 16, 8};
 TEST(Weights, OfAllTilesAreThoseOfTheDefinition) {
   Random random(1);
   for (Index q_len : {1, 3, 70})
-    each_kind(Setting{{2, 4, 2, q_len, 150, 16, 8}, {}, random}, [&](const auto& row) {
+    each_erased_row<float>({{2, 4, 2, q_len, 150, 16, 8}, {}, random}, [&](const auto& row) {
       SCOPED_TRACE(row.name);
       const Case<float> c({2, 4, 2, q_len, 150, 16, 8}, row.mod, random, q_len == 3 ? Layout::bhsd : Layout::bshd);
       // A weight is e^(score - lse): it errs by a few roundings of these.

@@ -5,6 +5,9 @@
 #include "attn/flash.h"
 #include "attn/mods.h"
 #include "attn/naive.h"
+#ifdef ATTN_EXTERN_TEMPLATES  // see attn/instantiate.h
+#include "attn/detail/extern_templates.h"
+#endif
 
 namespace attn {
 
@@ -92,8 +95,8 @@ auto attention(const Q& query, const K& key, const V& value, const M& mods = {},
         Result<decltype(Answer::out(problem)), decltype(Answer::lse(problem))> result{Answer::out(problem),
                                                                                       Answer::lse(problem)};
         using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-        detail::flash<T>({detail::as_rank4(view(result.out)), detail::lse_rank3(result.lse), q, k, v, problem}, bound,
-                         options);
+        detail::flash<T>({detail::as_rank4(view(result.out)), detail::lse_rank3(result.lse), q, k, v, problem},
+                         detail::passes_of<T>(bound), options);
         return result;
       });
 }
@@ -110,7 +113,7 @@ requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q&
       query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
         using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
         detail::flash<T>({detail::output_view<T>(out, problem), detail::lse_view<T>(lse, problem), q, k, v, problem},
-                         bound, options);
+                         detail::passes_of<T>(bound), options);
       });
 }
 
@@ -118,11 +121,12 @@ requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q&
 template <class Out, class Q, class K, class V, class M = Mods<>>
 requires(!detail::Viewable<M>) void attention_into(Out&& out, const Q& query, const K& key, const V& value,
                                                    const M& mods = {}, const Options& options = {}) {
-  detail::with_views(
-      query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-        using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-        detail::flash<T>({detail::output_view<T>(out, problem), detail::no_lse<T>(), q, k, v, problem}, bound, options);
-      });
+  detail::with_views(query, key, value, mods, options,
+                     [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
+                       using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
+                       detail::flash<T>({detail::output_view<T>(out, problem), detail::no_lse<T>(), q, k, v, problem},
+                                        detail::passes_of<T>(bound), options);
+                     });
 }
 
 /// What attention() would do with these arguments, without doing it: instruction set, tiles, threads, memory, and how
@@ -132,11 +136,11 @@ requires(!detail::Viewable<M>) void attention_into(Out&& out, const Q& query, co
 /// without hints is asked for every pair.
 template <class Q, class K, class V, class M = Mods<>>
 Explanation explain(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
-  return detail::with_views(query, key, value, mods, options,
-                            [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-                              using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-                              return detail::flash_explanation<T>({{}, {}, q, k, v, problem}, bound, options);
-                            });
+  return detail::with_views(
+      query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
+        using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
+        return detail::flash_explanation<T>({{}, {}, q, k, v, problem}, detail::passes_of<T>(bound), options);
+      });
 }
 
 /// The bytes that Options::workspace must have for attention() with these arguments: exact, and linear in head_dim +
@@ -152,7 +156,8 @@ std::size_t workspace_bytes(const Q& query, const K& key, const V& value, const 
   return detail::with_views(
       query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
         using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-        return static_cast<std::size_t>(detail::flash_workspace_bytes<T>({{}, {}, q, k, v, problem}, bound, options));
+        return static_cast<std::size_t>(
+            detail::flash_workspace_bytes<T>({{}, {}, q, k, v, problem}, detail::passes_of<T>(bound), options));
       });
 }
 
@@ -170,7 +175,8 @@ auto naive_attention(const Q& query, const K& key, const V& value, const M& mods
         NaiveResult<decltype(Answer::out(problem)), decltype(Answer::lse(problem)), decltype(Answer::weights(problem))>
             result{Answer::out(problem), Answer::lse(problem), Answer::weights(problem)};
         detail::naive<T>(detail::as_rank4(view(result.out)), detail::lse_rank3(result.lse),
-                         detail::as_rank4(view(result.weights)), q, k, v, bound, problem, options.executor);
+                         detail::as_rank4(view(result.weights)), q, k, v, detail::naive_mods<T>(bound, problem),
+                         problem, options.executor);
         return result;
       });
 }
@@ -183,8 +189,8 @@ void naive_attention_into(Out&& out, const Q& query, const K& key, const V& valu
   detail::with_views(query, key, value, mods, options,
                      [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
                        using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-                       detail::naive<T>(detail::output_view<T>(out, problem), detail::no_lse<T>(), {}, q, k, v, bound,
-                                        problem, options.executor);
+                       detail::naive<T>(detail::output_view<T>(out, problem), detail::no_lse<T>(), {}, q, k, v,
+                                        detail::naive_mods<T>(bound, problem), problem, options.executor);
                      });
 }
 

@@ -8,17 +8,16 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// Calls use(FlashCall) for each pass of a call.
-template <class T, class Mods, class Use>
-void for_each_flash_call(const CallTensors<T>& tensors, const Mods& mods, const Options& options, const Use& use) {
+template <class T, class Use>
+void for_each_flash_call(const CallTensors<T>& tensors, const Passes<T>& passes, const Options& options,
+                         const Use& use) {
   const bool may_round = fits_bf16(options.compute, {tensors.q.storage(), tensors.k.storage(), tensors.v.storage()}) &&
                          scales_after_products(tensors.problem.scale);
   const ChosenKernels<T> kernels = choose_kernels<T>(options, may_round);
-  for_each_pass(tensors, mods, [&](const CallTensors<T>& t, const auto& pass_mods, bool resumes) {
-    using PassMods = std::remove_cvref_t<decltype(pass_mods)>;
-    const TileModsOf<T, PassMods> tile_mods(pass_mods);
-    constexpr bool kPlain = !PassMods::kHasScores && !PassMods::kHasMasks && !PassMods::kHasSinks;
-    use(FlashCall<T>(t, kPlain ? nullptr : &tile_mods, kernels, resumes));
-  });
+  const auto pass = [&](const CallTensors<T>& t, const TileMods<T>* mods, bool resumes) {
+    use(FlashCall<T>(t, mods, kernels, resumes));
+  };
+  passes.for_each(tensors, std::cref(pass));  // a reference: a copy would be allocated
 }
 
 /// Where passes leave their results for each other: log-sum-exps, if the caller wants none, and the output, if it would be
@@ -89,30 +88,30 @@ class PassResults {
   StoredView<T> out_;
 };
 
-template <class T, class Mods>
-Index flash_workspace_bytes(const CallTensors<T>& tensors, const Mods& mods, const Options& options) {
+template <class T>
+Index flash_workspace_bytes(const CallTensors<T>& tensors, const Passes<T>& passes, const Options& options) {
   Index most = 0;
-  for_each_flash_call(tensors, mods, options,
+  for_each_flash_call(tensors, passes, options,
                       [&](const FlashCall<T>& call) { most = std::max(most, call.workspace_bytes(options.executor)); });
-  const Index results = PassResults<T>(tensors, needs_lse(mods, tensors.problem)).bytes();
+  const Index results = PassResults<T>(tensors, passes.resume(tensors.problem)).bytes();
   return results > 0 ? results + most + kAlignment - 1 : most;
 }
 
-template <class T, class Mods>
-Explanation flash_explanation(const CallTensors<T>& tensors, const Mods& mods, const Options& options) {
+template <class T>
+Explanation flash_explanation(const CallTensors<T>& tensors, const Passes<T>& passes, const Options& options) {
   Explanation e;
-  for_each_flash_call(tensors, mods, options, [&](const FlashCall<T>& call) { call.explain(options.executor, e); });
-  e.workspace_bytes = flash_workspace_bytes(tensors, mods, options);
+  for_each_flash_call(tensors, passes, options, [&](const FlashCall<T>& call) { call.explain(options.executor, e); });
+  e.workspace_bytes = flash_workspace_bytes(tensors, passes, options);
   return e;
 }
 
-template <class T, class Mods>
-void flash(const CallTensors<T>& tensors, const Mods& mods, Options options) {
-  const bool needs_results = needs_lse(mods, tensors.problem);
-  PassResults<T> results(tensors, needs_results);
-  const CallTensors<T> passes = results.begin(
-      options.workspace, needs_results && options.workspace.data() ? flash_workspace_bytes(tensors, mods, options) : 0);
-  for_each_flash_call(passes, mods, options, [&](const FlashCall<T>& call) { call.run(options); });
+template <class T>
+void flash(const CallTensors<T>& tensors, const Passes<T>& passes, Options options) {
+  const bool resume = passes.resume(tensors.problem);
+  PassResults<T> results(tensors, resume);
+  const CallTensors<T> of_passes = results.begin(
+      options.workspace, resume && options.workspace.data() ? flash_workspace_bytes(tensors, passes, options) : 0);
+  for_each_flash_call(of_passes, passes, options, [&](const FlashCall<T>& call) { call.run(options); });
   results.end(kernel_family<T>(std::min(isa_of(options), Isa::avx512)));
 }
 

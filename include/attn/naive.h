@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -14,15 +15,27 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 using RowMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// Scores become what the mods make of them; the score of a dropped pair becomes -inf.
-template <class Scores, class Mods>
-void apply_mods(Scores& scores, const Mods& mods, const Problem& problem, Index batch, Index head) {
-  using T = typename Scores::Scalar;
-  for (Index i = 0; i < scores.rows(); ++i)
-    for (Index j = 0; j < scores.cols(); ++j) {
-      const Position p{batch, head, problem.q_offset + i, j};
-      scores(i, j) = mods.keep(p) ? mods.score(scores(i, j), p) : -std::numeric_limits<T>::infinity();
-    }
+/// The mods of a call as naive() sees them, whatever their types: everything else here is compiled once for each scalar.
+template <class T>
+struct NaiveMods {
+  /// Scores of a head become what the mods make of them; the score of a dropped pair becomes -inf. Null: nothing changes.
+  std::function<void(Eigen::Map<RowMajor<T>>& scores, Index batch, Index head)> apply;
+  std::function<double(Index head)> sink;
+};
+
+template <class T, class Mods>
+NaiveMods<T> naive_mods(const Mods& mods, const Problem& problem) {
+  NaiveMods<T> erased;
+  erased.sink = [&mods](Index head) { return mods.sink(head); };
+  if constexpr (Mods::kHasScores || Mods::kHasMasks)
+    erased.apply = [&mods, &problem](Eigen::Map<RowMajor<T>>& scores, Index batch, Index head) {
+      for (Index i = 0; i < scores.rows(); ++i)
+        for (Index j = 0; j < scores.cols(); ++j) {
+          const Position p{batch, head, problem.q_offset + i, j};
+          scores(i, j) = mods.keep(p) ? mods.score(scores(i, j), p) : -std::numeric_limits<T>::infinity();
+        }
+    };
+  return erased;
 }
 
 /// Each row of scores becomes its softmax, with one more term e^sink in the denominator; fills in the log-sum-exp of each
@@ -87,21 +100,18 @@ void store_head(const X& x, const StoredView<T>& to, Index batch, Index head) {
 
 /// One head. `weights` (q_len, kv_len) holds the scores on the way, and the weights as `storage` has them; out (q_len,
 /// v_dim); lse (q_len).
-template <class Q, class K, class V, class Mods, class Weights, class Out, class Lse>
-void naive_head(const Q& q, const K& k, const V& v, const Mods& mods, const Problem& problem, Index batch, Index head,
-                Storage storage, Weights& weights, Out&& out, Lse&& lse) {
-  using T = typename Weights::Scalar;
-  constexpr bool kModded = Mods::kHasScores || Mods::kHasMasks;
-
+template <class T, class Matrix, class Out, class Lse>
+void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMods<T>& mods, const Problem& problem,
+                Index batch, Index head, Storage storage, Eigen::Map<RowMajor<T>>& weights, Out&& out, Lse&& lse) {
   // The scale goes into the queries: scaling the product, as formulas are usually written, is a second pass over q_len
   // x kv_len numbers.
   const RowMajor<T> scaled = static_cast<T>(problem.scale) * q;
   weights.noalias() = scaled * k.transpose();
 
   const T sink = static_cast<T>(mods.sink(head));
-  if constexpr (kModded) apply_mods(weights, mods, problem, batch, head);
+  if (mods.apply) mods.apply(weights, batch, head);
 
-  if (!kModded || v.allFinite()) {
+  if (!mods.apply || v.allFinite()) {
     softmax_rows(weights, sink, lse);
     round_weights(weights, storage);
     out.noalias() = weights * v;
@@ -115,10 +125,10 @@ void naive_head(const Q& q, const K& k, const V& v, const Mods& mods, const Prob
 }
 
 /// All heads, each a task. Null lse or weights: not wanted; then each worker keeps the weights of one head at a time.
-template <class T, class Mods>
+template <class T>
 void naive(const StoredView<T>& out, const TensorView<T, 3>& lse, const StoredView<T>& weights,
-           const StoredView<const T>& q, const StoredView<const T>& k, const StoredView<const T>& v, const Mods& mods,
-           const Problem& problem, const Executor& executor) {
+           const StoredView<const T>& q, const StoredView<const T>& k, const StoredView<const T>& v,
+           const NaiveMods<T>& mods, const Problem& problem, const Executor& executor) {
   struct Room {
     RowMajor<T> weights, out, q, k, v;
   };

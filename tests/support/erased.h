@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "attn/detail/grouped_mask.h"
+#include "attn/detail/bound_mods.h"
 
 namespace attn::test {
 

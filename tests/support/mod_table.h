@@ -286,4 +286,9 @@ inline Meaning both(const Meaning& a, const Meaning& b) {
   return m;
 }
 
+template <class A, class B>
+auto operator|(const Row<A>& a, const Row<B>& b) {
+  return Row<decltype(a.mod | b.mod)>{a.name + " | " + b.name, a.mod | b.mod, both(a.meaning, b.meaning)};
+}
+
 }  // namespace attn::test

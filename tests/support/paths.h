@@ -1,6 +1,8 @@
 // The library's two paths, called on the same inputs in any layout, with results as plain vectors.
 #pragma once
 
+#include <functional>
+
 #include "attn/attn.h"
 #include "compare.h"
 #include "strided.h"
@@ -21,9 +23,31 @@ struct Arguments {
         v(v_layout, {sizes.batch, sizes.kv_heads, sizes.kv_len, sizes.v_dim}, in.v) {}
 };
 
+/// The two paths with some mods, whose types are forgotten: what calls them is compiled once for each scalar, not for each
+/// mod.
+template <class T>
+class AnyMods {
+  using In = attn::TensorView<const T, 4>;
+  using Out = attn::TensorView<T, 4>;
+  using Lse = attn::TensorView<Wide<T>, 3>;
+  using NaiveResult = decltype(attn::naive_attention(In(), In(), In()));
+
+ public:
+  template <class M>
+  explicit AnyMods(const M& mods)
+      : flash([mods](const Out& out, const Lse& lse, const In& q, const In& k, const In& v,
+                     const attn::Options& options) { attn::attention_into(out, lse, q, k, v, mods, options); }),
+        naive([mods](const In& q, const In& k, const In& v, const attn::Options& options) {
+          return attn::naive_attention(q, k, v, mods, options);
+        }) {}
+
+  std::function<void(const Out&, const Lse&, const In&, const In&, const In&, const attn::Options&)> flash;
+  std::function<NaiveResult(const In&, const In&, const In&, const attn::Options&)> naive;
+};
+
 /// The flash path into an output of the given layout, which must not be written outside its elements.
-template <class T, class M = attn::Mods<>>
-Computed<T> flash(Arguments<T>& a, const M& mods = {}, const attn::Options& options = {},
+template <class T>
+Computed<T> flash(Arguments<T>& a, const AnyMods<T>& mods, const attn::Options& options = {},
                   Layout out_layout = Layout::bhsd) {
   const Sizes& s = a.sizes;
   Strided<T> out(out_layout, {s.batch, s.heads, s.q_len, s.v_dim});
@@ -32,20 +56,30 @@ Computed<T> flash(Arguments<T>& a, const M& mods = {}, const attn::Options& opti
   const auto lse4 = lse.view();
   const attn::TensorView<Wide<T>, 3> lse3(lse4.data(), {s.batch, s.heads, s.q_len},
                                           {lse4.stride(0), lse4.stride(1), lse4.stride(2)});
-  attn::attention_into(out.view(), lse3, a.q.cview(), a.k.cview(), a.v.cview(), mods, options);
+  mods.flash(out.view(), lse3, a.q.cview(), a.k.cview(), a.v.cview(), options);
   EXPECT_TRUE(out.gaps_untouched() && lse.gaps_untouched());
   return {out.read(), lse.read()};
 }
-
 template <class T, class M = attn::Mods<>>
-Computed<T> naive(Arguments<T>& a, const M& mods = {}, const attn::Options& options = {},
+Computed<T> flash(Arguments<T>& a, const M& mods = {}, const attn::Options& options = {},
+                  Layout out_layout = Layout::bhsd) {
+  return flash(a, AnyMods<T>(mods), options, out_layout);
+}
+
+template <class T>
+Computed<T> naive(Arguments<T>& a, const AnyMods<T>& mods, const attn::Options& options = {},
                   std::vector<T>* weights = nullptr) {
-  const auto r = attn::naive_attention(a.q.cview(), a.k.cview(), a.v.cview(), mods, options);
+  const auto r = mods.naive(a.q.cview(), a.k.cview(), a.v.cview(), options);
   const auto plain = []<class S, int rank>(const attn::Tensor<S, rank>& tensor) {
     return tensor.size() == 0 ? std::vector<S>() : std::vector<S>(tensor.data(), tensor.data() + tensor.size());
   };
   if (weights) *weights = plain(r.weights);
   return {plain(r.out), plain(r.lse)};
+}
+template <class T, class M = attn::Mods<>>
+Computed<T> naive(Arguments<T>& a, const M& mods = {}, const attn::Options& options = {},
+                  std::vector<T>* weights = nullptr) {
+  return naive(a, AnyMods<T>(mods), options, weights);
 }
 
 inline attn::Options options_of(const Numbers& numbers) {

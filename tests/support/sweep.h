@@ -2,8 +2,7 @@
 // times short.
 #pragma once
 
-#include "mod_table.h"
-#include "paths.h"
+#include "any_rows.h"
 
 namespace attn::test {
 
@@ -50,8 +49,8 @@ inline Sizes draw_sizes(Index q_len, Index kv_len, Random& random) {
   return s;
 }
 
-template <class T, class M>
-void expect_right(Drawn<T>& drawn, const Row<M>& row) {
+template <class T>
+void expect_right(Drawn<T>& drawn, const std::type_identity_t<AnyRow<T>>& row) {
   if (::testing::Test::HasFailure()) return;  // one case tells enough
   std::ostringstream text;
   text << row.name << ", " << drawn.sizes;
@@ -86,7 +85,7 @@ void sweep_every_row_at_tiny_sizes() {
     for (Index kv_len = 0; kv_len <= 3; ++kv_len) {
       const Sizes s{2, 4, 2, q_len, kv_len, 2, 3};
       Drawn<T> drawn = Drawn<T>::draw(s, random);
-      each_mod(Setting{s, drawn.numbers, random}, [&](const auto& row) { expect_right(drawn, row); });
+      for (const AnyRow<T>& row : all_rows<T>({s, drawn.numbers, random})) expect_right(drawn, row);
     }
 }
 
@@ -97,7 +96,7 @@ void sweep_every_mod_at_every_tile_edge() {
     for (Index kv_len : kLengths) {
       const Sizes s = draw_sizes(q_len, kv_len, random);
       Drawn<T> drawn = Drawn<T>::draw(s, random);
-      each_kind(Setting{s, drawn.numbers, random}, [&](const auto& row) { expect_right(drawn, row); });
+      for (const AnyRow<T>& row : a_row_of_each_kind<T>({s, drawn.numbers, random})) expect_right(drawn, row);
     }
 }
 
@@ -108,7 +107,7 @@ void sweep_every_dim() {
     for (Index v_dim : kDims) {
       const Sizes s{1, 2, 1, random.integer(1, 70), random.integer(1, 70), head_dim, v_dim};
       Drawn<T> drawn = Drawn<T>::draw(s, random);
-      each_kind(Setting{s, drawn.numbers, random}, [&](const auto& row) { expect_right(drawn, row); });
+      for (const AnyRow<T>& row : a_row_of_each_kind<T>({s, drawn.numbers, random})) expect_right(drawn, row);
     }
 }
 

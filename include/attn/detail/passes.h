@@ -2,11 +2,13 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <type_traits>
 #include <utility>
 
 #include "attn/detail/call_tensors.h"
 #include "attn/detail/regrouped_mods.h"
+#include "attn/detail/tile_mods.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -34,8 +36,8 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, In
 }
 
 /// Calls visit(groups, first row of queries, problem) for all groups of a call; neighbouring ones of equal sizes together.
-template <class Visit>
-void for_each_token_groups(const Problem& call, const Grouping& g, const Visit& visit) {
+inline void for_each_token_groups(const Problem& call, const Grouping& g,
+                                  const std::function<void(const TokenGroups&, Index, const Problem&)>& visit) {
   const auto rows_from = [](Index first, Index len, Index step) {
     return first < len ? (len - first - 1) / step + 1 : 0;
   };
@@ -87,7 +89,7 @@ inline bool grouping_pays(const Problem& call, const Grouping& g) {
   return 3 * grouped < 2 * far;
 }
 
-/// Have the groups a pass over near keys before them, from whose out and lse they go on?
+/// Have the groups a pass over near keys before them?
 template <class Mods>
 constexpr bool has_near_part() {
   if constexpr (Mods::kIsGrouped)
@@ -95,31 +97,71 @@ constexpr bool has_near_part() {
   else
     return false;
 }
-template <class Mods>
-bool needs_lse(const Mods& mods, const Problem& problem) {
-  if constexpr (has_near_part<Mods>()) return grouping_pays(problem, mods.grouped().grouping);
-  return false;
-}
 
-/// Calls visit(tensors, mods, resumes) for each pass over the rows of the output, in order. One that resumes adds to what
-/// stands in out and lse.
-template <class T, class Mods, class Visit>
-void for_each_pass(const CallTensors<T>& tensors, const Mods& mods, const Visit& visit) {
-  if constexpr (!Mods::kIsGrouped) {
-    visit(tensors, mods, false);
-  } else {
-    const auto& mask = mods.grouped();
-    if (!grouping_pays(tensors.problem, mask.grouping)) return visit(tensors, mods, false);
-    constexpr bool kHasNear = has_near_part<Mods>();
-    if constexpr (kHasNear) visit(tensors, mods.with_near_part(), false);
-    const auto others = mods.without_grouped();  // sinks too: a pass that resumes has them in its beginning
-    for_each_token_groups(
-        tensors.problem, mask.grouping, [&](const TokenGroups& groups, Index first, const Problem& problem) {
-          const Tile all{0, 0, {problem.q_offset, problem.q_offset + problem.q_len}, {0, problem.kv_len}};
-          if (kHasNear && mask.far.kv_range(all).empty()) return;
-          visit(tensors_of(tensors, groups, first, problem), RegroupedMods(mask.far, others, groups), kHasNear);
-        });
+/// The passes of a call, whatever its mods: the waist between them, whose types are the caller's, and the loops, which are
+/// compiled once for each scalar.
+template <class T>
+class Passes {
+ public:
+  using Visit = std::function<void(const CallTensors<T>&, const TileMods<T>* mods, bool resumes)>;
+
+  virtual ~Passes() = default;
+
+  /// Does one go on from what another leaves in out and lse?
+  virtual bool resume(const Problem& problem) const = 0;
+
+  /// Calls visit() for each pass over the rows of the output, in order. One that resumes adds to what stands in out and
+  /// lse. Null mods: nothing is changed or dropped.
+  virtual void for_each(const CallTensors<T>& tensors, const Visit& visit) const = 0;
+};
+
+template <class T, class Mods>
+class PassesOf final : public Passes<T> {
+ public:
+  explicit PassesOf(const Mods& mods) : mods_(mods) {}
+
+  bool resume(const Problem& problem) const override {
+    if constexpr (has_near_part<Mods>()) return grouping_pays(problem, mods_.grouped().grouping);
+    return false;
   }
+
+  void for_each(const CallTensors<T>& tensors, const typename Passes<T>::Visit& visit) const override {
+    if constexpr (!Mods::kIsGrouped) {
+      pass(tensors, mods_, false, visit);
+    } else {
+      const auto& mask = mods_.grouped();
+      if (!grouping_pays(tensors.problem, mask.grouping)) return pass(tensors, mods_, false, visit);
+      constexpr bool kHasNear = has_near_part<Mods>();
+      if constexpr (kHasNear) pass(tensors, mods_.with_near_part(), false, visit);
+      const auto others = mods_.without_grouped();  // sinks too: a pass that resumes has them in its beginning
+      const auto group_pass = [&](const TokenGroups& groups, Index first, const Problem& problem) {
+        const Tile all{0, 0, {problem.q_offset, problem.q_offset + problem.q_len}, {0, problem.kv_len}};
+        if (kHasNear && mask.far.kv_range(all).empty()) return;
+        pass(tensors_of(tensors, groups, first, problem), RegroupedMods(mask.far, others, groups), kHasNear, visit);
+      };
+      for_each_token_groups(tensors.problem, mask.grouping, std::cref(group_pass));
+    }
+  }
+
+ private:
+  template <class PassMods>
+  static void pass(const CallTensors<T>& tensors, const PassMods& mods, bool resumes,
+                   const typename Passes<T>::Visit& visit) {
+    if constexpr (PassMods::kHasScores || PassMods::kHasMasks || PassMods::kHasSinks) {
+      const TileModsOf<T, PassMods> tile_mods(mods);
+      visit(tensors, &tile_mods, resumes);
+    } else {
+      visit(tensors, nullptr, resumes);
+    }
+  }
+
+  const Mods& mods_;
+};
+
+/// `mods` must live as long.
+template <class T, class Mods>
+PassesOf<T, Mods> passes_of(const Mods& mods) {
+  return PassesOf<T, Mods>(mods);
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -1,0 +1,23 @@
+// Layer 4: the loops and kernels that attn/instantiate.h compiles in one unit, promised to all others.
+#pragma once
+
+#include "attn/flash.h"
+#include "attn/naive.h"
+
+/// Everything below mods, whose types are the caller's: `keyword` is `extern`, or nothing where it is compiled.
+#define ATTN_LOOPS_OF(keyword, T)                                                                                    \
+  keyword template const KernelFamily<T>& kernel_family<T>(Isa);                                                     \
+  keyword template void flash<T>(const CallTensors<T>&, const Passes<T>&, Options);                                  \
+  keyword template Index flash_workspace_bytes<T>(const CallTensors<T>&, const Passes<T>&, const Options&);          \
+  keyword template Explanation flash_explanation<T>(const CallTensors<T>&, const Passes<T>&, const Options&);        \
+  keyword template void naive<T>(const StoredView<T>&, const TensorView<T, 3>&, const StoredView<T>&,                \
+                                 const StoredView<const T>&, const StoredView<const T>&, const StoredView<const T>&, \
+                                 const NaiveMods<T>&, const Problem&, const Executor&);
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+ATTN_LOOPS_OF(extern, float)
+ATTN_LOOPS_OF(extern, double)
+ATTN_LOOPS_OF(extern, long double)
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

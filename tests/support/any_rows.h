@@ -1,0 +1,28 @@
+// The tables of mods with their types forgotten: they are compiled once for each scalar (rows/), not in every test
+// that goes through them.
+#pragma once
+
+#include "paths.h"
+#include "row.h"
+
+namespace attn::test {
+
+template <class T>
+struct AnyRow {
+  std::string name;
+  AnyMods<T> mod;
+  Meaning meaning;
+
+  template <class M>
+  explicit(false) AnyRow(const Row<M>& row) : name(row.name), mod(row.mod), meaning(row.meaning) {}
+};
+
+/// Every row of mod_table() and mask_table().
+template <class T>
+std::vector<AnyRow<T>> all_rows(const Setting& s);
+
+/// One variant of every entry, drawn at random.
+template <class T>
+std::vector<AnyRow<T>> a_row_of_each_kind(const Setting& s);
+
+}  // namespace attn::test

@@ -1,0 +1,40 @@
+// One variant of every mod, each behind std::function: four types for all, so that a test over them needs few
+// instantiations. Predicate, score and hints stay the mod's own.
+#pragma once
+
+#include "erased.h"
+#include "mod_table.h"
+
+namespace attn::test {
+
+template <class T>
+struct ErasedRows {
+  std::vector<Row<decltype(erased_mask(attn::full()))>> masks;
+  std::vector<Row<decltype(erased_score<T>(attn::softcap(1)))>> scores;
+  std::vector<Row<decltype(erased_grouped(attn::strided_sparse(1)))>> grouped;
+  using Sinks = decltype(attn::sinks({}));
+  std::vector<Row<Sinks>> sinks;
+
+  explicit ErasedRows(const Setting& s) {
+    each_kind(s, [&]<class M>(const Row<M>& row) {
+      if constexpr (std::is_same_v<M, Sinks>) return sinks.push_back(row);
+      if constexpr (attn::detail::is_grouped<M>) grouped.push_back({row.name, erased_grouped(row.mod), row.meaning});
+      if (row.meaning.score)
+        scores.push_back({row.name, erased_score<T>(row.mod), row.meaning});
+      else
+        masks.push_back({row.name, erased_mask(row.mod), row.meaning});
+    });
+  }
+};
+
+/// Calls visit(row) for all of them.
+template <class T, class Visit>
+void each_erased_row(const Setting& s, const Visit& visit) {
+  const ErasedRows<T> rows(s);
+  for (const auto& row : rows.masks) visit(row);
+  for (const auto& row : rows.scores) visit(row);
+  for (const auto& row : rows.grouped) visit(row);
+  for (const auto& row : rows.sinks) visit(row);
+}
+
+}  // namespace attn::test

@@ -1,0 +1,1 @@
+// For the precompiled header alone.

@@ -1,0 +1,2 @@
+// The loops and kernels, once for all tests.
+#include "attn/instantiate.h"

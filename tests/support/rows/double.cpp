@@ -1,0 +1,5 @@
+#include "rows_of.h"
+
+namespace attn::test {
+ATTN_TEST_ROWS_OF(double)
+}  // namespace attn::test
