@@ -165,6 +165,10 @@ TEST(Explain, TellsWhetherTheMatrixUnitServes) {
   EXPECT_EQ(explain(floats.q, floats.k, floats.k, full(), {.compute = Compute::bf16}).amx, Amx::used);
   EXPECT_EQ(explain(Halves(q.topRows(1)), k, k).amx, Amx::not_for_single_queries);
   EXPECT_EQ(explain(Halves(q.topRows(1)), k, k).isa, Isa::avx512);
+  // Unless several share their keys, which lie as the matrix unit reads them.
+  const Tensor<Eigen::bfloat16, 4> one({1, 4, 1, 32}), keys({1, 2, 70, 32}), odd({1, 2, 70, 40});
+  EXPECT_EQ(explain(one, keys, keys).amx, Amx::used);
+  EXPECT_EQ(explain(one, keys, odd).amx, Amx::not_for_single_queries);
 }
 
 TEST(Explain, RefusesWhatACallRefuses) {

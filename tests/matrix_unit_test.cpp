@@ -17,22 +17,29 @@ TEST(MatrixUnit, OverflowsNowhereElse) {
   using Eigen::bfloat16;
   const auto expect_right = [](const char* what, float q, float first, float second, float v, const Options& options) {
     // 64 keys of one score, then 64 of another, so that the largest one so far lags behind.
-    Matrix kf = Matrix::Constant(128, 32, first);
-    kf.bottomRows(64).setConstant(second);
-    const MatrixOf<bfloat16> x = Matrix::Constant(40, 32, q).cast<bfloat16>(), k = kf.cast<bfloat16>(),
-                             values = Matrix::Constant(128, 32, v).cast<bfloat16>();
-    const auto want = naive_attention(x, k, values, Mods<>(), options);
-    ASSERT_TRUE(std::isfinite(float(want.out(0, 0)))) << what;
-    for (Isa isa : all_instruction_sets()) {
-      Options with_isa = options;
-      with_isa.isa = isa;
-      const auto got = attention(x, k, values, Mods<>(), with_isa);
-      EXPECT_NEAR(float(got.out(39, 31)) / float(want.out(39, 31)), 1, 0x1p-7) << what << ", " << to_string(isa);
-      EXPECT_NEAR(got.lse(39), want.lse(39), 1e-4f * std::abs(want.lse(39))) << what << ", " << to_string(isa);
+    Tensor<bfloat16, 4> k({1, 1, 128, 32}), values({1, 1, 128, 32});
+    for (Index j = 0; j < 128; ++j) k.matrix(0, 0).row(j).setConstant(bfloat16(j < 64 ? first : second));
+    values.matrix(0, 0).setConstant(bfloat16(v));
+    for (const Index heads : {1, 40}) {  // tiles of queries, and the single queries of many heads
+      Tensor<bfloat16, 4> x({1, heads, 40 / heads, 32});
+      std::fill_n(x.data(), x.size(), bfloat16(q));
+      const auto want = naive_attention(x, k, values, Mods<>(), options);
+      const Index last = want.out.size() - 1;
+      ASSERT_TRUE(std::isfinite(float(want.out.data()[0])) && std::isfinite(want.lse.data()[39])) << what;
+      for (Isa isa : all_instruction_sets()) {
+        SCOPED_TRACE(std::string(what) + ", " + std::to_string(heads) + " heads, " + std::string(to_string(isa)));
+        Options with_isa = options;
+        with_isa.isa = isa;
+        const auto got = attention(x, k, values, Mods<>(), with_isa);
+        EXPECT_NEAR(float(got.out.data()[last]) / float(want.out.data()[last]), 1, 0x1p-7);
+        EXPECT_NEAR(got.lse.data()[39], want.lse.data()[39], 1e-4f * std::abs(want.lse.data()[39]));
+      }
     }
   };
   expect_right("large values", 1, 0, 0.125f, 1e36f, {.scale = 1});
   expect_right("large products", 1e19f, 1e19f, 1e19f, 1, {.scale = 1e-38});
+  expect_right("products that are large and negative", 1e19f, -1e19f, -1e19f, 1, {.scale = 1e-15});
+  expect_right("negative products beside others", 1e19f, -1e19f, 0, 1, {.scale = 1e-38});
   expect_right("scales that vanish in float", 1, 1, 1, 1, {.scale = 1e-300});
   expect_right("denormal scales", 1, 1, 1, 1, {.scale = 1e-40});
   expect_right("large scales", 1e-20f, 1e-10f, 2e-10f, 1, {.scale = 3e38});

@@ -4,5 +4,6 @@
 #include "attn/attention.h"
 #include "attn/merge.h"
 #include "attn/multi_head.h"
+#include "attn/rope.h"
 #include "attn/version.h"
 #include "attn/weights.h"

@@ -12,7 +12,7 @@ namespace attn {
 /// Does the matrix unit for bf16 (AMX) form the products?
 enum class Amx {
   not_for_these,           ///< more than bf16 that Options::compute does not let be rounded, or no positive scale
-  not_for_single_queries,  ///< they wait for memory, not for products
+  not_for_single_queries,  ///< unless heads share their keys and values, and these are bf16 with rows of whole 64 bytes
   not_there,               ///< the processor has none, or another instruction set was asked for
   refused,                 ///< the operating system does not let the process use it
   used,

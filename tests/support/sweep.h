@@ -111,4 +111,24 @@ void sweep_every_dim() {
     }
 }
 
+/// Tokens being decoded: one or a few queries a head, of which many share the keys of few, with rows that the matrix unit
+/// reads in place and others that it does not.
+template <class T>
+void sweep_grouped_single_queries() {
+  Random random(4);
+  for (Index group : {2, 3, 4, 5, 16, 17})
+    for (Index kv_len : {1, 63, 64, 65, 200}) {
+      const Index kv_heads = random.integer(1, 2), dims[] = {32, 64, 96, 40};
+      const Sizes s{random.integer(1, 2),
+                    group * kv_heads,
+                    kv_heads,
+                    group == 4 ? random.integer(1, 4) : 1,
+                    kv_len,
+                    dims[random.integer(0, 3)],
+                    dims[random.integer(0, 3)]};
+      Drawn<T> drawn = Drawn<T>::draw(s, random);
+      for (const AnyRow<T>& row : a_row_of_each_kind<T>({s, drawn.numbers, random})) expect_right(drawn, row);
+    }
+}
+
 }  // namespace attn::test

@@ -20,6 +20,7 @@
 #include <algorithm>
 
 #include "attn/detail/amx_packing.h"
+#include "attn/detail/amx_row_kernels.h"
 #include "attn/detail/amx_softmax.h"
 #include "attn/detail/kernel_set.h"
 
@@ -183,7 +184,8 @@ inline constexpr KernelFamily<float> kAmxFamily = [] {
   KernelFamily<float> family = kFamily<float, Avx512Kernels, 64, 32>;
   family.format = {Storage::bf16, AmxTiles::kColumns, AmxTiles::kColumns, AmxTiles::kColumns, true};
   family.widest = 1;
-  family.row = {};
+  family.row.score = AmxRowKernels::score;
+  family.row.value = AmxRowKernels::value;
   family.by_vectors[0] = {AmxKernels::kQueries, AmxKernels::score, AmxSoftmax::softmax, AmxKernels::value};
   family.pack_rows = AmxPacking::pack_rows;
   family.find_max = nullptr;

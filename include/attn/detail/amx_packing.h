@@ -69,10 +69,31 @@ struct AmxPacking {
     }
   }
 
+  /// Four times 16 bytes, `stride` bytes apart.
+  template <class V>
+  ATTN_TARGET_AVX512 static ATTN_INLINE void load_lanes(V& x, const void* from, Index stride) {
+    const auto* const row = static_cast<const std::byte*>(from);
+    asm("vmovdqu32 %1, %x0" : "=v"(x) : "m"(*reinterpret_cast<const Lane*>(row)));
+    insert<1>(x, row + stride);
+    insert<2>(x, row + 2 * stride);
+    insert<3>(x, row + 3 * stride);
+  }
+
+  /// Two rows of 32 numbers in pairs: in each 16 bytes, `low` has the pairs of columns 8i to 8i + 3, `high` the others.
+  ATTN_TARGET_AVX512 static ATTN_INLINE void pair_up(const std::byte* a, const std::byte* b, std::byte* low,
+                                                     std::byte* high) {
+    const Words first = *reinterpret_cast<const WordsAnywhere*>(a), second = *reinterpret_cast<const WordsAnywhere*>(b);
+    Words x, y;
+    interleave(x, y, first, second, std::make_integer_sequence<int, 32>());
+    *reinterpret_cast<WordsInMemory*>(low) = x;
+    *reinterpret_cast<WordsInMemory*>(high) = y;
+  }
+
  private:
   using S = Simd<float, 64>;
   using Vec = S::Vec;
   typedef std::int16_t Words __attribute__((vector_size(64)));
+  typedef Words WordsAnywhere __attribute__((may_alias, aligned(1)));
   typedef Words WordsInMemory __attribute__((may_alias));
   static constexpr Index kBlock = 8;  // columns of values that fill 16 bytes
 
@@ -89,9 +110,9 @@ struct AmxPacking {
   struct __attribute__((may_alias)) Lane {
     Array<std::byte, 16> bytes;
   };
-  template <int kLane>
-  ATTN_TARGET_AVX512 static ATTN_INLINE void insert(Words& x, const std::byte* from) {
-    asm("vinserti32x4 %2, %1, %0, %0" : "+v"(x) : "m"(*reinterpret_cast<const Lane*>(from)), "i"(kLane));
+  template <int kLane, class V>
+  ATTN_TARGET_AVX512 static ATTN_INLINE void insert(V& x, const void* from) {
+    asm("vinserti32x4 %2, %1, %0, %0" : "+v"(x) : "m"(*static_cast<const Lane*>(from)), "i"(kLane));
   }
 
   /// The words of a and b in turn: of the lower, and of the upper half of each 16 bytes.
@@ -107,13 +128,7 @@ struct AmxPacking {
   ATTN_TARGET_AVX512 static ATTN_INLINE void transpose_block(const std::byte* from, Index stride, std::byte* to) {
     constexpr auto kAll = std::make_integer_sequence<int, 32>();
     Array<Words, 8> x, y;
-    ATTN_UNROLL for (int i = 0; i < 8; ++i) {
-      const std::byte* const row = from + i * stride;
-      asm("vmovdqu32 %1, %x0" : "=v"(x[i]) : "m"(*reinterpret_cast<const Lane*>(row)));
-      insert<1>(x[i], row + 8 * stride);
-      insert<2>(x[i], row + 16 * stride);
-      insert<3>(x[i], row + 24 * stride);
-    }
+    ATTN_UNROLL for (int i = 0; i < 8; ++i) load_lanes(x[i], from + i * stride, 8 * stride);
     // y[2i], y[2i + 1]: pairs of rows (i, i + 4), columns 0 to 3 and 4 to 7
     ATTN_UNROLL for (int i = 0; i < 4; ++i) interleave(y[2 * i], y[2 * i + 1], x[i], x[i + 4], kAll);
     // x[4i + 2c + e]: rows (i, i + 2, i + 4, i + 6), columns 4c + 2e and the next

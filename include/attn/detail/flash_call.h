@@ -54,7 +54,7 @@ class FlashCall {
     const int workers = std::max(executor_for(asked).concurrency(), 1);
     const QueryBlocks<T> blocks = blocks_for(workers);
     const Index per_task = blocks_per_task(blocks, workers), tasks = (blocks.count() + per_task - 1) / per_task;
-    const bool amx_unused = pass_.kernels.amx == Amx::used && tiles_.are_single();
+    const bool amx_unused = pass_.kernels.amx == Amx::used && tiles_.are_single() && !row_loop_.on_matrix_unit();
     ++e.passes;
     e.isa = amx_unused ? Isa::avx512 : pass_.kernels.isa;
     e.amx = amx_unused ? Amx::not_for_single_queries : pass_.kernels.amx;

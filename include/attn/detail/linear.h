@@ -24,7 +24,7 @@ struct Linear {
   void operator()(const T* x, T* y, Index tokens, const Options& options) const {
     if (tokens == 0) return;
     // Few tokens, as in decoding, wait for the weight to come from memory: each is a row, for which that is read once.
-    const bool few = tokens <= kMostRows;
+    const bool few = tokens <= kRowsAtATime;
     const ChosenKernels<Number> kernels = choose_kernels<Number>(options, fits_bf16(options.compute, {kStorage}));
     const KernelFamily<Number>& family = few ? kernels.exact : kernels.family;
     const QueryTiles<Number> tiles(family, tokens, false);
@@ -32,7 +32,7 @@ struct Linear {
     const Executor executor = executor_for(flops, options.executor);
     const Index row = family.format.row(inputs);
     const TileLayout<Number> layout(
-        {.queries = few ? Index(kMostRows) : tiles.most_queries(), .query = row, .out = kKeyTile, .packed_key = row});
+        {.queries = few ? Index(kRowsAtATime) : tiles.most_queries(), .query = row, .out = kKeyTile, .packed_key = row});
     const Workspace workspace(layout.bytes(), executor.concurrency());
     // Few tokens are few tiles too: then the outputs are shared out.
     constexpr Index kTasksPerWorker = 4;  // so that the last one to end is not much later than the others

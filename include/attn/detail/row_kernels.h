@@ -8,8 +8,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Most queries that are taken together: with 4, a vector of keys or values is worth four multiplications.
-constexpr int kMostRows = 4;
+/// Queries that are multiplied at a time: with 4, a vector of keys or values is worth four multiplications.
+constexpr int kRowsAtATime = 4;
 
 /// TileMemory holds rows here: query (rows, head_dim), scores (rows, kKeyTile), out (rows, v_dim).
 template <class T, int Bytes, int kRegisters>
@@ -19,13 +19,17 @@ struct RowKernels {
   using Packing = PackingKernels<T, Bytes>;
   static constexpr int kLanes = S::kLanes;
   static_assert(kKeyTile % kLanes == 0, "whole vectors of scores are stored");
+  static constexpr RowsToRead kNothing{nullptr, Storage::native, 0, 0};
 
   /// scores = query * keys. Fetches `ahead`, as many rows as there are keys, meanwhile.
   static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index head_dim,
                                 const RowsToRead& ahead) {
-    if constexpr (kLanes >= kMostRows)
-      if (rows > 1) return score_rows<kMostRows>(m, 0, rows, key, keys, head_dim, ahead);
-    for (Index r = 0; r < rows; ++r) score_rows<1>(m, r, 1, key, keys, head_dim, ahead);
+    Index r = 0;
+    if constexpr (kLanes >= kRowsAtATime)
+      for (; rows - r > 1; r = std::min(r + kRowsAtATime, rows))
+        score_rows<kRowsAtATime>(m, r, std::min<Index>(kRowsAtATime, rows - r), key, keys, head_dim,
+                                 r == 0 ? ahead : kNothing);
+    for (; r < rows; ++r) score_rows<1>(m, r, 1, key, keys, head_dim, r == 0 ? ahead : kNothing);
   }
 
   /// One step of the online softmax of a row: scores become weights, max, sum and rescale are brought up to date.
@@ -61,9 +65,12 @@ struct RowKernels {
   /// out = rescale * out + weights * values.
   static ATTN_INLINE void value(const TileMemory<T>& m, Index rows, const RowsToRead& value, Index keys, Index v_dim,
                                 const RowsToRead& ahead) {
-    if constexpr (kLanes >= kMostRows)
-      if (rows > 1) return value_rows<kMostRows>(m, 0, rows, value, keys, v_dim, ahead);
-    for (Index r = 0; r < rows; ++r) value_rows<1>(m, r, 1, value, keys, v_dim, ahead);
+    Index r = 0;
+    if constexpr (kLanes >= kRowsAtATime)
+      for (; rows - r > 1; r = std::min(r + kRowsAtATime, rows))
+        value_rows<kRowsAtATime>(m, r, std::min<Index>(kRowsAtATime, rows - r), value, keys, v_dim,
+                                 r == 0 ? ahead : kNothing);
+    for (; r < rows; ++r) value_rows<1>(m, r, 1, value, keys, v_dim, r == 0 ? ahead : kNothing);
   }
 
  private:

@@ -7,16 +7,24 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Blocks of at most kMostRows queries. The loop over keys is that of TileLoop, but keys and values are read where they lie,
-/// whatever numbers they hold.
+/// Blocks of queries. The loop over keys is that of TileLoop, but keys and values are read where they lie, whatever numbers
+/// they hold.
 template <class T>
 class RowLoop {
  public:
-  /// Queries in a block: fixed, because tiles of keys begin where the first key of a block lies.
-  static constexpr Index kMost = kMostRows;
+  /// Queries in a block: fixed, because tiles of keys begin where the first key of a block lies. As many as the matrix unit
+  /// takes at a time; others take some of them in turn, to whom keys come from memory once.
+  static constexpr Index kMost = 16;
 
   explicit RowLoop(const FlashPass<T>& pass)
       : pass_(pass), tensors_(pass.tensors), problem_(pass.problem()), family_(pass.kernels.exact) {}
+
+  /// Does the matrix unit serve, for whole tiles of keys? A query that shares them with no other would leave it idle.
+  bool on_matrix_unit() const {
+    const KernelFamily<T>& matrix = pass_.kernels.family;
+    return &matrix != &family_ && problem_.heads > problem_.kv_heads && in_place(matrix.format, tensors_.k) &&
+           in_place(matrix.format, tensors_.v);
+  }
 
   Index bytes() const { return layout().bytes(); }
   bool packs_keys() const { return !is_readable(tensors_.k); }
@@ -27,17 +35,24 @@ class RowLoop {
     const std::span rows(room, static_cast<std::size_t>(blocks.size(block)));
     TileMemory<T> m = layout().at(memory);
     for (Index r = 0; Row & row : rows) row = begin(blocks.at(block, r), r, m), ++r;
-    visit_keys(rows, m, false);
+    const bool on_matrix_unit = this->on_matrix_unit();
+    if (on_matrix_unit) {
+      const InUse<T> in_use(pass_.kernels.family);
+      load_queries(rows, m);
+      visit_keys(rows, m, &pass_.kernels.family.row, false);
+    } else {
+      visit_keys(rows, m, &family_.row, false);
+    }
     // See TileLoop::run().
     for (Index r = 0; Row & row : rows) {
-      if (row.dropped_any && !family_.all_finite({m.out + r * problem_.v_dim, 0}, 1, problem_.v_dim)) {
+      if ((row.dropped_any && !is_finite(m, r)) || (on_matrix_unit && (m.sum[r] == T(0) || !is_finite(m, r)))) {
         TileMemory<T> alone = m;
         alone.out += r * problem_.v_dim;
         alone.query += r * problem_.head_dim;
         alone.max += r;
         alone.sum += r;
         row = begin(row.queries, 0, alone);
-        visit_keys({&row, 1}, alone, true);
+        visit_keys({&row, 1}, alone, &family_.row, true);
       }
       store_result(row.queries, m.out + r * problem_.v_dim, m.max + r, m.sum + r);
       ++r;
@@ -68,7 +83,25 @@ class RowLoop {
                           .query = problem_.head_dim,
                           .out = problem_.v_dim,
                           .packed_key = packs_keys() ? problem_.head_dim : 0,
-                          .packed_value = packs_values() ? problem_.v_dim : 0});
+                          .packed_value = packs_values() ? problem_.v_dim : 0,
+                          .arranged = on_matrix_unit() ? problem_.head_dim : 0});
+  }
+
+  bool is_finite(const TileMemory<T>& m, Index r) const {
+    return family_.all_finite({m.out + r * problem_.v_dim, 0}, 1, problem_.v_dim);
+  }
+
+  /// The queries of a block, neighbouring heads, once more: as the matrix unit reads them, not scaled.
+  void load_queries(std::span<const Row> rows, TileMemory<T>& m) const {
+    const KernelFamily<T>& matrix = pass_.kernels.family;
+    const Index count = static_cast<Index>(rows.size()), dim = problem_.head_dim, width = matrix.by_vectors[0].queries;
+    RowsToRead heads = tensors_.query(rows.front().queries);
+    heads.stride = tensors_.q.stride(1);
+    // Where they must be packed, that is behind those that are arranged: in half of the room of 64 rows.
+    T* const packed = m.arranged + width * matrix.format.row(dim);
+    matrix.load_columns(m.arranged, width, rows_of(matrix, heads, count, dim, 1, packed), count, matrix.format.row(dim),
+                        T(1));
+    m.scale = static_cast<T>(problem_.scale);
   }
 
   Row begin(const Queries& queries, Index r, const TileMemory<T>& m) const {
@@ -84,7 +117,8 @@ class RowLoop {
     return {queries, pass_.visited(queries), false};
   }
 
-  void visit_keys(std::span<Row> rows, const TileMemory<T>& m, bool by_selection) const {
+  /// `whole`: the kernels for whole tiles of keys.
+  void visit_keys(std::span<Row> rows, const TileMemory<T>& m, const RowKernelSet<T>* whole, bool by_selection) const {
     const Range all = hull_of_visited(rows);
     for (Index j = all.begin; j < all.end; j += kKeyTile) {
       const Range keys{j, std::min(j + kKeyTile, all.end)};
@@ -94,21 +128,21 @@ class RowLoop {
         coverage[r] = pass_.coverage(row.queries, row.visited, keys);
         any |= coverage[r++] != Coverage::none;
       }
-      if (any) add_keys(rows, coverage, keys, all, m, by_selection);
+      if (any) add_keys(rows, coverage, keys, all, m, keys.size() == kKeyTile ? *whole : family_.row, by_selection);
     }
   }
 
   /// One step of the recurrence: brings max, sum and out up to date with some keys and values.
   void add_keys(std::span<Row> rows, const Coverage* coverage, const Range& keys, const Range& all,
-                const TileMemory<T>& m, bool by_selection) const {
+                const TileMemory<T>& m, const RowKernelSet<T>& kernels, bool by_selection) const {
     const Index count = keys.size(), row_count = static_cast<Index>(rows.size());
     const Queries& first = rows.front().queries;
     const RowsToRead key = readable(tensors_.k, tensors_.key(first, keys.begin), count, m.packed_key),
                      value = readable(tensors_.v, tensors_.value(first, keys.begin), count, m.packed_value);
     // The next tile of keys comes from memory meanwhile, if there is a whole one.
     const bool more = keys.end + kKeyTile <= all.end;
-    family_.row.score(m, row_count, key, count, problem_.head_dim,
-                      more ? tensors_.key(first, keys.end) : RowsToRead{nullptr, Storage::native, 0, 0});
+    kernels.score(m, row_count, key, count, problem_.head_dim,
+                  more ? tensors_.key(first, keys.end) : RowsToRead{nullptr, Storage::native, 0, 0});
     for (Index r = 0; Row & row : rows) {
       T* const scores = m.scores + r * kKeyTile;
       if (coverage[r] == Coverage::none) {
@@ -120,13 +154,13 @@ class RowLoop {
       }
       if (by_selection)
         for (Index i = 0; i < count; ++i) m.dropped[i] = scores[i] == -FlashPass<T>::kInfinity;
-      family_.row.softmax(m, r++, count);
+      kernels.softmax(m, r++, count);
     }
     if (by_selection)
       value_of_kept(m, value, count);
     else
-      family_.row.value(m, row_count, value, count, problem_.v_dim,
-                        more ? tensors_.value(first, keys.end) : RowsToRead{nullptr, Storage::native, 0, 0});
+      kernels.value(m, row_count, value, count, problem_.v_dim,
+                    more ? tensors_.value(first, keys.end) : RowsToRead{nullptr, Storage::native, 0, 0});
   }
 
   /// As the kernel value(), for one row, but a dropped pair is not even multiplied.

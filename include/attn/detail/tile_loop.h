@@ -54,12 +54,15 @@ class TileLoop {
     // A dropped pair weighs 0, and 0 times a value is 0, unless that value is not finite: then it must not be
     // multiplied. That is rare, so it is found out afterwards, from what became of the output. The matrix unit's products
     // and sums of large numbers may also be infinite where exact ones are not: those of scores are not scaled yet, and
-    // weights are not below 1.
+    // weights are not below 1. Where all scores of a query are -inf, it looks as if no key were kept.
     const bool may_overflow = &family_ != &exact_;
     Array<bool, kMost> again = {};
     for (Index i = 0; const Active& tile : tiles) {
-      again[i] = (tile.dropped_any || may_overflow) &&
-                 !exact_.all_finite({tile.m.out, 0}, 1, problem_.v_dim * tile.kernels->queries);
+      const T* const sums = tile.m.sum;
+      const bool lost_all =
+          may_overflow && std::find(sums, sums + tile.kernels->queries, T(0)) != sums + tile.kernels->queries;
+      again[i] = lost_all || ((tile.dropped_any || may_overflow) &&
+                              !exact_.all_finite({tile.m.out, 0}, 1, problem_.v_dim * tile.kernels->queries));
       if (!again[i++]) store_result(tile);
     }
     for (Index i = 0; const Active& tile : tiles)

@@ -1,0 +1,218 @@
+// Layer 5: rotary position embedding, the angles that models turn queries and keys by.
+#pragma once
+
+#include <cmath>
+#include <numbers>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "attn/detail/arguments.h"
+#include "attn/detail/rotation.h"
+
+namespace attn {
+
+/// How RoPE is stretched to texts that are longer than those of the training.
+enum class RopeScaling {
+  none,
+  linear,  ///< positions are divided by `factor` (Chen et al. 2023, section 2.3)
+  ntk,  ///< the base grows so that the slowest pair turns `factor` times as slowly, the fastest as before (bloc97 2023)
+  yarn,    ///< pairs that turn slowly are divided by `factor`, fast ones kept, the scores sharpened (Peng et al. 2023)
+  llama3,  ///< the same idea with other borders, as Llama 3.1 was trained (Meta 2024)
+};
+
+struct RopeConfig {
+  Index head_dim = 0;
+  Index rotary_dim = 0;  ///< so many of the first features of a head are turned, an even number; 0: all
+  RopePairs pairs = RopePairs::halves;
+  double base = 10000;  ///< theta; pair i turns by position * base^(-2i / rotary_dim)
+  RopeScaling scaling = RopeScaling::none;
+  double factor = 1;            ///< how many times as long as in training texts may be
+  Index trained_length = 0;     ///< tokens in a text of the training; yarn and llama3 need it
+  double beta_fast = 32;        ///< yarn: pairs that turn so often in a text of the training, or more, are kept
+  double beta_slow = 1;         ///< yarn: those that turn so often, or less, are divided
+  double low_freq_factor = 1;   ///< llama3: as beta_slow
+  double high_freq_factor = 4;  ///< llama3: as beta_fast
+  /// yarn: what cos and sin are multiplied by; default 0.1 ln(factor) + 1 (Peng et al. 2023, eq. 22).
+  std::optional<double> attention_factor = std::nullopt;
+};
+
+inline namespace ATTN_BUILT_FOR {
+
+/// Rotary position embedding (Su et al. 2021, eq. 34): the features of a head are taken in pairs, and pair i of the token at
+/// a position is turned by position * frequency(i), so that the product of a query with a key depends on how far apart they
+/// are. Queries and keys are turned, values are not.
+///
+///     const attn::Rope rope({.head_dim = 64});
+///     rope.rotate(q, position);  // in place; the rows of q are tokens at position, position + 1, ...
+///     rope.rotate(k, position);
+///
+/// Immutable: calls at the same time are safe.
+class Rope {
+ public:
+  /// @throws std::invalid_argument for sizes or numbers that make no sense; the message has them.
+  explicit Rope(const RopeConfig& config) : config_(config) {
+    check();
+    if (config_.rotary_dim == 0) config_.rotary_dim = config_.head_dim;
+    for (Index i = 0; i < config_.rotary_dim / 2; ++i) frequencies_.push_back(scaled(i));
+  }
+
+  const RopeConfig& config() const { return config_; }
+
+  /// Radians per position, one for each pair: rotary_dim / 2 of them, descending.
+  std::span<const double> frequencies() const { return frequencies_; }
+
+  /// What cos and sin are multiplied by: 1, but for yarn.
+  double attention_factor() const {
+    if (config_.scaling != RopeScaling::yarn) return 1;
+    return config_.attention_factor.value_or(config_.factor <= 1 ? 1 : 0.1 * std::log(config_.factor) + 1);
+  }
+
+  /// Turns x in place: a matrix (len, head_dim), or a tensor or view (batch, heads, len, head_dim), of any scalar and
+  /// strides. Token i is at position first + i. Angles are computed in double or more. Cost: rotary_dim / 2 sines and cosines
+  /// for each token, and one pass over x.
+  /// @throws std::invalid_argument if x has another head_dim; nothing is written then.
+  template <class X>
+  void rotate(X&& x, Index first = 0) const {
+    rotate_into(x, x, first);
+  }
+
+  /// The same with a position for each token: `len` of them, or batch * len, those of the first batch element first.
+  template <class X>
+  void rotate(X&& x, std::span<const Index> positions) const {
+    rotate_into(x, x, positions);
+  }
+
+  /// The same into `out`, of the shape of x and of its scalar or one of 16 bits: x itself, or memory apart from it.
+  template <class Out, class X>
+  void rotate_into(Out&& out, const X& x, Index first) const {
+    rotate_all(out, x, [first](Index, Index token) { return first + token; });
+  }
+  template <class Out, class X>
+  void rotate_into(Out&& out, const X& x, std::span<const Index> positions) const {
+    const auto shape = detail::as_rank4(view(x)).shape();
+    const Index given = static_cast<Index>(positions.size()), len = shape[2];
+    detail::require(given == len || given == shape[0] * len, "Rope: ", given, " positions for ", shape[0],
+                    " batch elements of ", len, " tokens; give one for each token, of one batch element or of all");
+    const Index step = given == len ? 0 : len;
+    rotate_all(out, x,
+               [=](Index batch, Index token) { return positions[static_cast<std::size_t>(batch * step + token)]; });
+  }
+
+ private:
+  template <class Out, class X, class PositionOf>
+  void rotate_all(Out&& out, const X& x, const PositionOf& position_of) const {
+    using T = detail::computed_t<typename detail::Traits<std::remove_cvref_t<X>>::Scalar>;
+    const detail::StoredView<const T> from = detail::as_rank4(view(x));
+    const detail::StoredView<T> to = detail::as_rank4(view(out));
+    detail::require(from.dim(3) == config_.head_dim, "Rope: made for a head_dim of ", config_.head_dim,
+                    ", x has shape ", from.shape());
+    detail::require(to.shape() == from.shape(), "Rope: x has shape ", from.shape(), ", out ", to.shape());
+    detail::Rotation<T> rotation(config_.pairs, config_.rotary_dim);
+    std::optional<Index> known;  // whose angles `rotation` holds
+    for (Index token = 0; token < from.dim(2); ++token)
+      for (Index batch = 0; batch < from.dim(0); ++batch) {
+        const Index position = position_of(batch, token);
+        if (position != known) rotation.set_angles(frequencies_, position, attention_factor());
+        known = position;
+        for (Index head = 0; head < from.dim(1); ++head)
+          rotation.turn(from.rows(batch, head, token), to.rows(batch, head, token), config_.head_dim);
+      }
+  }
+
+  /// How fast pair i turns.
+  double scaled(Index i) const {
+    const double dim = static_cast<double>(config_.rotary_dim), factor = config_.factor;
+    const double plain = frequency(config_.base, i);
+    switch (config_.scaling) {
+      case RopeScaling::none:
+        break;
+      case RopeScaling::linear:
+        return plain / factor;
+      case RopeScaling::ntk:  // with one pair alone nothing is slower than the fastest
+        return dim > 2 ? frequency(config_.base * std::pow(factor, dim / (dim - 2)), i) : plain;
+      case RopeScaling::yarn: {
+        const double low = std::max(std::floor(pair_that_turns(config_.beta_fast)), 0.0),
+                     high = std::min(std::ceil(pair_that_turns(config_.beta_slow)), dim - 1);
+        const double divided = std::clamp((static_cast<double>(i) - low) / std::max(high - low, 0.001), 0.0, 1.0);
+        return mixed(plain, divided);
+      }
+      case RopeScaling::llama3: {
+        const double turns = static_cast<double>(config_.trained_length) * plain / (2 * std::numbers::pi);
+        const double kept = (turns - config_.low_freq_factor) / (config_.high_freq_factor - config_.low_freq_factor);
+        return mixed(plain, 1 - std::clamp(kept, 0.0, 1.0));
+      }
+    }
+    return plain;
+  }
+  double frequency(double base, Index i) const {
+    return std::pow(base, -2 * static_cast<double>(i) / static_cast<double>(config_.rotary_dim));
+  }
+  /// Divided by the factor, or as it is, or in between.
+  double mixed(double plain, double divided) const { return divided * plain / config_.factor + (1 - divided) * plain; }
+  /// The number, not an integer, of the pair that turns so often in a text of the training.
+  double pair_that_turns(double times) const {
+    const double dim = static_cast<double>(config_.rotary_dim), length = static_cast<double>(config_.trained_length);
+    return dim * std::log(length / (times * 2 * std::numbers::pi)) / (2 * std::log(config_.base));
+  }
+
+  void check() const {
+    const RopeConfig& c = config_;
+    const auto positive = [](double x) { return x > 0 && std::isfinite(x); };
+    detail::require(c.head_dim > 0, "Rope: head_dim is ", c.head_dim, ", it must be positive");
+    const Index rotary = c.rotary_dim == 0 ? c.head_dim : c.rotary_dim;
+    detail::require(rotary > 0 && rotary <= c.head_dim && rotary % 2 == 0, "Rope: rotary_dim is ", rotary,
+                    " of head_dim ", c.head_dim, "; it must be even, positive and no more than that");
+    detail::require(c.base > 1 && std::isfinite(c.base), "Rope: base is ", c.base, ", it must be more than 1");
+    detail::require(positive(c.factor), "Rope: factor is ", c.factor, ", it must be positive");
+    if (c.scaling != RopeScaling::yarn && c.scaling != RopeScaling::llama3) return;
+    detail::require(c.trained_length > 0, "Rope: trained_length is ", c.trained_length,
+                    "; this scaling needs the length of the texts of the training");
+    if (c.scaling == RopeScaling::yarn)
+      detail::require(positive(c.beta_slow) && positive(c.beta_fast) && c.beta_slow <= c.beta_fast,
+                      "Rope: beta_slow is ", c.beta_slow, ", beta_fast ", c.beta_fast,
+                      "; 0 < beta_slow <= beta_fast must hold");
+    else
+      detail::require(
+          positive(c.low_freq_factor) && positive(c.high_freq_factor) && c.low_freq_factor < c.high_freq_factor,
+          "Rope: low_freq_factor is ", c.low_freq_factor, ", high_freq_factor ", c.high_freq_factor,
+          "; 0 < low_freq_factor < high_freq_factor must hold");
+  }
+
+  RopeConfig config_;
+  std::vector<double> frequencies_;
+};
+
+/// Turns x in place by angles that are given: cos and sin are (len, rotary_dim / 2) for all batch elements, or (batch, len,
+/// rotary_dim / 2), of the scalar that x is computed with. As Rope::rotate() otherwise.
+template <class X, int Rank, class C>
+void rotate_by(X&& x, const TensorView<const C, Rank>& cos, const TensorView<const C, Rank>& sin,
+               RopePairs pairs = RopePairs::halves) {
+  static_assert(Rank == 2 || Rank == 3, "attn::rotate_by: cos and sin must be (len, pairs) or (batch, len, pairs)");
+  using T = detail::computed_t<typename detail::Traits<std::remove_cvref_t<X>>::Scalar>;
+  static_assert(std::is_same_v<C, T>, "attn::rotate_by: cos and sin must hold the scalar that x is computed with");
+  const detail::StoredView<T> to = detail::as_rank4(view(x));
+  const Index batch = to.dim(0), len = to.dim(2), dim = to.dim(3);
+  const Index rotary = 2 * cos.dim(Rank - 1);
+  detail::require(sin.shape() == cos.shape(), "rotate_by: cos has shape ", cos.shape(), ", sin ", sin.shape());
+  detail::require(rotary <= dim, "rotate_by: cos has shape ", cos.shape(), ", x has ", dim, " features");
+  detail::require(cos.dim(Rank - 2) == len && (Rank == 2 || cos.dim(0) == batch), "rotate_by: cos has shape ",
+                  cos.shape(), ", x ", to.shape());
+  detail::Rotation<T> rotation(pairs, rotary);
+  for (Index b = 0; b < batch; ++b)
+    for (Index token = 0; token < len; ++token) {
+      rotation.set([&](Index i) {
+        if constexpr (Rank == 2)
+          return std::pair(cos(token, i), sin(token, i));
+        else
+          return std::pair(cos(b, token, i), sin(b, token, i));
+      });
+      for (Index head = 0; head < to.dim(1); ++head) {
+        const detail::RowsToWrite row = to.rows(b, head, token);
+        rotation.turn(row, row, dim);
+      }
+    }
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn
