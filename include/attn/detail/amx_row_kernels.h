@@ -3,6 +3,9 @@
 // Scores, weights, out and the softmax between them are those of detail/row_kernels.h, in float. A tile of 64 keys whose
 // keys and values lie in place as bf16; the two products take a third of the time that they take there, so that decoding
 // many heads on few is bound by memory.
+//
+// The next tile is fetched in the order of memory. Fetched as it is read here, 64 bytes of each row in turn, all took 1.4
+// times as long, as long as without fetching: what the processor fetches by itself follows rising addresses.
 #pragma once
 
 #include "attn/detail/amx_packing.h"
@@ -37,7 +40,7 @@ struct AmxRowKernels {
       AmxTiles::multiply<2, 4, 6>();
       AmxTiles::load<5>(k + 48 * stride, stride);
       AmxTiles::multiply<3, 5, 6>();
-      for (Index j = 0; j < kKeyTile; ++j) fetch(ahead, j, 2 * d);
+      fetch(ahead, d, head_dim);
     }
     AmxTiles::store<0>(products, kRowBytes);
     AmxTiles::store<1>(products + 16 * kMost, kRowBytes);
@@ -71,7 +74,7 @@ struct AmxRowKernels {
     for (Index c = 0; c < v_dim; c += kStep) {
       alignas(64) Array<std::byte, 4 * kTileBytes> pairs;
       pair_up(value.data + 2 * c, stride, pairs);
-      for (Index j = 0; j < kKeyTile; ++j) fetch(ahead, j, 2 * c);
+      fetch(ahead, c, v_dim);
       AmxTiles::zero<0>();
       AmxTiles::zero<1>();
       AmxTiles::load<3>(pairs, AmxTiles::kBytes);
@@ -96,8 +99,11 @@ struct AmxRowKernels {
   static constexpr Index kStep = AmxTiles::kColumns, kQueryColumns = 32, kRowBytes = 4 * kMost,
                          kTileBytes = AmxTiles::kRows * AmxTiles::kBytes;
 
-  static ATTN_INLINE void fetch(const RowsToRead& rows, Index row, Index first) {
-    if (rows.data) __builtin_prefetch(rows.data + row * rows.stride * 2 + first, 0, 2);
+  /// Fetches the part of the rows that 32 of `dim` columns are of all, in the order of memory.
+  static ATTN_INLINE void fetch(const RowsToRead& rows, Index column, Index dim) {
+    if (rows.data == nullptr) return;
+    for (Index row = kKeyTile * column / dim; row < kKeyTile * (column + kStep) / dim; ++row)
+      for (Index c = 0; c < dim; c += kStep) __builtin_prefetch(rows.data + 2 * (row * rows.stride + c), 0, 2);
   }
 
   /// In each 16 bytes of the result, numbers 0 to 3 of a and 4 to 7 of b, as named.

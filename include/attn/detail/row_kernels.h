@@ -139,7 +139,8 @@ struct RowKernels {
       }
   }
 
-  /// kWidth vectors of columns, from `c` on, and as many are fetched: memory has time all the while.
+  /// kWidth vectors of columns, from `c` on. As many numbers are fetched meanwhile, evenly, so that memory has time, and in
+  /// its own order: what the processor fetches by itself follows rising addresses.
   template <int kRows, int kWidth>
   static ATTN_INLINE void add_columns(const TileMemory<T>& m, Index first, Index count, const RowsToRead& value,
                                       Index keys, Index c, Index v_dim, const RowsToRead& ahead) {
@@ -155,8 +156,11 @@ struct RowKernels {
       }
     }
     const std::byte* row = value.data + c * size;
+    Index next_row = c * keys / v_dim, next = c * keys % v_dim;  // what has been fetched with the columns before
     for (Index j = 0; j < keys; ++j, row += stride) {
-      fetch(ahead, j, c * size, kWidth * kLanes * size);
+      fetch(ahead, next_row, next * size, kWidth * kLanes * size);
+      next += kWidth * kLanes;
+      if (next >= v_dim) next -= v_dim, ++next_row;
       Array<Vec, kWidth> x;
       ATTN_UNROLL for (int v = 0; v < kWidth; ++v) Packing::load(x[v], value.storage, row + v * kLanes * size);
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
