@@ -90,13 +90,16 @@ struct RowKernels {
     Array<const T*, kRows> query;
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) query[r] = m.query + (first + std::min<Index>(r, count - 1)) * head_dim;
     for (Index j = 0; j < keys; j += kKeys) {
-      for (Index i = j; i < std::min(j + kKeys, keys); ++i) fetch(ahead, i, 0, head_dim * size);
+      Index next_row = j, next = 0;
       Array<const std::byte*, kKeys> row;
       ATTN_UNROLL for (int a = 0; a < kKeys; ++a) row[a] = key.data + std::min<Index>(j + a, keys - 1) * stride;
       Array<Vec, kLanes> sum = {};  // of row r and key a at r * kKeys + a
       Array<T, kLanes> rest = {};
       Index d = 0;
       for (; d + kLanes <= head_dim; d += kLanes) {
+        fetch(ahead, next_row, next * size, kKeys * kLanes * size);
+        next += kKeys * kLanes;
+        if (next >= head_dim) next -= head_dim, ++next_row;
         Array<Vec, kKeys> k;
         ATTN_UNROLL for (int a = 0; a < kKeys; ++a) Packing::load(k[a], key.storage, row[a] + d * size);
         ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
