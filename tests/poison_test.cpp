@@ -108,7 +108,7 @@ template <class T>
 void poison_some_keys() {
   Random random(1);
   for (const Sizes& s : {Sizes{1, 1, 1, 7, 9, 3, 2}, Sizes{2, 2, 1, 35, 70, 16, 8}, Sizes{1, 2, 2, 50, 130, 8, 17},
-                         Sizes{1, 1, 1, 1, 66, 64, 64}, Sizes{1, 1, 1, 70, 40, 5, 65}})
+                         Sizes{1, 1, 1, 1, 66, 64, 64}, Sizes{1, 1, 1, 70, 40, 5, 65}, Sizes{1, 3, 1, 1, 4200, 32, 32}})
     for (double what : {kNaN, kInf, -kInf})
       for (int where = 1; where < 4; ++where) {
         Inputs clean(s, random);

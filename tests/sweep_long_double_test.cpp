@@ -4,4 +4,3 @@
 TEST(SweepLongDouble, EveryRowAtTinySizes) { attn::test::sweep_every_row_at_tiny_sizes<long double>(); }
 TEST(SweepLongDouble, EveryModAtEveryTileEdge) { attn::test::sweep_every_mod_at_every_tile_edge<long double>(); }
 TEST(SweepLongDouble, EveryDim) { attn::test::sweep_every_dim<long double>(); }
-TEST(SweepLongDouble, GroupedSingleQueries) { attn::test::sweep_grouped_single_queries<long double>(); }

@@ -83,8 +83,8 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// A query that keeps no key gives out = 0 and lse = -inf; so does kv_len == 0. NaN or inf in a dropped key or value
 /// reaches no query that drops it. Work 2 * pairs * (head_dim + v_dim) flops for the pairs in visited tiles; extra
-/// memory O(tile * (head_dim + v_dim)) per thread (and with masks that group tokens O(q_len) per head), never (q_len,
-/// kv_len). Concurrent calls are safe.
+/// memory O(tile * (head_dim + v_dim)) per thread (and with masks that group tokens O(q_len) per head; and the results of
+/// some tasks where few queries have so many keys that these are shared out), never (q_len, kv_len). Concurrent calls are safe.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 /// @see naive_attention, the definition this is tested against; attention_into, for memory of your own.
 template <class Q, class K, class V, class M = Mods<>>
@@ -144,7 +144,8 @@ Explanation explain(const Q& query, const K& key, const V& value, const M& mods 
 }
 
 /// The bytes that Options::workspace must have for attention() with these arguments: exact, and linear in head_dim +
-/// v_dim and in the number of threads; strided_sparse() and fixed_sparse() may add a number for each query. It depends on
+/// v_dim and in the number of threads; strided_sparse() and fixed_sparse() may add a number for each query, and where few
+/// queries have many keys, there are the results of up to 32 parts of them. It depends on
 /// sizes, strides, scalar, executor, instruction set and these two masks alone.
 ///
 ///     std::vector<std::byte> memory(attn::workspace_bytes(q, k, v, mods, options));

@@ -32,7 +32,7 @@ struct Explanation {
   Index queries_per_tile = 0;  ///< at most; 1 where each query goes by itself
   Index keys_per_tile = 0;
   Index query_tiles = 0;  ///< over all batches and heads
-  Index tasks = 0;        ///< of some neighbouring tiles of queries each, handed out to the threads
+  Index tasks = 0;        ///< of some neighbouring tiles of queries each, or a part of the keys of single ones
   int threads = 0;        ///< that get a task at the same time
   Index workspace_bytes = 0;
   bool packs_keys = false;    ///< are they copied tile by tile, because kernels cannot read them where they lie?

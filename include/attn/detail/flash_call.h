@@ -21,7 +21,7 @@ class FlashCall {
         problem_(tensors.problem),
         tiles_(kernels.family, problem_.q_len, problem_.q_len <= few_queries(kernels.amx)),
         tile_loop_(pass_, tiles_),
-        row_loop_(pass_) {}
+        row_loop_(pass_, tiles_) {}
   FlashCall(const FlashCall&) = delete;  // its parts refer to each other
 
   void run(const Options& options) const {
@@ -29,7 +29,8 @@ class FlashCall {
     const Executor executor = executor_for(options.executor);
     const int workers = executor.concurrency();
     const QueryBlocks<T> blocks = blocks_for(workers);
-    const Workspace workspace(bytes(blocks), workers, options.workspace);
+    const Workspace workspace(bytes(blocks), workers, options.workspace, part_bytes(blocks));
+    if (parts() > 1) return run_in_parts(executor, blocks, workspace);
     const Index per_task = blocks_per_task(blocks, workers), last = blocks.count() - 1;
     executor.run((last + per_task) / per_task, [&](Index task, int worker) {
       const Range range{task * per_task, std::min((task + 1) * per_task, last + 1)};
@@ -46,14 +47,16 @@ class FlashCall {
   Index workspace_bytes(const Executor& asked) const {
     if (query_tiles() == 0) return 0;
     const int workers = executor_for(asked).concurrency();
-    return Workspace::needed(bytes(blocks_for(workers)), workers);
+    const QueryBlocks<T> blocks = blocks_for(workers);
+    return Workspace::needed(bytes(blocks), workers, part_bytes(blocks));
   }
 
   /// Adds what this pass does to what those before it do.
   void explain(const Executor& asked, Explanation& e) const {
     const int workers = std::max(executor_for(asked).concurrency(), 1);
     const QueryBlocks<T> blocks = blocks_for(workers);
-    const Index per_task = blocks_per_task(blocks, workers), tasks = (blocks.count() + per_task - 1) / per_task;
+    const Index per_task = blocks_per_task(blocks, workers);
+    const Index tasks = parts() > 1 ? parts() * blocks.count() : (blocks.count() + per_task - 1) / per_task;
     const bool amx_unused = pass_.kernels.amx == Amx::used && tiles_.are_single() && !row_loop_.on_matrix_unit();
     ++e.passes;
     e.isa = amx_unused ? Isa::avx512 : pass_.kernels.isa;
@@ -83,6 +86,20 @@ class FlashCall {
   }
 
  private:
+  /// Each part of the keys of a block is a task; what they leave is joined when all are done.
+  void run_in_parts(const Executor& executor, const QueryBlocks<T>& blocks, const Workspace& workspace) const {
+    const auto left = [&](Index task) { return workspace.shared() + task * row_loop_.part_bytes(); };
+    executor.run(blocks.count() * parts(), [&](Index task, int worker) {
+      row_loop_.run(blocks, task / parts(), task % parts(), workspace.of(worker), left(task));
+    });
+    executor.run(blocks.count(), [&](Index block, int) { row_loop_.join(blocks, block, left(block * parts())); });
+  }
+
+  Index parts() const { return tiles_.are_single() ? row_loop_.parts() : 1; }
+  Index part_bytes(const QueryBlocks<T>& blocks) const {
+    return parts() > 1 ? blocks.count() * parts() * row_loop_.part_bytes() : 0;
+  }
+
   template <class Use>
   void with_loop(const Use& use) const {
     if (tiles_.are_single())

@@ -31,8 +31,10 @@ struct Linear {
     const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(inputs) * static_cast<double>(outputs);
     const Executor executor = executor_for(flops, options.executor);
     const Index row = family.format.row(inputs);
-    const TileLayout<Number> layout(
-        {.queries = few ? Index(kRowsAtATime) : tiles.most_queries(), .query = row, .out = kKeyTile, .packed_key = row});
+    const TileLayout<Number> layout({.queries = few ? Index(kRowsAtATime) : tiles.most_queries(),
+                                     .query = row,
+                                     .out = kKeyTile,
+                                     .packed_key = row});
     const Workspace workspace(layout.bytes(), executor.concurrency());
     // Few tokens are few tiles too: then the outputs are shared out.
     constexpr Index kTasksPerWorker = 4;  // so that the last one to end is not much later than the others

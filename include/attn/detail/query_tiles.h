@@ -103,26 +103,30 @@ inline std::span<std::byte> checked_workspace(std::span<std::byte> given, Index 
   return given.subspan((kAlignment - address % kAlignment) % kAlignment);
 }
 
-/// The working memory of all workers of a call, the caller's or allocated here, `bytes` for each: whole cache lines.
+/// The working memory of a call, the caller's or allocated here: `bytes` for each worker, and `shared` for all; both are
+/// whole cache lines.
 class Workspace {
  public:
   /// What a caller's memory of any alignment must have.
-  static Index needed(Index bytes, int workers) { return workers * bytes + kAlignment - 1; }
+  static Index needed(Index bytes, int workers, Index shared = 0) { return workers * bytes + shared + kAlignment - 1; }
 
-  Workspace(Index bytes, int workers, std::span<std::byte> given = {}) : bytes_(bytes) {
+  Workspace(Index bytes, int workers, std::span<std::byte> given = {}, Index shared = 0)
+      : bytes_(bytes), workers_(workers) {
     require(workers > 0, "the executor has ", workers, " workers; there must be at least one, the caller");
     if (given.data() == nullptr) {
-      own_ = Tensor<std::byte, 1>::uninitialized({workers * bytes});
+      own_ = Tensor<std::byte, 1>::uninitialized({workers * bytes + shared});
       first_ = own_.data();
       return;
     }
-    first_ = checked_workspace(given, needed(bytes, workers)).data();
+    first_ = checked_workspace(given, needed(bytes, workers, shared)).data();
   }
 
   std::byte* of(int worker) const { return first_ + worker * bytes_; }
+  std::byte* shared() const { return of(workers_); }
 
  private:
   Index bytes_;
+  int workers_;
   Tensor<std::byte, 1> own_;
   std::byte* first_;
 };
