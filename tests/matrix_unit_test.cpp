@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <stdexcept>
+#include <utility>
 
 #include "support/paths.h"
 
@@ -43,6 +45,39 @@ TEST(MatrixUnit, OverflowsNowhereElse) {
   expect_right("scales that vanish in float", 1, 1, 1, 1, {.scale = 1e-300});
   expect_right("denormal scales", 1, 1, 1, 1, {.scale = 1e-40});
   expect_right("large scales", 1e-20f, 1e-10f, 2e-10f, 1, {.scale = 3e38});
+}
+
+TEST(MatrixUnit, OverflowWithoutValuesShowsInTheLogSumExp) {
+  using Eigen::bfloat16;
+  for (const Index heads : {1, 8}) {
+    Tensor<bfloat16, 4> q({1, heads, 8 / heads, 32}), k({1, 1, 64, 32});
+    std::fill_n(q.data(), q.size(), bfloat16(1e19f));
+    std::fill_n(k.data(), k.size(), bfloat16(1e19f));
+    const Tensor<bfloat16, 4> no_values({1, 1, 64, 0});
+    const auto got = attention(q, k, no_values, Mods<>(), {.scale = 1e-15});
+    EXPECT_NEAR(got.lse.data()[7] / 3.2e24f, 1, 0.01);
+  }
+}
+
+TEST(MatrixUnit, AKeptValueOfNaNShowsBesideAnInfiniteScore) {
+  // The weight is 0, but the key is kept: 0 * NaN is NaN.
+  using Eigen::bfloat16;
+  for (const Index heads : {1, 8}) {
+    Tensor<bfloat16, 4> q({1, heads, 8 / heads, 32}), k({1, 1, 64, 32}), v({1, 1, 64, 32});
+    std::fill_n(q.data(), q.size(), bfloat16(1.0f));
+    k(0, 0, 5, 0) = bfloat16(-std::numeric_limits<float>::infinity());
+    v(0, 0, 5, 3) = bfloat16(std::numeric_limits<float>::quiet_NaN());
+    const auto got = attention(q, k, v);
+    EXPECT_TRUE(std::isnan(float(got.out(0, heads - 1, 0, 3))) && float(got.out(0, heads - 1, 0, 4)) == 0) << heads;
+  }
+}
+
+TEST(MatrixUnit, TheWorkspaceDoesNotDependOnAddresses) {
+  using Eigen::bfloat16;
+  std::vector<bfloat16> memory(64 * 32 + 1);
+  const Tensor<bfloat16, 4> q({1, 8, 1, 32});
+  const auto at = [&](std::size_t first) { return bhsd(std::as_const(memory).data() + first, 1, 1, 64, 32); };
+  EXPECT_EQ(workspace_bytes(q, at(0), at(0)), workspace_bytes(q, at(1), at(1)));
 }
 
 TEST(MatrixUnit, AModMayCallAttention) {

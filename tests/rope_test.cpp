@@ -1,12 +1,14 @@
 // Rotary position embedding: by hand, by numbers from the published formulas, and by what must hold.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <limits>
 
 #include "support/refused.h"
 
 namespace attn::test {
 namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 template <class T>
 Tensor<T, 4> random_tensor(const Shape<4>& shape, unsigned seed) {
@@ -180,10 +182,53 @@ TEST(Rope, ByGivenAngles) {
     }
   auto want = x, got = x, got_of_each = x;
   rope.rotate(want, 11);
-  rotate_by(got, std::as_const(cos).view(), std::as_const(sin).view(), RopePairs::interleaved);
-  rotate_by(got_of_each, std::as_const(cos_of_each).view(), std::as_const(sin_of_each).view(), RopePairs::interleaved);
+  rotate_by(got, cos, sin, RopePairs::interleaved);
+  rotate_by(got_of_each, cos_of_each.view(), sin_of_each.view(), RopePairs::interleaved);
   EXPECT_EQ(difference(got, want), 0);
   EXPECT_EQ(difference(got_of_each, want), 0);
+}
+
+TEST(Rope, ByGivenAnglesOfAnyKind) {
+  Eigen::MatrixXf x = Eigen::MatrixXf::Random(3, 4), y = x, cos(3, 2), sin(3, 2);
+  const Rope rope({.head_dim = 4});
+  for (Index i = 0; i < 3; ++i)
+    for (Index j = 0; j < 2; ++j) {
+      cos(i, j) =
+          static_cast<float>(std::cos(static_cast<double>(i) * rope.frequencies()[static_cast<std::size_t>(j)]));
+      sin(i, j) =
+          static_cast<float>(std::sin(static_cast<double>(i) * rope.frequencies()[static_cast<std::size_t>(j)]));
+    }
+  rotate_by(x, cos, sin);
+  rope.rotate(y);
+  EXPECT_EQ(x, y);
+}
+
+TEST(Rope, FrequenciesOfTheCaller) {
+  const auto x = random_tensor<double>({1, 2, 3, 8}, 9);
+  const Rope scaled({.head_dim = 8, .scaling = RopeScaling::linear, .factor = 3});
+  const Rope given({.head_dim = 8}, scaled.frequencies());
+  auto a = x, b = x;
+  scaled.rotate(a, 77);
+  given.rotate(b, 77);
+  EXPECT_EQ(difference(a, b), 0);
+  const std::vector<double> three(3, 1), not_finite{1, 1, kNaN, 1};
+  expect_refused("too few", {"3", "4"}, [&] { Rope({.head_dim = 8}, three); });
+  expect_refused("NaN", {"frequency 2", "nan"}, [&] { Rope({.head_dim = 8}, not_finite); });
+  expect_refused("twice", {}, [&] { Rope(scaled.config(), scaled.frequencies()); });
+}
+
+TEST(Rope, BordersThatAreNotRounded) {
+  RopeConfig config{.head_dim = 64, .scaling = RopeScaling::yarn, .factor = 16, .trained_length = 4096};
+  const Rope rounded(config);
+  config.round_borders = false;
+  const Rope plain(config);
+  // 10 and 23 are the borders rounded; not rounded they are 10.47 and 22.51.
+  EXPECT_EQ(plain.frequencies()[10], std::pow(10000, -20.0 / 64));
+  EXPECT_NE(plain.frequencies()[11], rounded.frequencies()[11]);
+  EXPECT_NEAR(plain.frequencies()[11] /
+                  (std::pow(10000, -22.0 / 64) *
+                   (1 - 15.0 / 16 * (11 - 10.472240810318025) / (22.513440636877274 - 10.472240810318025))),
+              1, 1e-12);
 }
 
 TEST(Rope, NothingToTurn) {
@@ -222,10 +267,18 @@ TEST(Rope, BadInput) {
   expect_refused("x", {"8", "(2, 3, 4, 6)"}, [&] { rope.rotate(other, 0); });
   expect_refused("out", {"(2, 3, 4, 8)", "(2, 3, 5, 8)"}, [&] { rope.rotate_into(longer, x, 0); });
   expect_refused("positions", {"5", "2", "4"}, [&] { rope.rotate(x, std::vector<Index>(5)); });
+  float one_row[8] = {};
+  const TensorView<float, 4> repeated(one_row, {1, 3, 1, 8}, {0, 0, 0, 1});
+  expect_refused("repeated", {"(1, 3, 1, 8)", "stride of 0"}, [&] { rope.rotate(repeated, 1); });
+  expect_refused("factor of attention", {"-1"}, [] {
+    Rope({.head_dim = 8, .scaling = RopeScaling::yarn, .factor = 8, .trained_length = 9, .attention_factor = -1});
+  });
+  expect_refused("factor of attention without yarn", {"2", "yarn"},
+                 [] { Rope({.head_dim = 8, .attention_factor = 2}); });
   const Tensor<float, 2> cos({4, 4}), sin({4, 3}), wide({4, 5}), of_others({3, 4});
-  expect_refused("sin", {"(4, 4)", "(4, 3)"}, [&] { rotate_by(x, cos.view(), sin.view()); });
-  expect_refused("wide", {"(4, 5)", "8"}, [&] { rotate_by(x, wide.view(), wide.view()); });
-  expect_refused("tokens", {"(3, 4)", "(2, 3, 4, 8)"}, [&] { rotate_by(x, of_others.view(), of_others.view()); });
+  expect_refused("sin", {"(4, 4)", "(4, 3)"}, [&] { rotate_by(x, cos, sin); });
+  expect_refused("wide", {"(4, 5)", "8"}, [&] { rotate_by(x, wide, wide); });
+  expect_refused("tokens", {"(3, 4)", "(2, 3, 4, 8)"}, [&] { rotate_by(x, of_others, of_others); });
   for (Index i = 0; i < other.size(); ++i) ASSERT_EQ(other.data()[i], kUntouched);
 }
 

@@ -9,6 +9,7 @@
 #endif
 
 #include "attn/attention.h"
+#include "attn/detail/extern_templates.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {

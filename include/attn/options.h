@@ -38,8 +38,8 @@ struct Options {
 
   /// `bf16` buys speed for tensors of float, or of half. Rounding values and weights errs by about 2^-8 of the largest value;
   /// rounding query and key moves scores by about 2^-8 of scale * sum |q||k|, much where scores are large. Sums and the
-  /// softmax stay in float. Nothing is rounded without a matrix unit, as explain() tells, for single queries over keys of
-  /// other types than bfloat16, and where results are not finite. The naive path does not use it.
+  /// softmax stay in float. Nothing is rounded without a matrix unit, as explain() tells, for single queries unless
+  /// heads share keys and values that are bfloat16, and where results are not finite. The naive path does not use it.
   Compute compute = Compute::native;
 
   /// The instruction set to use, for tests and comparisons. Default the best there is, or what the environment variable

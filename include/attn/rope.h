@@ -1,6 +1,7 @@
 // Layer 5: rotary position embedding, the angles that models turn queries and keys by.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <optional>
@@ -33,9 +34,33 @@ struct RopeConfig {
   double beta_slow = 1;         ///< yarn: those that turn so often, or less, are divided
   double low_freq_factor = 1;   ///< llama3: as beta_slow
   double high_freq_factor = 4;  ///< llama3: as beta_fast
-  /// yarn: what cos and sin are multiplied by; default 0.1 ln(factor) + 1 (Peng et al. 2023, eq. 22).
+  bool round_borders =
+      true;  ///< yarn: do the borders lie at whole pairs, as in most models? (`truncate` in Hugging Face)
+  /// yarn: what cos and sin are multiplied by; default 0.1 ln(factor) + 1 (Peng et al. 2023, eq. 22). Models with an `mscale`
+  /// of their own want another.
   std::optional<double> attention_factor = std::nullopt;
 };
+
+namespace detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Refuses what Rope cannot turn, in words.
+template <class X, class Out>
+constexpr void check_turned() {
+  using From = Traits<std::remove_cvref_t<X>>;
+  using To = Traits<std::remove_cvref_t<Out>>;
+  static_assert(is_scalar<typename From::Scalar>,
+                "attn::Rope: x must hold float, double, long double or floats of 16 bits");
+  static_assert(std::is_same_v<computed_t<typename To::Scalar>, computed_t<typename From::Scalar>>,
+                "attn::Rope: out must hold the scalar type of x, or floats of 32 and 16 bits");
+  static_assert((From::kRank == 2 || From::kRank == 4) && From::kRank == To::kRank,
+                "attn::Rope: x must be (len, head_dim) or (batch, heads, len, head_dim), and out as x");
+  static_assert(!std::is_const_v<std::remove_pointer_t<decltype(view(std::declval<Out&>()).data())>>,
+                "attn::Rope: what is turned in place, or out, must be writable, this is const");
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace detail
 
 inline namespace ATTN_BUILT_FOR {
 
@@ -47,7 +72,8 @@ inline namespace ATTN_BUILT_FOR {
 ///     rope.rotate(q, position);  // in place; the rows of q are tokens at position, position + 1, ...
 ///     rope.rotate(k, position);
 ///
-/// Immutable: calls at the same time are safe.
+/// Immutable: calls at the same time are safe. Each takes a few numbers for each pair off the heap. Angles are computed in
+/// double and rounded once, cos and sin not at all; frameworks that form them in float differ by that.
 class Rope {
  public:
   /// @throws std::invalid_argument for sizes or numbers that make no sense; the message has them.
@@ -55,6 +81,18 @@ class Rope {
     check();
     if (config_.rotary_dim == 0) config_.rotary_dim = config_.head_dim;
     for (Index i = 0; i < config_.rotary_dim / 2; ++i) frequencies_.push_back(scaled(i));
+  }
+
+  /// With frequencies of the caller's, rotary_dim / 2 of them: for scalings that are not here, or a model that brings its own.
+  /// @throws std::invalid_argument also if there are more or fewer, one is not finite, or config.scaling is not `none`.
+  Rope(const RopeConfig& config, std::span<const double> frequencies) : Rope(config) {
+    detail::require(config_.scaling == RopeScaling::none, "Rope: frequencies that are given cannot be scaled as well");
+    detail::require(frequencies.size() == frequencies_.size(), "Rope: ", frequencies.size(), " frequencies for ",
+                    frequencies_.size(), " pairs");
+    for (std::size_t i = 0; i < frequencies.size(); ++i)
+      detail::require(std::isfinite(frequencies[i]), "Rope: frequency ", i, " is ", frequencies[i],
+                      ", it must be finite");
+    frequencies_.assign(frequencies.begin(), frequencies.end());
   }
 
   const RopeConfig& config() const { return config_; }
@@ -83,7 +121,8 @@ class Rope {
     rotate_into(x, x, positions);
   }
 
-  /// The same into `out`, of the shape of x and of its scalar or one of 16 bits: x itself, or memory apart from it.
+  /// The same into `out`, of the shape of x: x itself, or memory apart from it. Its scalar is that of x; floats of 32 and 16
+  /// bits may be mixed.
   template <class Out, class X>
   void rotate_into(Out&& out, const X& x, Index first) const {
     rotate_all(out, x, [first](Index, Index token) { return first + token; });
@@ -103,11 +142,12 @@ class Rope {
   template <class Out, class X, class PositionOf>
   void rotate_all(Out&& out, const X& x, const PositionOf& position_of) const {
     using T = detail::computed_t<typename detail::Traits<std::remove_cvref_t<X>>::Scalar>;
+    detail::check_turned<X, Out>();
     const detail::StoredView<const T> from = detail::as_rank4(view(x));
     const detail::StoredView<T> to = detail::as_rank4(view(out));
     detail::require(from.dim(3) == config_.head_dim, "Rope: made for a head_dim of ", config_.head_dim,
                     ", x has shape ", from.shape());
-    detail::require(to.shape() == from.shape(), "Rope: x has shape ", from.shape(), ", out ", to.shape());
+    detail::check_written<4>(to, from.shape(), "Rope: what is turned", "x has it");
     detail::Rotation<T> rotation(config_.pairs, config_.rotary_dim);
     std::optional<Index> known;  // whose angles `rotation` holds
     for (Index token = 0; token < from.dim(2); ++token)
@@ -132,8 +172,9 @@ class Rope {
       case RopeScaling::ntk:  // with one pair alone nothing is slower than the fastest
         return dim > 2 ? frequency(config_.base * std::pow(factor, dim / (dim - 2)), i) : plain;
       case RopeScaling::yarn: {
-        const double low = std::max(std::floor(pair_that_turns(config_.beta_fast)), 0.0),
-                     high = std::min(std::ceil(pair_that_turns(config_.beta_slow)), dim - 1);
+        const double fast = pair_that_turns(config_.beta_fast), slow = pair_that_turns(config_.beta_slow);
+        const double low = std::max(config_.round_borders ? std::floor(fast) : fast, 0.0),
+                     high = std::min(config_.round_borders ? std::ceil(slow) : slow, dim - 1);
         const double divided = std::clamp((static_cast<double>(i) - low) / std::max(high - low, 0.001), 0.0, 1.0);
         return mixed(plain, divided);
       }
@@ -165,6 +206,12 @@ class Rope {
                     " of head_dim ", c.head_dim, "; it must be even, positive and no more than that");
     detail::require(c.base > 1 && std::isfinite(c.base), "Rope: base is ", c.base, ", it must be more than 1");
     detail::require(positive(c.factor), "Rope: factor is ", c.factor, ", it must be positive");
+    if (c.attention_factor) {
+      detail::require(positive(*c.attention_factor), "Rope: attention_factor is ", *c.attention_factor,
+                      ", it must be positive");
+      detail::require(c.scaling == RopeScaling::yarn, "Rope: attention_factor is ", *c.attention_factor,
+                      ", but only yarn has one");
+    }
     if (c.scaling != RopeScaling::yarn && c.scaling != RopeScaling::llama3) return;
     detail::require(c.trained_length > 0, "Rope: trained_length is ", c.trained_length,
                     "; this scaling needs the length of the texts of the training");
@@ -183,29 +230,38 @@ class Rope {
   std::vector<double> frequencies_;
 };
 
-/// Turns x in place by angles that are given: cos and sin are (len, rotary_dim / 2) for all batch elements, or (batch, len,
-/// rotary_dim / 2), of the scalar that x is computed with. As Rope::rotate() otherwise.
-template <class X, int Rank, class C>
-void rotate_by(X&& x, const TensorView<const C, Rank>& cos, const TensorView<const C, Rank>& sin,
-               RopePairs pairs = RopePairs::halves) {
-  static_assert(Rank == 2 || Rank == 3, "attn::rotate_by: cos and sin must be (len, pairs) or (batch, len, pairs)");
+/// Turns x in place by angles that are given, one for each pair: cos and sin are (len, rotary_dim / 2), for all batch elements,
+/// or (batch, len, rotary_dim / 2), of the scalar that x is computed with: float for those of 16 bits. (Hugging Face's tables
+/// have each angle twice: take the first half of a row.) As Rope::rotate() otherwise.
+template <class X, class Cos, class Sin>
+void rotate_by(X&& x, const Cos& cos, const Sin& sin, RopePairs pairs = RopePairs::halves) {
+  constexpr int kRank = detail::Traits<Cos>::kRank;
+  static_assert(kRank == 2 || kRank == 3, "attn::rotate_by: cos and sin must be (len, pairs) or (batch, len, pairs)");
+  static_assert(detail::Traits<Sin>::kRank == kRank, "attn::rotate_by: cos and sin must have the same rank");
+  detail::check_turned<X, X>();
   using T = detail::computed_t<typename detail::Traits<std::remove_cvref_t<X>>::Scalar>;
-  static_assert(std::is_same_v<C, T>, "attn::rotate_by: cos and sin must hold the scalar that x is computed with");
+  static_assert(std::is_same_v<typename detail::Traits<Cos>::Scalar, T> &&
+                    std::is_same_v<typename detail::Traits<Sin>::Scalar, T>,
+                "attn::rotate_by: cos and sin must hold the scalar that x is computed with");
+  const auto cos_of = view(cos);
+  const auto sin_of = view(sin);
   const detail::StoredView<T> to = detail::as_rank4(view(x));
-  const Index batch = to.dim(0), len = to.dim(2), dim = to.dim(3);
-  const Index rotary = 2 * cos.dim(Rank - 1);
-  detail::require(sin.shape() == cos.shape(), "rotate_by: cos has shape ", cos.shape(), ", sin ", sin.shape());
-  detail::require(rotary <= dim, "rotate_by: cos has shape ", cos.shape(), ", x has ", dim, " features");
-  detail::require(cos.dim(Rank - 2) == len && (Rank == 2 || cos.dim(0) == batch), "rotate_by: cos has shape ",
-                  cos.shape(), ", x ", to.shape());
+  const Index batch = to.dim(0), len = to.dim(2), dim = to.dim(3), rotary = 2 * cos_of.dim(kRank - 1);
+  detail::require(sin_of.shape() == cos_of.shape(), "rotate_by: cos has shape ", cos_of.shape(), ", sin ",
+                  sin_of.shape());
+  detail::require(rotary <= dim, "rotate_by: cos has shape ", cos_of.shape(), ", angles for ", rotary,
+                  " features, x has ", dim, "; there must be one angle for each pair");
+  detail::require(cos_of.dim(kRank - 2) == len && (kRank == 2 || cos_of.dim(0) == batch), "rotate_by: cos has shape ",
+                  cos_of.shape(), ", x ", to.shape());
+  detail::check_written<4>(to, to.shape(), "rotate_by: x", "itself");
   detail::Rotation<T> rotation(pairs, rotary);
   for (Index b = 0; b < batch; ++b)
     for (Index token = 0; token < len; ++token) {
       rotation.set([&](Index i) {
-        if constexpr (Rank == 2)
-          return std::pair(cos(token, i), sin(token, i));
+        if constexpr (kRank == 2)
+          return std::pair<T, T>(cos_of(token, i), sin_of(token, i));
         else
-          return std::pair(cos(b, token, i), sin(b, token, i));
+          return std::pair<T, T>(cos_of(b, token, i), sin_of(b, token, i));
       });
       for (Index head = 0; head < to.dim(1); ++head) {
         const detail::RowsToWrite row = to.rows(b, head, token);

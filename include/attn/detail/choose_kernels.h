@@ -28,8 +28,9 @@ inline bool fits_bf16(Compute compute, std::initializer_list<Storage> storages) 
 }
 
 /// May the scale wait until products are formed, as the matrix unit's kernels have it? They take -inf times the scale for
-/// -inf, and the scale times log2(e) for finite. A product that overflows is then below -2^64 when scaled: it weighs nothing
-/// beside any other key, unless all overflow.
+/// -inf, and the scale times log2(e) for finite. A product that overflows to -inf is below -2^64 when scaled, and weighs
+/// nothing beside a key that does not, unless one part of its sum alone overflows, or mods make it small: such products
+/// count as infinite.
 inline bool scales_after_products(long double scale) {
   return scale >= 0x1p-64L && scale <= std::numeric_limits<float>::max() / 2;
 }

@@ -20,7 +20,7 @@ struct KernelSet {
   void (*value)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim, Carry, const FetchAhead&);
 };
 
-/// The kernels for single queries, up to kMostRows of them at a time.
+/// The kernels for single queries, up to 16 of them at a time.
 template <class T>
 struct RowKernelSet {
   void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, const RowsToRead&);

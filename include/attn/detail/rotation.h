@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <span>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "attn/detail/stored.h"
@@ -12,8 +14,8 @@ namespace attn {
 
 /// Which features of a head are a pair.
 enum class RopePairs {
-  halves,       ///< i and rotary_dim / 2 + i, as in GPT-NeoX and in Hugging Face's checkpoints
-  interleaved,  ///< 2i and 2i + 1, as in the paper and in Meta's checkpoints
+  halves,  ///< i and rotary_dim / 2 + i, as in GPT-NeoX and in most of Hugging Face's checkpoints, Llama's among them
+  interleaved,  ///< 2i and 2i + 1, as in the paper, in GPT-J, in Meta's own checkpoints, and in llama.cpp's files of Llama
 };
 
 namespace detail {

@@ -89,17 +89,15 @@ struct RowKernels {
     const Index size = size_of_number<T>(key.storage), stride = key.stride * size;
     Array<const T*, kRows> query;
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) query[r] = m.query + (first + std::min<Index>(r, count - 1)) * head_dim;
+    Fetching fetching(ahead, head_dim, 0);
     for (Index j = 0; j < keys; j += kKeys) {
-      Index next_row = j, next = 0;
       Array<const std::byte*, kKeys> row;
       ATTN_UNROLL for (int a = 0; a < kKeys; ++a) row[a] = key.data + std::min<Index>(j + a, keys - 1) * stride;
       Array<Vec, kLanes> sum = {};  // of row r and key a at r * kKeys + a
       Array<T, kLanes> rest = {};
       Index d = 0;
       for (; d + kLanes <= head_dim; d += kLanes) {
-        fetch(ahead, next_row, next * size, kKeys * kLanes * size);
-        next += kKeys * kLanes;
-        if (next >= head_dim) next -= head_dim, ++next_row;
+        fetching.next(kKeys * kLanes);
         Array<Vec, kKeys> k;
         ATTN_UNROLL for (int a = 0; a < kKeys; ++a) Packing::load(k[a], key.storage, row[a] + d * size);
         ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -159,11 +157,9 @@ struct RowKernels {
       }
     }
     const std::byte* row = value.data + c * size;
-    Index next_row = c * keys / v_dim, next = c * keys % v_dim;  // what has been fetched with the columns before
+    Fetching fetching(ahead, v_dim, c * keys);  // so many with the columns before
     for (Index j = 0; j < keys; ++j, row += stride) {
-      fetch(ahead, next_row, next * size, kWidth * kLanes * size);
-      next += kWidth * kLanes;
-      if (next >= v_dim) next -= v_dim, ++next_row;
+      fetching.next(kWidth * kLanes);
       Array<Vec, kWidth> x;
       ATTN_UNROLL for (int v = 0; v < kWidth; ++v) Packing::load(x[v], value.storage, row + v * kLanes * size);
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -178,11 +174,32 @@ struct RowKernels {
     }
   }
 
-  static ATTN_INLINE void fetch(const RowsToRead& rows, Index row, Index first, Index bytes) {
-    if (rows.data == nullptr) return;
-    const std::byte* const data = rows.data + row * rows.stride * size_of_number<T>(rows.storage) + first;
-    for (Index b = 0; b < bytes; b += 64) __builtin_prefetch(data + b, 0, 2);
-  }
+  /// Rows of `dim` numbers that come from memory while others are worked on, some numbers at a time in the order of memory.
+  class Fetching {
+   public:
+    /// From number `first` on, counted row by row.
+    ATTN_INLINE Fetching(const RowsToRead& rows, Index dim, Index first)
+        : row_(rows.data), size_(size_of_number<T>(rows.storage)), stride_(rows.stride * size_), width_(dim * size_) {
+      // Without gaps it is all one row.
+      if (stride_ == width_) width_ = std::numeric_limits<Index>::max();
+      at_ = first * size_ % width_;
+      if (row_) row_ += first * size_ / width_ * stride_;
+    }
+    ATTN_INLINE void next(Index numbers) {
+      if (row_ == nullptr) return;
+      for (Index left = numbers * size_; left > 0;) {
+        const Index some = std::min(left, width_ - at_);
+        for (Index b = 0; b < some; b += 64) __builtin_prefetch(row_ + at_ + b, 0, 2);
+        left -= some;
+        at_ += some;
+        if (at_ == width_) at_ = 0, row_ += stride_;
+      }
+    }
+
+   private:
+    const std::byte* row_;
+    Index size_, stride_, width_, at_;
+  };
 };
 
 }  // namespace ATTN_BUILT_FOR

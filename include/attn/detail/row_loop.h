@@ -26,8 +26,8 @@ class RowLoop {
   /// Does the matrix unit serve, for whole tiles of keys? A query that shares them with no other would leave it idle.
   bool on_matrix_unit() const {
     const KernelFamily<T>& matrix = pass_.kernels.family;
-    return &matrix != &family_ && problem_.heads > problem_.kv_heads && in_place(matrix.format, tensors_.k) &&
-           in_place(matrix.format, tensors_.v);
+    return &matrix != &family_ && problem_.heads > problem_.kv_heads && is_whole(matrix.format, tensors_.k) &&
+           is_whole(matrix.format, tensors_.v);
   }
 
   Index bytes() const { return layout().bytes(); }
@@ -133,20 +133,28 @@ class RowLoop {
     }
     // See TileLoop::run().
     for (Index r = 0; Row & row : rows) {
-      if ((row.dropped_any && !is_finite(m, r)) || (on_matrix_unit && (m.sum[r] == T(0) || !is_finite(m, r)))) {
+      const bool sum_is_sound = m.sum[r] > T(0) && m.sum[r] < FlashPass<T>::kInfinity;
+      const bool again =
+          (row.dropped_any && !is_finite(m, r)) || (on_matrix_unit && !(sum_is_sound && is_finite(m, r)));
+      if (again) {
         TileMemory<T> alone = m;
         alone.out += r * problem_.v_dim;
         alone.query += r * problem_.head_dim;
         alone.max += r;
         alone.sum += r;
+        const bool by_selection = row.dropped_any;
         row = begin(row.queries, part, 0, alone);
-        visit_keys({&row, 1}, alone, &family_.row, true);
+        visit_keys({&row, 1}, alone, &family_.row, by_selection);
       }
       ++r;
     }
     return rows;
   }
 
+  /// Rows as the matrix unit reads them, at any address.
+  static bool is_whole(const Format& format, const StoredView<const T>& t) {
+    return t.storage() == format.storage && t.stride(3) == 1 && t.dim(3) % format.columns == 0;
+  }
   static bool is_readable(const StoredView<const T>& t) { return t.stride(3) == 1 || t.dim(3) <= 1; }
 
   TileLayout<T> layout() const {
