@@ -117,19 +117,22 @@ template <class T>
 void sweep_grouped_single_queries() {
   Random random(4);
   for (Index group : {2, 3, 4, 5, 16, 17})
-    for (Index kv_len : {1, 63, 64, 65, 200, 4200}) {
-      if (kv_len > 200 && group != 3) continue;  // so many keys are cut in parts: once is enough
-      const Index kv_heads = random.integer(1, 2), dims[] = {32, 64, 96, 40};
-      const Sizes s{random.integer(1, 2),
-                    group * kv_heads,
-                    kv_heads,
-                    group == 4 ? random.integer(1, 4) : 1,
-                    kv_len,
-                    dims[random.integer(0, 3)],
-                    dims[random.integer(0, 3)]};
-      Drawn<T> drawn = Drawn<T>::draw(s, random);
-      for (const AnyRow<T>& row : a_row_of_each_kind<T>({s, drawn.numbers, random})) expect_right(drawn, row);
-    }
+    for (Index kv_len : {1, 63, 64, 65, 200, 4200})
+      for (const bool in_place : {true, false}) {
+        if (kv_len > 200 && group != 3) continue;  // so many keys are cut in parts: once is enough
+        const Index kv_heads = random.integer(1, 2), dims[] = {32, 64, 96, 40};
+        const auto dim = [&] { return dims[random.integer(0, in_place ? 2 : 3)]; };
+        const Sizes s{random.integer(1, 2),
+                      group * kv_heads,
+                      kv_heads,
+                      group == 4 ? random.integer(1, 4) : 1,
+                      kv_len,
+                      dim(),
+                      dim()};
+        Drawn<T> drawn = Drawn<T>::draw(s, random);
+        if (in_place) drawn.arguments = Arguments<T>(drawn.inputs, Layout::bshd);
+        for (const AnyRow<T>& row : a_row_of_each_kind<T>({s, drawn.numbers, random})) expect_right(drawn, row);
+      }
 }
 
 }  // namespace attn::test
