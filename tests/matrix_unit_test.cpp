@@ -42,6 +42,7 @@ TEST(MatrixUnit, OverflowsNowhereElse) {
   expect_right("large products", 1e19f, 1e19f, 1e19f, 1, {.scale = 1e-38});
   expect_right("products that are large and negative", 1e19f, -1e19f, -1e19f, 1, {.scale = 1e-15});
   expect_right("negative products beside others", 1e19f, -1e19f, 0, 1, {.scale = 1e-38});
+  expect_right("negative products that weigh something", 1e19f, -1.1e18f, 0, 1, {.scale = 1.2e-38});
   expect_right("scales that vanish in float", 1, 1, 1, 1, {.scale = 1e-300});
   expect_right("denormal scales", 1, 1, 1, 1, {.scale = 1e-40});
   expect_right("large scales", 1e-20f, 1e-10f, 2e-10f, 1, {.scale = 3e38});
