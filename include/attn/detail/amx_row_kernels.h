@@ -110,7 +110,10 @@ struct AmxRowKernels {
   class Fetching {
    public:
     ATTN_INLINE Fetching(const RowsToRead& rows, Index dim)
-        : next_(rows.data), end_(rows.data + 2 * dim), gap_(2 * (rows.stride - dim)), stride_(2 * rows.stride) {}
+        : next_(rows.data),
+          end_(rows.data ? rows.data + 2 * dim : nullptr),
+          gap_(2 * (rows.stride - dim)),
+          stride_(2 * rows.stride) {}
     template <int kLines>
     ATTN_INLINE void lines() {
       if (next_ == nullptr) return;
