@@ -1,5 +1,5 @@
-// Every mod with every other, in both orders (in float), and longer chains (in double). So that this needs few instantiations, each mod is put
-// behind std::function; its predicate, score and hints stay its own.
+// Every mod with every other, in both orders (in float), and longer chains (in double). So that this needs few
+// instantiations, each mod is put behind std::function; its predicate, score and hints stay its own.
 #include "support/erased_rows.h"
 #include "support/sweep.h"
 

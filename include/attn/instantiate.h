@@ -4,10 +4,6 @@
 // Whoever calls attention() compiles its loops and kernels, for each scalar that is used: most of what such a unit takes to
 // compile. A program of many units has them compiled once, if it defines ATTN_EXTERN_TEMPLATES for all its units and includes
 // this header in one of them.
-#ifndef ATTN_EXTERN_TEMPLATES
-#define ATTN_EXTERN_TEMPLATES
-#endif
-
 #include "attn/attention.h"
 #include "attn/detail/extern_templates.h"
 

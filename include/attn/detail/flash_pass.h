@@ -23,6 +23,9 @@ struct FlashPass {
   ChosenKernels<T> kernels;
   bool resumes;
 
+  /// Is it a sum of weights that some key was kept for, and nothing overflowed in?
+  static bool is_sound(T sum) { return sum > T(0) && sum < kInfinity; }
+
   const Problem& problem() const { return tensors.problem; }
   bool has_scores() const { return mods && mods->has_scores(); }
 

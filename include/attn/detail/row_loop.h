@@ -54,9 +54,10 @@ class RowLoop {
     Array<Row, kMost> room;
     run_part(blocks, block, part, m, room);
     const TileMemory<T> to = part_at(left);
-    std::copy_n(m.max, kMost, to.max);
-    std::copy_n(m.sum, kMost, to.sum);
-    std::copy_n(m.out, blocks.size(block) * problem_.v_dim, to.out);
+    const Index rows = blocks.size(block);
+    std::copy_n(m.max, rows, to.max);
+    std::copy_n(m.sum, rows, to.sum);
+    std::copy_n(m.out, rows * problem_.v_dim, to.out);
   }
 
   /// The result of a block from what all of its parts left, one behind the other: always in this order, whoever came first.
@@ -133,9 +134,8 @@ class RowLoop {
     }
     // See TileLoop::run().
     for (Index r = 0; Row & row : rows) {
-      const bool sum_is_sound = m.sum[r] > T(0) && m.sum[r] < FlashPass<T>::kInfinity;
-      const bool again =
-          (row.dropped_any && !is_finite(m, r)) || (on_matrix_unit && !(sum_is_sound && is_finite(m, r)));
+      const bool again = (on_matrix_unit && !FlashPass<T>::is_sound(m.sum[r])) ||
+                         ((row.dropped_any || on_matrix_unit) && !is_finite(m, r));
       if (again) {
         TileMemory<T> alone = m;
         alone.out += r * problem_.v_dim;
@@ -163,7 +163,7 @@ class RowLoop {
                           .out = problem_.v_dim,
                           .packed_key = packs_keys() ? problem_.head_dim : 0,
                           .packed_value = packs_values() ? problem_.v_dim : 0,
-                          .arranged = on_matrix_unit() ? problem_.head_dim : 0});
+                          .arranged = on_matrix_unit() ? problem_.head_dim / 2 : 0});
   }
 
   bool is_finite(const TileMemory<T>& m, Index r) const {
@@ -176,7 +176,7 @@ class RowLoop {
     const Index count = static_cast<Index>(rows.size()), dim = problem_.head_dim, width = matrix.by_vectors[0].queries;
     RowsToRead heads = tensors_.query(rows.front().queries);
     heads.stride = tensors_.q.stride(1);
-    // Where they must be packed, that is behind those that are arranged: in half of the room of 64 rows.
+    // Where they must be packed, that is behind those that are arranged: 16 + 8 of the 32 * head_dim numbers there.
     T* const packed = m.arranged + width * matrix.format.row(dim);
     matrix.load_columns(m.arranged, width, rows_of(matrix, heads, count, dim, 1, packed), count, matrix.format.row(dim),
                         T(1));

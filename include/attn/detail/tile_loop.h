@@ -58,8 +58,8 @@ class TileLoop {
     const bool may_overflow = &family_ != &exact_;
     Array<bool, kMost> again = {};
     for (Index i = 0; const Active& tile : tiles) {
-      const bool lost = may_overflow && !std::all_of(tile.m.sum, tile.m.sum + tile.kernels->queries,
-                                                     [](T sum) { return sum > T(0) && sum < FlashPass<T>::kInfinity; });
+      const bool lost =
+          may_overflow && !std::all_of(tile.m.sum, tile.m.sum + tile.kernels->queries, FlashPass<T>::is_sound);
       again[i] = lost || ((tile.dropped_any || may_overflow) &&
                           !exact_.all_finite({tile.m.out, 0}, 1, problem_.v_dim * tile.kernels->queries));
       if (!again[i++]) store_result(tile);
