@@ -88,7 +88,8 @@ inline namespace ATTN_BUILT_FOR {
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 /// @see naive_attention, the definition this is tested against; attention_into, for memory of your own.
 template <class Q, class K, class V, class M = Mods<>>
-auto attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
+requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, const V& value, const M& mods = {},
+                                              const Options& options = {}) {
   return detail::with_views(
       query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
         using Answer = detail::Answer<Q>;
@@ -119,7 +120,8 @@ requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q&
 
 /// The same without the log-sum-exp.
 template <class Out, class Q, class K, class V, class M = Mods<>>
-requires(!detail::Viewable<M>) void attention_into(Out&& out, const Q& query, const K& key, const V& value,
+requires(!detail::Viewable<M> && !detail::KvSource<K> &&
+         !detail::KvSource<V>) void attention_into(Out&& out, const Q& query, const K& key, const V& value,
                                                    const M& mods = {}, const Options& options = {}) {
   detail::with_views(query, key, value, mods, options,
                      [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
@@ -135,7 +137,8 @@ requires(!detail::Viewable<M>) void attention_into(Out&& out, const Q& query, co
 /// Arguments and errors as for attention(). Cost: the hints of the masks, once for each tile; a mask
 /// without hints is asked for every pair.
 template <class Q, class K, class V, class M = Mods<>>
-Explanation explain(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
+requires(!detail::KvSource<K>) Explanation
+    explain(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
   return detail::with_views(
       query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
         using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
@@ -152,8 +155,8 @@ Explanation explain(const Q& query, const K& key, const V& value, const M& mods 
 ///     options.workspace = memory;
 ///     attn::attention_into(out, q, k, v, mods, options);  // allocates nothing
 template <class Q, class K, class V, class M = Mods<>>
-std::size_t workspace_bytes(const Q& query, const K& key, const V& value, const M& mods = {},
-                            const Options& options = {}) {
+requires(!detail::KvSource<K>) std::size_t
+    workspace_bytes(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
   return detail::with_views(
       query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
         using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;

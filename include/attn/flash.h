@@ -1,23 +1,36 @@
 // Layer 3: attention tile by tile with an online softmax (Milakov & Gimelshein 2018; Dao et al. 2022, algorithm 1).
 #pragma once
 
-#include "attn/detail/flash_call.h"
+#include "attn/detail/flash_run.h"
 #include "attn/detail/passes.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Calls use(FlashCall) for each pass of a call.
-template <class T, class Use>
-void for_each_flash_call(const CallTensors<T>& tensors, const Passes<T>& passes, const Options& options,
-                         const Use& use) {
+template <class T>
+ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
   const bool may_round = fits_bf16(options.compute, {tensors.q.storage(), tensors.k.storage(), tensors.v.storage()}) &&
                          scales_after_products(tensors.problem.scale);
-  const ChosenKernels<T> kernels = choose_kernels<T>(options, may_round);
+  return choose_kernels<T>(options, may_round);
+}
+
+/// Calls use(run of one pass, executor, the pass as scheduled) for each pass of a call.
+template <class T, class Use>
+void for_each_pass(const CallTensors<T>& tensors, const Passes<T>& passes, const Options& options, const Use& use) {
+  const ChosenKernels<T> kernels = kernels_for(tensors, options);
   const auto pass = [&](const CallTensors<T>& t, const TileMods<T>* mods, bool resumes) {
-    use(FlashCall<T>(t, mods, kernels, resumes));
+    const FlashCall<T> call(t, mods, kernels, resumes);
+    const Executor executor = executor_for(call.flops(), options.executor);
+    ScheduledCall<T> scheduled(call, executor.concurrency());
+    use(FlashRun<T>({&scheduled, 1}), executor, scheduled);
   };
   passes.for_each(tensors, std::cref(pass));  // a reference: a copy would be allocated
+}
+
+template <class T>
+void explain_tasks(const FlashRun<T>& run, const Executor& executor, Explanation& e) {
+  e.tasks += run.tasks();
+  e.threads = std::max(e.threads, static_cast<int>(std::min<Index>(executor.concurrency(), run.tasks())));
 }
 
 /// Where passes leave their results for each other: log-sum-exps, if the caller wants none, and the output, if it would be
@@ -91,8 +104,9 @@ class PassResults {
 template <class T>
 Index flash_workspace_bytes(const CallTensors<T>& tensors, const Passes<T>& passes, const Options& options) {
   Index most = 0;
-  for_each_flash_call(tensors, passes, options,
-                      [&](const FlashCall<T>& call) { most = std::max(most, call.workspace_bytes(options.executor)); });
+  for_each_pass(tensors, passes, options, [&](const FlashRun<T>& run, const Executor& executor, const auto&) {
+    most = std::max(most, run.workspace_bytes(executor.concurrency()));
+  });
   const Index results = PassResults<T>(tensors, passes.resume(tensors.problem)).bytes();
   return results > 0 ? results + most + kAlignment - 1 : most;
 }
@@ -100,7 +114,11 @@ Index flash_workspace_bytes(const CallTensors<T>& tensors, const Passes<T>& pass
 template <class T>
 Explanation flash_explanation(const CallTensors<T>& tensors, const Passes<T>& passes, const Options& options) {
   Explanation e;
-  for_each_flash_call(tensors, passes, options, [&](const FlashCall<T>& call) { call.explain(options.executor, e); });
+  for_each_pass(tensors, passes, options,
+                [&](const FlashRun<T>& run, const Executor& executor, const ScheduledCall<T>& scheduled) {
+                  scheduled.call->explain(scheduled.cut, e);
+                  explain_tasks(run, executor, e);
+                });
   e.workspace_bytes = flash_workspace_bytes(tensors, passes, options);
   return e;
 }
@@ -111,7 +129,9 @@ void flash(const CallTensors<T>& tensors, const Passes<T>& passes, Options optio
   PassResults<T> results(tensors, resume);
   const CallTensors<T> of_passes = results.begin(
       options.workspace, resume && options.workspace.data() ? flash_workspace_bytes(tensors, passes, options) : 0);
-  for_each_flash_call(of_passes, passes, options, [&](const FlashCall<T>& call) { call.run(options); });
+  for_each_pass(of_passes, passes, options, [&](const FlashRun<T>& run, const Executor& executor, const auto&) {
+    run.run(executor, options.workspace);
+  });
   results.end(kernel_family<T>(std::min(isa_of(options), Isa::avx512)));
 }
 

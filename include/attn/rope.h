@@ -271,4 +271,19 @@ void rotate_by(X&& x, const Cos& cos, const Sin& sin, RopePairs pairs = RopePair
 }
 
 }  // namespace ATTN_BUILT_FOR
+
+namespace detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// The angles of some tokens, the first of them at position `first`; none without a rope.
+template <class T>
+Rotation<T> rotation_of(const Rope* rope, Index first, Index tokens) {
+  if (rope == nullptr) return Rotation<T>(RopePairs::halves, 0, 0);
+  Rotation<T> rotation(rope->config().pairs, rope->config().rotary_dim, tokens);
+  for (Index i = 0; i < tokens; ++i) rotation.set_angles(rope->frequencies(), first + i, rope->attention_factor(), i);
+  return rotation;
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace detail
 }  // namespace attn

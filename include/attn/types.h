@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 
 namespace attn {
 
@@ -55,6 +56,8 @@ struct Problem {
   Index v_dim = 0;
   long double scale = 1;  ///< multiplies query * key
   Index q_offset = 0;     ///< absolute position of query row 0
+  /// The batch element that q_len, kv_len and q_offset belong to, where each has its own; mods are asked about no other then.
+  std::optional<Index> sequence = std::nullopt;
 
   /// Which key and value head serves a query head: neighbours share one.
   constexpr Index kv_head(Index head) const { return head / (heads / kv_heads); }

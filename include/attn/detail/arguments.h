@@ -39,6 +39,12 @@ concept Viewable = EigenDense<X> || EigenTensor<X> || requires {
   std::remove_cvref_t<X>::kRank;
 };
 
+/// Keys and values that are kept somewhere: see attn::KvBatch.
+template <class X>
+concept KvSource = requires(const X& x) {
+  x.batch().kv_heads();
+};
+
 template <class X>
 struct Traits {
   static_assert(Viewable<X>,

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 
+#include "attn/detail/key_rows.h"
 #include "attn/detail/query_tiles.h"
-#include "attn/detail/stored.h"
+#include "attn/detail/rotation.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -22,8 +23,11 @@ template <class T>
 struct CallTensors {
   StoredView<T> out;
   TensorView<T, 3> lse;  ///< null: not wanted
-  StoredView<const T> q, k, v;
+  StoredView<const T> q;
+  KeyRows<T> k, v;
   const Problem& problem;
+  Index first_batch = 0;                  ///< the number that mods know the first batch element by
+  const Rotation<T>* rotation = nullptr;  ///< what queries are turned by, a token for each row; null: they are not
 
   /// Do so many keys and values of a head stay in the L2 cache from one tile of queries to the next? They may have a
   /// quarter of the 2 MiB that today's server cores have, half of what others do.
@@ -34,7 +38,7 @@ struct CallTensors {
 
   /// All pairs of these queries.
   Tile tile_of(const Queries& queries) const {
-    return {queries.batch,
+    return {first_batch + queries.batch,
             queries.head,
             {problem.q_offset + queries.rows.begin, problem.q_offset + queries.rows.end},
             {0, problem.kv_len}};
@@ -70,26 +74,62 @@ bool in_place(const Format& format, const StoredView<T>& t) {
          t.stride(1) % format.per_number() == 0;
 }
 
-/// `count` rows of `dim` numbers as the kernels read them, copied to `packed` if they must: where they do not lie so, or are
-/// not a multiple of `multiple`.
+/// `count` rows of `dim` numbers as the kernels read them, copied to `packed` where they do not lie so.
 template <class T>
-Rows<T> rows_of(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, Index multiple,
-                T* packed) {
+Rows<T> rows_of(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, T* packed) {
   const Format& format = family.format;
-  if (in_place(format, rows, dim) && count % multiple == 0)
-    return {reinterpret_cast<const T*>(rows.data), rows.stride / format.per_number()};
+  if (in_place(format, rows, dim)) return {reinterpret_cast<const T*>(rows.data), rows.stride / format.per_number()};
   family.pack_rows(rows, count, dim, packed);
   return {packed, format.row(dim)};
 }
 
-/// The tile's queries: `count` rows of `dim` numbers, `width` columns in m.query, scaled or still to be.
+/// Some keys, or values, of a head behind each other as the kernels of a family read them.
+template <class T>
+void pack_keys(const KernelFamily<T>& family, const KeyRows<T>& t, Index batch, Index head, const Range& keys,
+               T* packed) {
+  const Index dim = t.dim(3), row = family.format.row(dim);
+  for (Index j = keys.begin; j < keys.end;) {
+    const Index count = t.piece(j, keys);
+    T* const piece = packed + (j - keys.begin) * row;
+    family.pack_rows(t.rows(batch, head, j), count, dim, piece);
+    for (Index i = 0; t.is_scaled() && i < count; ++i) {
+      const T scale = static_cast<T>(t.scales(batch, head, j)[i]);
+      for (T& x : std::span(piece + i * row, static_cast<std::size_t>(dim))) x *= scale;
+    }
+    j += count;
+  }
+}
+
+/// The same, where they lie if kernels can read them there.
+template <class T>
+Rows<T> keys_of(const KernelFamily<T>& family, const KeyRows<T>& t, Index batch, Index head, const Range& keys,
+                Index multiple, T* packed) {
+  const RowsToRead rows = t.rows(batch, head, keys.begin);
+  const Format& format = family.format;
+  if (in_place(format, rows, t.dim(3)) && keys.size() % multiple == 0 && t.in_one_piece(keys))
+    return {reinterpret_cast<const T*>(rows.data), rows.stride / format.per_number()};
+  pack_keys(family, t, batch, head, keys, packed);
+  return {packed, format.row(t.dim(3))};
+}
+
+/// `count` rows of `dim` numbers in `turned`, by the angles of token `first` and those `step`, 2 * `step` ... behind it.
+template <class T>
+RowsToRead turned_rows(const KernelFamily<T>& exact, const RowsToRead& rows, Index count, Index dim,
+                       const Rotation<T>& rotation, Index first, Index step, T* turned) {
+  exact.pack_rows(rows, count, dim, turned);
+  for (Index i = 0; i < count; ++i) rotation.turn(turned + i * dim, first + i * step);
+  return {reinterpret_cast<const std::byte*>(turned), Storage::native, dim, 1};
+}
+
+/// The tile's queries: `count` rows of `dim` numbers, `width` columns in m.query, scaled or still to be. `packed` has room
+/// for them.
 template <class T>
 void load_query(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, T scale, Index width,
-                TileMemory<T>& m) {
+                T* packed, TileMemory<T>& m) {
   const Format& format = family.format;
   const bool now = format.storage == Storage::native;
   m.scale = now ? T(1) : scale;
-  family.load_columns(m.query, width, rows_of(family, rows, count, dim, 1, m.packed_key), count, format.row(dim),
+  family.load_columns(m.query, width, rows_of(family, rows, count, dim, packed), count, format.row(dim),
                       now ? scale : T(1));
 }
 

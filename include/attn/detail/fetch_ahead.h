@@ -16,15 +16,19 @@ FetchAhead fetch_ahead(const CallTensors<T>& t, const TileMods<T>* mods, Index t
                        const Queries& following, const Range& keys, const Range& visited) {
   using Block = FetchAhead::Block;
   const Problem& problem = t.problem;
+  constexpr Index kHalf = kKeyTile / 2;
   const auto block = [](const RowsToRead& rows, Index columns) {
     const Index size = size_of_number<T>(rows.storage);
     return Block{rows.data, rows.stride * size, columns * size};
   };
-  const auto key = [&](const Queries& of, Index j) { return block(t.key(of, j), problem.head_dim); };
-  const auto value = [&](const Queries& of, Index j) { return block(t.value(of, j), problem.v_dim); };
+  const auto key = [&](const Queries& of, Index j) {
+    return t.k.in_one_piece({j, j + kHalf}) ? block(t.key(of, j), problem.head_dim) : Block{};
+  };
+  const auto value = [&](const Queries& of, Index j) {
+    return t.v.in_one_piece({j, j + kHalf}) ? block(t.value(of, j), problem.v_dim) : Block{};
+  };
   const auto query = [&](Index row) { return block(t.query(following, row), problem.head_dim); };
   const auto output = [&](Index row) { return block(t.output(queries, row), problem.v_dim); };
-  constexpr Index kHalf = kKeyTile / 2;
   const auto whole_tile = [&](const Queries& of, Index j) {
     return FetchAhead{{key(of, j), value(of, j), key(of, j + kHalf), value(of, j + kHalf)}};
   };

@@ -1,4 +1,4 @@
-// Layer 3: one pass of the flash path: what its tasks are, who runs them, and what they will do.
+// Layer 3: one pass of the flash path over some tensors: what its tasks are, and what they do.
 #pragma once
 
 #include "attn/detail/row_loop.h"
@@ -24,39 +24,61 @@ class FlashCall {
         row_loop_(pass_, tiles_) {}
   FlashCall(const FlashCall&) = delete;  // its parts refer to each other
 
-  void run(const Options& options) const {
-    if (query_tiles() == 0) return;
-    const Executor executor = executor_for(options.executor);
-    const int workers = executor.concurrency();
-    const QueryBlocks<T> blocks = blocks_for(workers);
-    const Workspace workspace(bytes(blocks), workers, options.workspace, part_bytes(blocks));
-    if (parts() > 1) return run_in_parts(executor, blocks, workspace);
-    const Index per_task = blocks_per_task(blocks, workers), last = blocks.count() - 1;
-    executor.run((last + per_task) / per_task, [&](Index task, int worker) {
-      const Range range{task * per_task, std::min((task + 1) * per_task, last + 1)};
-      for (Index block = range.begin; block < range.end; ++block) {
-        // Tasks are taken in turn: likely, this worker gets next the one after those that the others have.
-        const Index following = block + 1 < range.end ? block + 1 : range.begin + workers * per_task;
-        with_loop([&](const auto& loop) {
-          loop.run(blocks, block, blocks.at(std::min(following, last), 0), workspace.of(worker));
-        });
-      }
-    });
+  double flops() const {
+    const double pairs = static_cast<double>(problem_.batch * problem_.heads) * static_cast<double>(problem_.q_len) *
+                         static_cast<double>(problem_.kv_len);
+    return 2 * pairs * static_cast<double>(problem_.head_dim + problem_.v_dim);
   }
 
-  Index workspace_bytes(const Executor& asked) const {
-    if (query_tiles() == 0) return 0;
-    const int workers = executor_for(asked).concurrency();
+  /// How the call is cut for so many workers.
+  struct Cut {
+    QueryBlocks<T> blocks;
+    Index per_task;  ///< neighbouring blocks
+    Index parts;     ///< of the keys of a block, each a task
+    Index tasks;     ///< 0: there is nothing to do
+    Index bytes;     ///< that each worker needs
+    Index left;      ///< bytes that the tasks leave for join()
+
+    /// Blocks whose parts are to be joined when all tasks are done.
+    Index joins() const { return parts > 1 ? blocks.count() : 0; }
+  };
+  Cut cut(Index workers) const {
     const QueryBlocks<T> blocks = blocks_for(workers);
-    return Workspace::needed(bytes(blocks), workers, part_bytes(blocks));
+    if (query_tiles() == 0) return {blocks, 1, 1, 0, 0, 0};
+    const Index per_task = blocks_per_task(blocks, workers), parts = tiles_.are_single() ? row_loop_.parts() : 1;
+    if (parts > 1)
+      return {
+          blocks, 1, parts, blocks.count() * parts, row_loop_.bytes(), blocks.count() * parts * row_loop_.part_bytes()};
+    return {blocks,
+            per_task,
+            1,
+            (blocks.count() + per_task - 1) / per_task,
+            tiles_.are_single() ? row_loop_.bytes() : tile_loop_.bytes(blocks.most_tiles()),
+            0};
+  }
+
+  /// One of the tasks, in cut.bytes of memory. With several parts it leaves its result behind `left`.
+  void run(const Cut& cut, Index task, Index workers, std::byte* memory, std::byte* left) const {
+    if (cut.parts > 1)
+      return row_loop_.run(cut.blocks, task / cut.parts, task % cut.parts, memory,
+                           left + task * row_loop_.part_bytes());
+    const Index last = cut.blocks.count() - 1;
+    const Range range{task * cut.per_task, std::min((task + 1) * cut.per_task, last + 1)};
+    for (Index block = range.begin; block < range.end; ++block) {
+      // Tasks are taken in turn: likely, this worker gets next the one after those that the others have.
+      const Index following = block + 1 < range.end ? block + 1 : range.begin + workers * cut.per_task;
+      with_loop(
+          [&](const auto& loop) { loop.run(cut.blocks, block, cut.blocks.at(std::min(following, last), 0), memory); });
+    }
+  }
+
+  /// The result of a block from what its parts have left.
+  void join(const Cut& cut, Index block, std::byte* left) const {
+    row_loop_.join(cut.blocks, block, left + block * cut.parts * row_loop_.part_bytes());
   }
 
   /// Adds what this pass does to what those before it do.
-  void explain(const Executor& asked, Explanation& e) const {
-    const int workers = std::max(executor_for(asked).concurrency(), 1);
-    const QueryBlocks<T> blocks = blocks_for(workers);
-    const Index per_task = blocks_per_task(blocks, workers);
-    const Index tasks = parts() > 1 ? parts() * blocks.count() : (blocks.count() + per_task - 1) / per_task;
+  void explain(const Cut& cut, Explanation& e) const {
     const bool amx_unused = pass_.kernels.amx == Amx::used && tiles_.are_single() && !row_loop_.on_matrix_unit();
     ++e.passes;
     e.isa = amx_unused ? Isa::avx512 : pass_.kernels.isa;
@@ -64,15 +86,13 @@ class FlashCall {
     e.queries_per_tile = std::max(e.queries_per_tile, tiles_.most_queries());
     e.keys_per_tile = kKeyTile;
     e.query_tiles += query_tiles();
-    e.tasks += tasks;
-    e.threads = std::max(e.threads, static_cast<int>(std::min<Index>(workers, tasks)));
     with_loop([&](const auto& loop) {
       e.packs_keys |= loop.packs_keys();
       e.packs_values |= loop.packs_values();
-      for (Index block = 0; query_tiles() > 0 && block < blocks.count(); ++block)
-        for (Index i = 0; i < blocks.size(block); ++i) {
+      for (Index block = 0; query_tiles() > 0 && block < cut.blocks.count(); ++block)
+        for (Index i = 0; i < cut.blocks.size(block); ++i) {
           Index full = 0, masked = 0;
-          loop.for_each_key_tile(blocks.at(block, i), [&](const Range&, Coverage coverage) {
+          loop.for_each_key_tile(cut.blocks.at(block, i), [&](const Range&, Coverage coverage) {
             full += coverage == Coverage::all;
             masked += coverage == Coverage::some;
           });
@@ -86,20 +106,6 @@ class FlashCall {
   }
 
  private:
-  /// Each part of the keys of a block is a task; what they leave is joined when all are done.
-  void run_in_parts(const Executor& executor, const QueryBlocks<T>& blocks, const Workspace& workspace) const {
-    const auto left = [&](Index task) { return workspace.shared() + task * row_loop_.part_bytes(); };
-    executor.run(blocks.count() * parts(), [&](Index task, int worker) {
-      row_loop_.run(blocks, task / parts(), task % parts(), workspace.of(worker), left(task));
-    });
-    executor.run(blocks.count(), [&](Index block, int) { row_loop_.join(blocks, block, left(block * parts())); });
-  }
-
-  Index parts() const { return tiles_.are_single() ? row_loop_.parts() : 1; }
-  Index part_bytes(const QueryBlocks<T>& blocks) const {
-    return parts() > 1 ? blocks.count() * parts() * row_loop_.part_bytes() : 0;
-  }
-
   template <class Use>
   void with_loop(const Use& use) const {
     if (tiles_.are_single())
@@ -108,9 +114,6 @@ class FlashCall {
       use(tile_loop_);
   }
 
-  Index bytes(const QueryBlocks<T>& blocks) const {
-    return tiles_.are_single() ? row_loop_.bytes() : tile_loop_.bytes(blocks.most_tiles());
-  }
   Index query_tiles() const { return problem_.batch * problem_.heads * tiles_.count(); }
 
   /// Fewer tiles to a block where else there would be few blocks for each worker.
@@ -125,15 +128,9 @@ class FlashCall {
   /// that no worker ends long after the others.
   Index blocks_per_task(const QueryBlocks<T>& blocks, Index workers) const {
     constexpr Index kTasksPerWorker = 64, kMost = 8;
-    const Index wanted = std::clamp<Index>(blocks.count() / (kTasksPerWorker * workers), 1, kMost);
+    const Index wanted = std::clamp<Index>(blocks.count() / (kTasksPerWorker * std::max<Index>(workers, 1)), 1, kMost);
     const Index per_head = std::max<Index>(blocks.blocks_per_kv_head(), 1);
     return wanted < per_head ? wanted : wanted / per_head * per_head;  // short heads whole
-  }
-
-  Executor executor_for(const Executor& asked) const {
-    const double pairs = static_cast<double>(problem_.batch * problem_.heads) * static_cast<double>(problem_.q_len) *
-                         static_cast<double>(problem_.kv_len);
-    return detail::executor_for(2 * pairs * static_cast<double>(problem_.head_dim + problem_.v_dim), asked);
   }
 
   FlashPass<T> pass_;

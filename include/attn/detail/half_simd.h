@@ -1,4 +1,4 @@
-// Layer 1: vectors of floats from and to 16 bits.
+// Layer 1: vectors of floats from and to 16 bits, and from 8.
 #pragma once
 
 #include <cstring>
@@ -36,7 +36,7 @@ struct HalfSimd {
       std::memcpy(&half, from, sizeof(half));
       x = (Vec) __builtin_convertvector(half, Wide);
 #else
-      asm("vcvtph2ps %1, %0" : "=v"(x) : "m"(*reinterpret_cast<const InMemory*>(from)));
+      asm("vcvtph2ps %1, %0" : "=v"(x) : "m"(*reinterpret_cast<const InMemory<std::uint16_t>*>(from)));
 #endif
     }
   }
@@ -45,6 +45,26 @@ struct HalfSimd {
     Bits bits;
     load_upper(bits, from);
     x = (Vec)bits;
+  }
+
+  /// kLanes integers of 8 bits.
+  static ATTN_INLINE void widen_i8(Vec& x, const std::byte* from) {
+    if constexpr (Bytes == 16) {
+      Array<float, kLanes> lanes;
+      for (int i = 0; i < kLanes; ++i) lanes[i] = static_cast<float>(static_cast<std::int8_t>(from[i]));
+      S::load(x, lanes);
+    } else {
+#if defined(__clang__)
+      typedef std::int8_t Small __attribute__((ext_vector_type(kLanes)));
+      typedef float Wide __attribute__((ext_vector_type(kLanes)));
+      Small small;
+      std::memcpy(&small, from, sizeof(small));
+      x = (Vec) __builtin_convertvector(small, Wide);
+#else
+      asm("vpmovsxbd %1, %0" : "=v"(x) : "m"(*reinterpret_cast<const InMemory<std::int8_t>*>(from)));
+      asm("vcvtdq2ps %0, %0" : "+v"(x));
+#endif
+    }
   }
 
   /// To the nearest, halfway cases to even.
@@ -60,7 +80,7 @@ struct HalfSimd {
       const Half half = __builtin_convertvector((Wide)x, Half);
       std::memcpy(to, &half, sizeof(half));
 #else
-      asm("vcvtps2ph $0, %1, %0" : "=m"(*reinterpret_cast<InMemory*>(to)) : "v"(x));
+      asm("vcvtps2ph $0, %1, %0" : "=m"(*reinterpret_cast<InMemory<std::uint16_t>*>(to)) : "v"(x));
 #endif
     }
   }
@@ -78,8 +98,9 @@ struct HalfSimd {
   }
 
  private:
+  template <class Number>
   struct __attribute__((may_alias)) InMemory {
-    Array<std::uint16_t, kLanes> numbers;
+    Array<Number, kLanes> numbers;
   };
 
   /// Each number in the upper half of a lane, which makes a float of a bf16.
@@ -98,7 +119,7 @@ struct HalfSimd {
       std::memcpy(&halves, from, sizeof(halves));
       bits = (Bits)(__builtin_convertvector(halves, Wide) << 16);
 #else
-      asm("vpmovzxwd %1, %0" : "=v"(bits) : "m"(*reinterpret_cast<const InMemory*>(from)));
+      asm("vpmovzxwd %1, %0" : "=v"(bits) : "m"(*reinterpret_cast<const InMemory<std::uint16_t>*>(from)));
       bits <<= 16;
 #endif
     }

@@ -39,9 +39,11 @@ inline void check_lengths(const std::vector<Index>& lengths, const Problem& prob
                           const char* name_of_most) {
   require(static_cast<Index>(lengths.size()) == problem.batch, name, " has ", lengths.size(),
           " lengths for a batch of ", problem.batch);
-  for (std::size_t b = 0; b < lengths.size(); ++b)
+  for (std::size_t b = 0; b < lengths.size(); ++b) {
+    if (problem.sequence && static_cast<Index>(b) != *problem.sequence) continue;
     require(lengths[b] >= 0 && lengths[b] <= most, name, "[", b, "] = ", lengths[b], " is outside 0..", most, " (",
             name_of_most, ")");
+  }
 }
 
 }  // namespace attn::detail

@@ -118,6 +118,7 @@ struct PackingKernels {
     if constexpr (kHasHalves) {
       if (storage == Storage::bf16) return HalfSimd<Bytes>::widen_bf16(x, from);
       if (storage == Storage::f16) return HalfSimd<Bytes>::widen_f16(x, from);
+      if (storage == Storage::i8) return HalfSimd<Bytes>::widen_i8(x, from);
     }
     S::load(x, reinterpret_cast<const T*>(from));
   }

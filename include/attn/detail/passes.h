@@ -113,12 +113,24 @@ class Passes {
   /// Calls visit() for each pass over the rows of the output, in order. One that resumes adds to what stands in out and
   /// lse. Null mods: nothing is changed or dropped.
   virtual void for_each(const CallTensors<T>& tensors, const Visit& visit) const = 0;
+
+  /// The mods of a single pass over everything. Null: as above.
+  virtual const TileMods<T>* in_one() const = 0;
 };
+
+struct NoTileMods {
+  template <class Mods>
+  explicit NoTileMods(const Mods&) {}
+};
+template <class T, class Mods>
+using TileModsIfAny =
+    std::conditional_t<Mods::kHasScores || Mods::kHasMasks || Mods::kHasSinks, TileModsOf<T, Mods>, NoTileMods>;
 
 template <class T, class Mods>
 class PassesOf final : public Passes<T> {
  public:
-  explicit PassesOf(const Mods& mods) : mods_(mods) {}
+  explicit PassesOf(const Mods& mods) : mods_(mods), tile_mods_(mods) {}
+  PassesOf(const PassesOf&) = delete;
 
   bool resume(const Problem& problem) const override {
     if constexpr (has_near_part<Mods>()) return grouping_pays(problem, mods_.grouped().grouping);
@@ -127,10 +139,10 @@ class PassesOf final : public Passes<T> {
 
   void for_each(const CallTensors<T>& tensors, const typename Passes<T>::Visit& visit) const override {
     if constexpr (!Mods::kIsGrouped) {
-      pass(tensors, mods_, false, visit);
+      visit(tensors, in_one(), false);
     } else {
       const auto& mask = mods_.grouped();
-      if (!grouping_pays(tensors.problem, mask.grouping)) return pass(tensors, mods_, false, visit);
+      if (!grouping_pays(tensors.problem, mask.grouping)) return visit(tensors, in_one(), false);
       constexpr bool kHasNear = has_near_part<Mods>();
       if constexpr (kHasNear) pass(tensors, mods_.with_near_part(), false, visit);
       const auto others = mods_.without_grouped();  // sinks too: a pass that resumes has them in its beginning
@@ -143,19 +155,24 @@ class PassesOf final : public Passes<T> {
     }
   }
 
+  const TileMods<T>* in_one() const override { return of(tile_mods_); }
+
  private:
+  template <class PassMods>
+  static const TileMods<T>* of(const TileModsOf<T, PassMods>& mods) {
+    return &mods;
+  }
+  static const TileMods<T>* of(const NoTileMods&) { return nullptr; }
+
   template <class PassMods>
   static void pass(const CallTensors<T>& tensors, const PassMods& mods, bool resumes,
                    const typename Passes<T>::Visit& visit) {
-    if constexpr (PassMods::kHasScores || PassMods::kHasMasks || PassMods::kHasSinks) {
-      const TileModsOf<T, PassMods> tile_mods(mods);
-      visit(tensors, &tile_mods, resumes);
-    } else {
-      visit(tensors, nullptr, resumes);
-    }
+    const TileModsIfAny<T, PassMods> tile_mods(mods);
+    visit(tensors, of(tile_mods), resumes);
   }
 
   const Mods& mods_;
+  TileModsIfAny<T, Mods> tile_mods_;
 };
 
 /// `mods` must live as long.

@@ -85,10 +85,8 @@ class RowLoop {
     const Range visited = pass_.visited(query);
     for (Index part = 0; part < parts_; ++part) {
       const Range of_part = intersect(visited, keys_of(part));
-      for (Index j = of_part.begin; j < of_part.end; j += kKeyTile) {
-        const Range keys{j, std::min(j + kKeyTile, of_part.end)};
+      for (Range keys = first_tile(of_part); !keys.empty(); keys = next_tile(keys, of_part))
         visit(keys, pass_.coverage(query, visited, keys));
-      }
     }
   }
 
@@ -152,10 +150,13 @@ class RowLoop {
   }
 
   /// Rows as the matrix unit reads them, at any address.
-  static bool is_whole(const Format& format, const StoredView<const T>& t) {
-    return t.storage() == format.storage && t.stride(3) == 1 && t.dim(3) % format.columns == 0;
+  static bool is_whole(const Format& format, const KeyRows<T>& t) {
+    return t.storage() == format.storage && t.stride(3) == 1 && t.dim(3) % format.columns == 0 &&
+           !t.cuts_tiles_of(kKeyTile);
   }
-  static bool is_readable(const StoredView<const T>& t) { return t.stride(3) == 1 || t.dim(3) <= 1; }
+  static bool is_readable(const KeyRows<T>& t) {
+    return (t.stride(3) == 1 || t.dim(3) <= 1) && !t.cuts_tiles_of(kKeyTile);
+  }
 
   TileLayout<T> layout() const {
     return TileLayout<T>({.queries = kMost,
@@ -176,9 +177,14 @@ class RowLoop {
     const Index count = static_cast<Index>(rows.size()), dim = problem_.head_dim, width = matrix.by_vectors[0].queries;
     RowsToRead heads = tensors_.query(rows.front().queries);
     heads.stride = tensors_.q.stride(1);
-    // Where they must be packed, that is behind those that are arranged: 16 + 8 of the 32 * head_dim numbers there.
-    T* const packed = m.arranged + width * matrix.format.row(dim);
-    matrix.load_columns(m.arranged, width, rows_of(matrix, heads, count, dim, 1, packed), count, matrix.format.row(dim),
+    // Behind those that are arranged there is room for them turned, and packed: 8 + 16 + 8 of the 32 * head_dim numbers.
+    T* packed = m.arranged + width * matrix.format.row(dim);
+    if (tensors_.rotation) {
+      const Index token = rows.front().queries.rows.begin;
+      heads = turned_rows(family_, heads, count, dim, *tensors_.rotation, token, 0, packed);
+      packed += count * dim;
+    }
+    matrix.load_columns(m.arranged, width, rows_of(matrix, heads, count, dim, packed), count, matrix.format.row(dim),
                         T(1));
     m.scale = static_cast<T>(problem_.scale);
   }
@@ -187,6 +193,7 @@ class RowLoop {
   Row begin(const Queries& queries, Index part, Index r, const TileMemory<T>& m) const {
     T* const query = m.query + r * problem_.head_dim;
     family_.pack_rows(tensors_.query(queries), 1, problem_.head_dim, query);
+    if (tensors_.rotation) tensors_.rotation->turn(query, queries.rows.begin);
     for (Index d = 0; d < problem_.head_dim; ++d) query[d] *= static_cast<T>(problem_.scale);
     T* const out = m.out + r * problem_.v_dim;
     if (part == 0) {
@@ -205,8 +212,7 @@ class RowLoop {
   /// `whole`: the kernels for whole tiles of keys.
   void visit_keys(std::span<Row> rows, const TileMemory<T>& m, const RowKernelSet<T>* whole, bool by_selection) const {
     const Range all = hull_of_visited(rows);
-    for (Index j = all.begin; j < all.end; j += kKeyTile) {
-      const Range keys{j, std::min(j + kKeyTile, all.end)};
+    for (Range keys = first_tile(all); !keys.empty(); keys = next_tile(keys, all)) {
       Array<Coverage, kMost> coverage;
       bool any = false;
       for (Index r = 0; const Row& row : rows) {
@@ -217,17 +223,26 @@ class RowLoop {
     }
   }
 
+  /// The tiles of keys of a range: where keys lie in pages, they begin at multiples of their length.
+  Range first_tile(const Range& all) const {
+    const Index begin = tensors_.k.is_paged() ? all.begin / kKeyTile * kKeyTile : all.begin;
+    return {all.begin, std::min(begin + kKeyTile, all.end)};
+  }
+  static Range next_tile(const Range& keys, const Range& all) {
+    return {keys.end, std::min(keys.end + kKeyTile, all.end)};
+  }
+
   /// One step of the recurrence: brings max, sum and out up to date with some keys and values.
   void add_keys(std::span<Row> rows, const Coverage* coverage, const Range& keys, const Range& all,
                 const TileMemory<T>& m, const RowKernelSet<T>& kernels, bool by_selection) const {
     const Index count = keys.size(), row_count = static_cast<Index>(rows.size());
     const Queries& first = rows.front().queries;
-    const RowsToRead key = readable(tensors_.k, tensors_.key(first, keys.begin), count, m.packed_key),
-                     value = readable(tensors_.v, tensors_.value(first, keys.begin), count, m.packed_value);
-    // The next tile of keys comes from memory meanwhile, if there is a whole one.
-    const bool more = keys.end + kKeyTile <= all.end;
-    kernels.score(m, row_count, key, count, problem_.head_dim,
-                  more ? tensors_.key(first, keys.end) : RowsToRead{nullptr, Storage::native, 0, 0});
+    const RowsToRead key = readable(tensors_.k, first, keys, m.packed_key),
+                     value = readable(tensors_.v, first, keys, m.packed_value);
+    // The next tile of keys comes from memory meanwhile.
+    const Range next{keys.end, keys.end + kKeyTile};
+    kernels.score(m, row_count, key, count, problem_.head_dim, ahead(tensors_.k, first, next, all));
+    multiply_by_scales(tensors_.k, first, keys, row_count, m.scores);
     for (Index r = 0; Row & row : rows) {
       T* const scores = m.scores + r * kKeyTile;
       if (coverage[r] == Coverage::none) {
@@ -241,11 +256,26 @@ class RowLoop {
         for (Index i = 0; i < count; ++i) m.dropped[i] = scores[i] == -FlashPass<T>::kInfinity;
       kernels.softmax(m, r++, count);
     }
+    multiply_by_scales(tensors_.v, first, keys, row_count, m.scores);
     if (by_selection)
       value_of_kept(m, value, count);
     else
-      kernels.value(m, row_count, value, count, problem_.v_dim,
-                    more ? tensors_.value(first, keys.end) : RowsToRead{nullptr, Storage::native, 0, 0});
+      kernels.value(m, row_count, value, count, problem_.v_dim, ahead(tensors_.v, first, next, all));
+  }
+
+  /// Scores, or weights, times the scales of keys, or values, that are read as the integers they are.
+  void multiply_by_scales(const KeyRows<T>& t, const Queries& queries, const Range& keys, Index rows,
+                          T* numbers) const {
+    if (!t.is_scaled() || !is_readable(t)) return;
+    const float* const scales = t.scales(queries.batch, problem_.kv_head(queries.head), keys.begin);
+    for (Index r = 0; r < rows; ++r)
+      for (Index j = 0; j < keys.size(); ++j) numbers[r * kKeyTile + j] *= static_cast<T>(scales[j]);
+  }
+
+  /// The rows of a tile that may be fetched from memory: a whole one in one piece, or nothing.
+  RowsToRead ahead(const KeyRows<T>& t, const Queries& queries, const Range& keys, const Range& all) const {
+    if (keys.end > all.end || !t.in_one_piece(keys)) return {nullptr, Storage::native, 0, 0};
+    return t.rows(queries.batch, problem_.kv_head(queries.head), keys.begin);
   }
 
   /// As the kernel value(), for one row, but a dropped pair is not even multiplied.
@@ -258,10 +288,11 @@ class RowLoop {
     }
   }
 
-  /// Rows whose numbers lie next to each other.
-  RowsToRead readable(const StoredView<const T>& t, const RowsToRead& rows, Index count, T* packed) const {
-    if (is_readable(t)) return rows;
-    family_.pack_rows(rows, count, t.dim(3), packed);
+  /// Rows whose numbers lie next to each other, a stride apart.
+  RowsToRead readable(const KeyRows<T>& t, const Queries& queries, const Range& keys, T* packed) const {
+    const Index batch = queries.batch, kv_head = problem_.kv_head(queries.head);
+    if (is_readable(t)) return t.rows(batch, kv_head, keys.begin);
+    pack_keys(family_, t, batch, kv_head, keys, packed);
     return {reinterpret_cast<const std::byte*>(packed), Storage::native, t.dim(3), 1};
   }
 

@@ -1,6 +1,7 @@
 // Layer 1: the types that numbers may have in a tensor, and the type in which a call computes with them.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -12,11 +13,12 @@
 
 namespace attn::detail {
 
-/// How a number lies in memory: as what is computed with, or as a float of 16 bits.
+/// How a number lies in memory: as what is computed with, as a float of 16 bits, or as a small integer.
 enum class Storage : unsigned char {
   native,
   f16,   ///< IEEE 754 binary16: 5 bits of exponent, 10 of fraction
   bf16,  ///< the upper half of a float: 8 bits of exponent, 7 of fraction
+  i8,    ///< an integer, -127 to 127, which a scale belongs to that lies elsewhere
 };
 
 template <class T>
@@ -50,7 +52,7 @@ using computed_t = std::conditional_t<storage_of<T> == Storage::native, T, float
 /// Bytes in memory of a number that is computed with as T.
 template <class T>
 constexpr Index size_of_number(Storage storage) {
-  return storage == Storage::native ? static_cast<Index>(sizeof(T)) : 2;
+  return storage == Storage::native ? static_cast<Index>(sizeof(T)) : storage == Storage::i8 ? 1 : 2;
 }
 
 /// What a number of 16 bits stands for, exactly, and the 16 bits nearest to a number, halfway cases to even.
@@ -71,6 +73,7 @@ T load_number(Storage storage, const std::byte* from) {
     std::memcpy(&x, from, sizeof(T));
     return x;
   }
+  if (storage == Storage::i8) return static_cast<T>(static_cast<std::int8_t>(*from));
   std::uint16_t bits;
   std::memcpy(&bits, from, sizeof(bits));
   return static_cast<T>(widened(storage, bits));
@@ -81,11 +84,15 @@ void store_number(Storage storage, std::byte* to, T x) {
     std::memcpy(to, &x, sizeof(T));
     return;
   }
+  if (storage == Storage::i8) {  // one that it has
+    *to = static_cast<std::byte>(static_cast<std::int8_t>(std::nearbyint(x)));
+    return;
+  }
   const std::uint16_t bits = narrowed(storage, static_cast<float>(x));
   std::memcpy(to, &bits, sizeof(bits));
 }
 
-/// `x` as the nearest number that the storage has.
+/// `x` as the nearest number that a storage of floats has.
 template <class T>
 T rounded(Storage storage, T x) {
   return storage == Storage::native ? x : static_cast<T>(widened(storage, narrowed(storage, static_cast<float>(x))));

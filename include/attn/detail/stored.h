@@ -38,6 +38,10 @@ class StoredView {
         shape_(t.shape()),
         strides_(t.strides()) {}
 
+  /// Numbers of a storage that no type of the caller's stands for.
+  StoredView(Byte* data, Storage storage, const Shape& shape, const Shape& strides)
+      : data_(data), storage_(storage), shape_(shape), strides_(strides) {}
+
   /// A view from the number `offset` on, with other sizes and strides.
   StoredView part(Index offset, const Shape& shape, const Shape& strides) const {
     StoredView of = *this;

@@ -28,12 +28,13 @@ class TileLoop {
         tiles_(tiles),
         exact_(pass.kernels.exact),
         family_(pass.kernels.family),
-        packs_(packs_keys() || packs_values()) {}
+        packs_(packs_keys() || packs_values()),
+        aligned_(packs_ || tensors_.k.is_paged()) {}
 
   Index most_tiles() const { return packs_ ? kMost : 1; }
   Index chunk() const { return packs_ ? kChunk : 1; }
-  bool packs_keys() const { return !in_place(family_.format, tensors_.k); }
-  bool packs_values() const { return !in_place(family_.format, tensors_.v) || family_.arrange_values; }
+  bool packs_keys() const { return packs(family_.format, tensors_.k); }
+  bool packs_values() const { return packs(family_.format, tensors_.v) || family_.arrange_values; }
 
   /// The memory of a worker for blocks of up to so many tiles.
   Index bytes(Index tiles) const {
@@ -79,6 +80,10 @@ class TileLoop {
   }
 
  private:
+  static bool packs(const Format& format, const KeyRows<T>& t) {
+    return !in_place(format, t) || t.cuts_tiles_of(kKeyTile);
+  }
+
   /// A tile of queries while it is worked on.
   struct Active {
     Queries queries;
@@ -103,12 +108,13 @@ class TileLoop {
   TileLayout<T> layout(const KernelFamily<T>& family, Index tiles) const {
     const Format& format = family.format;
     const Index row = format.row(problem_.head_dim), value_row = format.row(problem_.v_dim);
-    const bool packs_keys = !in_place(format, tensors_.k) || !in_place(format, tensors_.q) || format.keys > 1;
+    const bool packs_keys =
+        packs(format, tensors_.k) || !in_place(format, tensors_.q) || format.keys > 1 || tensors_.rotation;
     return TileLayout<T>({.queries = tiles_.most_queries(),
                           .query = row,
                           .out = padded(problem_.v_dim, format.out),
                           .packed_key = packs_keys ? row : 0,
-                          .packed_value = in_place(format, tensors_.v) ? 0 : value_row,
+                          .packed_value = packs(format, tensors_.v) ? value_row : 0,
                           .arranged = family.arrange_values ? value_row : 0,
                           .weights = format.gathers ? tiles_.most_queries() / format.per_number() : 0,
                           .chunk = chunk()},
@@ -126,8 +132,14 @@ class TileLoop {
   Active begin(const KernelFamily<T>& family, const Queries& queries, TileMemory<T> m) const {
     const Index count = queries.rows.size();
     const KernelSet<T>& kernels = family.set_for(count);
-    load_query(family, tensors_.query(queries), count, problem_.head_dim, static_cast<T>(problem_.scale),
-               kernels.queries, m);
+    RowsToRead rows = tensors_.query(queries);
+    T* packed = m.packed_key;
+    // Rows that are turned, and then packed, fit in as well: a chunk has more keys than a tile has queries, by far.
+    if (tensors_.rotation) {
+      rows = turned_rows(exact_, rows, count, problem_.head_dim, *tensors_.rotation, queries.rows.begin, 1, packed);
+      packed += count * problem_.head_dim;
+    }
+    load_query(family, rows, count, problem_.head_dim, static_cast<T>(problem_.scale), kernels.queries, packed, m);
     pass_.begin(queries, count, kernels.queries, m.max, m.sum);
     if (pass_.resumes) {
       const Index rest = padded(problem_.v_dim, family.format.out) - problem_.v_dim;
@@ -147,7 +159,7 @@ class TileLoop {
     if (family_.format.keys > 1 && !all.empty())
       all = {all.begin / kKeyTile * kKeyTile, std::min(padded(all.end, kKeyTile), problem_.kv_len)};
     for (Index j = all.begin, end; j < all.end; j = end) {
-      end = std::min((packs_ ? j / kKeyTile * kKeyTile : j) + kKeyTile, all.end);
+      end = std::min((aligned_ ? j / kKeyTile * kKeyTile : j) + kKeyTile, all.end);
       visit(Range{j, end});
     }
   }
@@ -189,14 +201,14 @@ class TileLoop {
   void load(const KernelFamily<T>& family, const Active& tile, KeyTile& keys) const {
     const Format& format = family.format;
     const TileMemory<T>& m = tile.m;
-    const Index first = keys.range.begin, count = keys.range.size();
-    keys.key = rows_of(family, tensors_.key(tile.queries, first), count, problem_.head_dim, format.keys,
+    const Index batch = tile.queries.batch, kv_head = problem_.kv_head(tile.queries.head);
+    keys.key = keys_of(family, tensors_.k, batch, kv_head, keys.range, format.keys,
                        m.packed_key + keys.first * format.row(problem_.head_dim));
-    keys.value = rows_of(family, tensors_.value(tile.queries, first), count, problem_.v_dim, 1,
+    keys.value = keys_of(family, tensors_.v, batch, kv_head, keys.range, 1,
                          m.packed_value + keys.first * format.row(problem_.v_dim));
     if (!family.arrange_values) return;
     T* const arranged = m.arranged + keys.first * format.row(problem_.v_dim);
-    family.arrange_values(keys.value, count, problem_.v_dim, arranged);
+    family.arrange_values(keys.value, keys.range.size(), problem_.v_dim, arranged);
     keys.value = {arranged, 0};
   }
 
@@ -269,7 +281,8 @@ class TileLoop {
   const QueryTiles<T>& tiles_;
   const KernelFamily<T>& exact_;
   const KernelFamily<T>& family_;
-  bool packs_;  ///< are keys or values copied?
+  bool packs_;    ///< are keys or values copied?
+  bool aligned_;  ///< do tiles of keys begin at multiples of their length?
 };
 
 }  // namespace ATTN_BUILT_FOR

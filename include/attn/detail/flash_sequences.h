@@ -1,0 +1,67 @@
+// Layer 3: the flash path over sequences of different lengths at once.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "attn/flash.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// One sequence of several: its tensors, which are a batch of one, and what its mods make of a single pass.
+template <class T>
+struct Sequence {
+  CallTensors<T> tensors;
+  const TileMods<T>* mods;
+};
+
+/// The sequences of a call as one run: calls use(run, executor, scheduled calls). What takes longest begins first, so that
+/// no worker ends long after the others. A sequence is cut the same whatever the others are.
+template <class T, class Use>
+void with_sequences(std::span<const Sequence<T>> sequences, const Options& options, const Use& use) {
+  std::deque<FlashCall<T>> calls;
+  double flops = 0;
+  for (const Sequence<T>& s : sequences)
+    flops += calls.emplace_back(s.tensors, s.mods, kernels_for(s.tensors, options), false).flops();
+  const Executor executor = executor_for(flops, options.executor);
+  std::vector<ScheduledCall<T>> scheduled;
+  for (const FlashCall<T>& call : calls) scheduled.emplace_back(call, executor.concurrency());
+  const auto of_task = [](const ScheduledCall<T>& s) {
+    return s.call->flops() / static_cast<double>(std::max<Index>(s.cut.tasks, 1));
+  };
+  std::stable_sort(scheduled.begin(), scheduled.end(),
+                   [&](const auto& a, const auto& b) { return of_task(a) > of_task(b); });
+  use(FlashRun<T>(scheduled), executor, std::span<const ScheduledCall<T>>(scheduled));
+}
+
+template <class T>
+void flash_sequences(std::span<const Sequence<T>> sequences, const Options& options) {
+  with_sequences(sequences, options, [&](const FlashRun<T>& run, const Executor& executor, const auto&) {
+    run.run(executor, options.workspace);
+  });
+}
+
+template <class T>
+Index sequences_workspace_bytes(std::span<const Sequence<T>> sequences, const Options& options) {
+  Index bytes = 0;
+  with_sequences(sequences, options, [&](const FlashRun<T>& run, const Executor& executor, const auto&) {
+    bytes = run.workspace_bytes(executor.concurrency());
+  });
+  return bytes;
+}
+
+template <class T>
+Explanation sequences_explanation(std::span<const Sequence<T>> sequences, const Options& options) {
+  Explanation e;
+  with_sequences(sequences, options, [&](const FlashRun<T>& run, const Executor& executor, const auto& scheduled) {
+    for (const ScheduledCall<T>& s : scheduled) s.call->explain(s.cut, e);
+    e.passes = std::min(e.passes, 1);
+    explain_tasks(run, executor, e);
+    e.workspace_bytes = run.workspace_bytes(executor.concurrency());
+  });
+  return e;
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

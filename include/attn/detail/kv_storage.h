@@ -1,0 +1,180 @@
+// Layer 5: the memory of a cache: pages of keys and values, and how tokens get into them.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/kernel_set.h"
+#include "attn/kv_batch.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// What attention over a cache of T is computed in: 8 bits stand for floats too.
+template <class T>
+using cached_t = std::conditional_t<std::is_same_v<T, std::int8_t>, float, computed_t<T>>;
+
+/// A tensor of keys, or of values, (pages, kv_heads, tokens of a page, dim). Of 8 bits, each token of a head has a scale:
+/// its largest magnitude / 127.
+template <class T>
+class TokenRows {
+ public:
+  using Computed = cached_t<T>;
+  static constexpr bool kScaled = std::is_same_v<T, std::int8_t>;
+
+  TokenRows(Index pages, Index kv_heads, Index page_size, Index dim)
+      : numbers_(Tensor<T, 4>::uninitialized({pages, kv_heads, page_size, dim})) {
+    if (kScaled) scales_ = Tensor<float, 3>::uninitialized({pages, kv_heads, page_size});
+  }
+
+  StoredView<const Computed> numbers() const {
+    const TensorView<const T, 4> t = numbers_;
+    return {reinterpret_cast<const std::byte*>(t.data()), kStorage, t.shape(), t.strides()};
+  }
+  TensorView<const float, 3> scales() const { return scales_; }
+  const Tensor<T, 4>& tensor() const { return numbers_; }
+  Index bytes() const {
+    return numbers_.size() * static_cast<Index>(sizeof(T)) + scales_.size() * static_cast<Index>(sizeof(float));
+  }
+
+  /// `count` rows of numbers behind each other into a page from token `first` on.
+  void store(const KernelFamily<Computed>& family, const Computed* rows, Index count, Index page, Index head,
+             Index first) {
+    const Index dim = numbers_.dim(3);
+    if (count == 0 || dim == 0) return;
+    T* const to = &numbers_(page, head, first, 0);
+    if constexpr (kScaled) {
+      for (Index i = 0; i < count; ++i) scales_(page, head, first + i) = quantise(rows + i * dim, dim, to + i * dim);
+    } else {
+      family.unpack_rows(rows, count, dim, {reinterpret_cast<std::byte*>(to), kStorage, dim, 1});
+    }
+  }
+
+  /// The first `count` tokens of a page of another, or of the same.
+  void copy(const TokenRows& other, Index from, Index to, Index count) {
+    if (count == 0 || numbers_.size() == 0) return;
+    for (Index head = 0; head < numbers_.dim(1); ++head) {
+      std::copy_n(&other.numbers_(from, head, 0, 0), count * numbers_.dim(3), &numbers_(to, head, 0, 0));
+      if (kScaled) std::copy_n(&other.scales_(from, head, 0), count, &scales_(to, head, 0));
+    }
+  }
+
+ private:
+  static constexpr Storage kStorage = [] {
+    if constexpr (kScaled)
+      return Storage::i8;
+    else
+      return storage_of<T>;
+  }();
+
+  /// A row as integers from -127 to 127, and their scale. A row with inf or NaN gets the scale NaN: it is NaN as a whole.
+  static float quantise(const float* row, Index dim, std::int8_t* to) {
+    float largest = 0;
+    bool finite = true;
+    for (Index c = 0; c < dim; ++c) {
+      largest = std::max(largest, std::abs(row[c]));
+      finite &= std::isfinite(row[c]);
+    }
+    // Below that its inverse overflows.
+    if (!finite || largest < 0x1p-120f) {
+      std::fill_n(to, dim, std::int8_t(0));
+      return finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+    }
+    const float inverse = 127 / largest;
+    // 1.5 * 2^23: sums with it have no bits behind the point, so that they are rounded to the nearest integer.
+    constexpr float kRound = 12582912;
+    for (Index c = 0; c < dim; ++c) to[c] = static_cast<std::int8_t>(row[c] * inverse + kRound - kRound);
+    return largest / 127;
+  }
+
+  Tensor<T, 4> numbers_;
+  Tensor<float, 3> scales_;
+};
+
+/// Pages of keys and values.
+template <class T>
+class KvStorage {
+ public:
+  using Computed = cached_t<T>;
+
+  KvStorage(Index pages, Index kv_heads, Index page_size, Index head_dim, Index v_dim)
+      : keys_(pages, kv_heads, page_size, head_dim), values_(pages, kv_heads, page_size, v_dim) {}
+
+  const TokenRows<T>& keys() const { return keys_; }
+  const TokenRows<T>& values() const { return values_; }
+  Index page_size() const { return keys_.tensor().dim(2); }
+  Index bytes() const { return keys_.bytes() + values_.bytes(); }
+
+  /// All of it, without sequences.
+  KvBatch<Computed> batch(const Rope* rope) const {
+    return {keys_.numbers(), values_.numbers(), rope, keys_.scales(), values_.scales()};
+  }
+
+  void copy_page(const KvStorage& other, Index from, Index to, Index tokens) {
+    keys_.copy(other.keys_, from, to, tokens);
+    values_.copy(other.values_, from, to, tokens);
+  }
+
+  /// Some tokens of a sequence with the pages `table`, which is at `position` now: rows `rows` of batch element `batch` in k
+  /// and v. Keys are turned on the way.
+  void append(const StoredView<const Computed>& k, const StoredView<const Computed>& v, Index batch, Range rows,
+              std::span<const Index> table, Index position, const Rope* rope) {
+    const Index head_dim = k.dim(3), v_dim = v.dim(3);
+    const KernelFamily<Computed>& family = kernel_family<Computed>(std::min(default_isa(), Isa::avx512));
+    // So many at a time stay in the cache between being read and being written.
+    constexpr Index kMost = 64;
+    std::vector<Computed> packed(static_cast<std::size_t>(std::min(kMost, rows.size()) * std::max(head_dim, v_dim)));
+    while (!rows.empty()) {
+      const Index at = position % page_size(), page = table[static_cast<std::size_t>(position / page_size())];
+      const Index count = std::min({kMost, rows.size(), page_size() - at});
+      const Rotation<Computed> rotation = rotation_of<Computed>(rope, position, count);
+      for (Index head = 0; head < k.dim(1); ++head) {
+        family.pack_rows(k.rows(batch, head, rows.begin), count, head_dim, packed.data());
+        for (Index i = 0; rope && i < count; ++i) rotation.turn(packed.data() + i * head_dim, i);
+        keys_.store(family, packed.data(), count, page, head, at);
+        family.pack_rows(v.rows(batch, head, rows.begin), count, v_dim, packed.data());
+        values_.store(family, packed.data(), count, page, head, at);
+      }
+      rows.begin += count;
+      position += count;
+    }
+  }
+
+ private:
+  TokenRows<T> keys_, values_;
+};
+
+/// Checks k (batch, kv_heads, tokens, head_dim) and v (batch, kv_heads, tokens, v_dim) against each other and against a
+/// cache of these sizes, of which `batch` sequences get tokens.
+template <class T>
+void check_appended(const StoredView<const T>& k, const StoredView<const T>& v, Index batch, Index kv_heads,
+                    Index head_dim, Index v_dim) {
+  const Shape<4> want_k{batch, kv_heads, k.dim(2), head_dim}, want_v{batch, kv_heads, k.dim(2), v_dim};
+  require(k.shape() == want_k, "append: keys have shape ", k.shape(), ", the cache takes ", want_k,
+          " as (batch, kv_heads, tokens, head_dim)");
+  require(v.shape() == want_v, "append: values have shape ", v.shape(), ", the cache takes ", want_v,
+          " as (batch, kv_heads, tokens, v_dim)");
+}
+
+/// The tensors of an append() as the cache sees them.
+template <class T, class X>
+StoredView<const T> appended(const X& x) {
+  static_assert(
+      is_scalar<typename Traits<X>::Scalar> && std::is_same_v<computed_t<typename Traits<X>::Scalar>, T>,
+      "attn: keys and values to append must hold the scalar type that the cache computes in, or floats of 32 and "
+      "16 bits");
+  static_assert(Traits<X>::kRank == 2 || Traits<X>::kRank == 4,
+                "attn: keys and values to append must be (tokens, dim) or (batch, kv_heads, tokens, dim)");
+  return as_rank4(view(x));
+}
+
+/// Says in one sentence what a cache cannot hold.
+template <class T>
+constexpr void check_cached() {
+  static_assert(std::is_same_v<T, std::int8_t> || is_scalar<T>,
+                "attn: a cache holds float, double, long double, floats of 16 bits, or std::int8_t");
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

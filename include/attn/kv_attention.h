@@ -1,0 +1,88 @@
+// Layer 5: attention over sequences of different lengths whose keys and values are kept, in a cache or in pages.
+#pragma once
+
+#include "attn/detail/bound_sequences.h"
+
+namespace attn {
+inline namespace ATTN_BUILT_FOR {
+
+/// Attention of queries with the keys and values that `cache` keeps: a KvCache, sequences of a PagedKvCache, or a KvBatch of
+/// the caller's. Each sequence has its own length, and all are one run: prefilling and decoding, long and short.
+///
+///     attn::attention(q, cache)                                         // q (batch, heads, q_len, head_dim), so many for each
+///     attn::attention(attn::ragged(q, {512, 1, 1}), cache, attn::causal())   // 512 of the first sequence, one of the others
+///     attn::attention(q, pages.batch({a, b}), attn::causal())
+///
+/// For each sequence it is what attention() computes with its keys and values: kv_len is its length, and queries are its last
+/// tokens unless Options::q_offset says otherwise, so append first. Where the cache has a Rope, queries are turned by it as
+/// they are read. Mods see the number of the sequence as Position::batch, and tensors that they hold must fit each sequence.
+///
+/// @returns out, like the query with v_dim columns, and lse, float where out has 16 bits; see attention().
+///
+/// The result of a sequence does not depend on the others, on the threads, or on how its keys lie in pages, bit for bit.
+/// Masks that group tokens (strided_sparse, fixed_sparse, dilated) skip what they can but do not gather far keys.
+/// Memory: some hundred bytes for each sequence off the heap beside what attention() takes.
+/// @throws std::invalid_argument if sizes disagree; the message has the numbers.
+template <class Query, detail::KvSource Cache, class M = Mods<>>
+auto attention(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
+  using T = detail::scalar_of<Cache>;
+  using Answer = detail::Answer<typename detail::QueryRows<Query>::Tensor>;
+  Result<decltype(Answer::out({})), decltype(Answer::lse({}))> result;
+  const auto make = [&](const Problem& problem) {
+    result = {Answer::out(problem), Answer::lse(problem)};
+    return detail::ResultViews<T>{detail::as_rank4(view(result.out)), detail::lse_rank3(result.lse)};
+  };
+  detail::with_batch(query, cache.batch(), mods, options, make,
+                     [&](const auto& sequences) { detail::flash_sequences(sequences, options); });
+  return result;
+}
+
+/// The same into memory of the caller's: `out` (batch, heads, q_len, v_dim), `lse` (batch, heads, q_len); see attention_into()
+/// for tensors. For ragged queries they have a batch of 1 and all tokens, as the queries do.
+template <class Out, class Lse, class Query, detail::KvSource Cache, class M = Mods<>>
+void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const M& mods = {},
+                    const Options& options = {}) {
+  using T = detail::scalar_of<Cache>;
+  const auto make = [&](const Problem& problem) {
+    return detail::ResultViews<T>{detail::output_view<T>(out, problem), detail::lse_view<T>(lse, problem)};
+  };
+  detail::with_batch(query, cache.batch(), mods, options, make,
+                     [&](const auto& sequences) { detail::flash_sequences(sequences, options); });
+}
+
+/// The same without the log-sum-exp.
+template <class Out, class Query, detail::KvSource Cache, class M = Mods<>>
+void attention_into(Out&& out, const Query& query, const Cache& cache, const M& mods = {},
+                    const Options& options = {}) {
+  using T = detail::scalar_of<Cache>;
+  const auto make = [&](const Problem& problem) {
+    return detail::ResultViews<T>{detail::output_view<T>(out, problem), {}};
+  };
+  detail::with_batch(query, cache.batch(), mods, options, make,
+                     [&](const auto& sequences) { detail::flash_sequences(sequences, options); });
+}
+
+/// What attention() would do with these sequences, without doing it; see explain() for tensors.
+template <class Query, detail::KvSource Cache, class M = Mods<>>
+Explanation explain(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
+  using T = detail::scalar_of<Cache>;
+  Explanation explanation;
+  detail::with_batch(
+      query, cache.batch(), mods, options, [](const Problem&) { return detail::ResultViews<T>{}; },
+      [&](const auto& sequences) { explanation = detail::sequences_explanation(sequences, options); });
+  return explanation;
+}
+
+/// The bytes that Options::workspace must have for attention() with these sequences. It depends on their lengths.
+template <class Query, detail::KvSource Cache, class M = Mods<>>
+std::size_t workspace_bytes(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
+  using T = detail::scalar_of<Cache>;
+  Index bytes = 0;
+  detail::with_batch(
+      query, cache.batch(), mods, options, [](const Problem&) { return detail::ResultViews<T>{}; },
+      [&](const auto& sequences) { bytes = detail::sequences_workspace_bytes(sequences, options); });
+  return static_cast<std::size_t>(bytes);
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn

@@ -1,0 +1,114 @@
+// Layer 5: keys and values of several sequences, each of its own length, wherever they lie.
+#pragma once
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/key_rows.h"
+#include "attn/detail/lengths.h"
+#include "attn/rope.h"
+
+namespace attn {
+inline namespace ATTN_BUILT_FOR {
+
+/// The keys and values of some sequences, as attention() sees them: a view of a cache, or of pages of the caller's. Nothing is
+/// owned but the lists of pages, and these are copied: whatever it was made from must outlive it and not change meanwhile.
+///
+/// T: the type that attention is computed in, float for numbers of 16 and of 8 bits.
+template <class T>
+class KvBatch {
+ public:
+  using Scalar = T;
+
+  /// Pages of the caller's: key_pages (pages, kv_heads, page_size, head_dim) and value_pages (pages, kv_heads, page_size,
+  /// v_dim) of any scalar and strides, and for each sequence its length and a row of `tables` (sequences, at most so many
+  /// pages): token j lies in page tables(sequence, j / page_size), at j % page_size. What a row has behind the pages of its
+  /// sequence is not looked at.
+  /// @throws std::invalid_argument if shapes disagree, a table is too short for its sequence or names a page that is not there.
+  template <class K, class V, class Entry>
+  KvBatch(const K& key_pages, const V& value_pages, const TensorView<Entry, 2>& tables, const detail::Indices& lengths)
+      : KvBatch(detail::as_rank4(view(key_pages)), detail::as_rank4(view(value_pages)), nullptr) {
+    static_assert(std::is_integral_v<std::remove_const_t<Entry>>, "attn::KvBatch: tables must hold integers");
+    const Index given = static_cast<Index>(lengths.values.size());
+    detail::require(tables.dim(0) == given, "KvBatch: ", tables.dim(0), " tables for ", given, " lengths");
+    std::vector<Index> table;
+    for (Index s = 0; s < given; ++s) {
+      const Index length = lengths.values[static_cast<std::size_t>(s)];
+      detail::require(length >= 0 && length <= tables.dim(1) * page_size(), "KvBatch: sequence ", s, " has ", length,
+                      " tokens, its table ", tables.dim(1), " pages of ", page_size());
+      table.clear();
+      for (Index i = 0; i * page_size() < length; ++i) table.push_back(static_cast<Index>(tables(s, i)));
+      add(table, length);
+    }
+  }
+
+  /// How many sequences there are.
+  Index size() const { return static_cast<Index>(lengths_.size()); }
+  Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
+  Index kv_heads() const { return k_.dim(1); }
+  Index head_dim() const { return k_.dim(3); }
+  Index v_dim() const { return v_.dim(3); }
+  Index page_size() const { return k_.dim(2); }
+
+  /// What queries are to be turned by, as the keys were; null: by nothing.
+  const Rope* rope() const { return rope_; }
+
+  /// A cache gives the batch of its sequences; a batch is one already.
+  const KvBatch& batch() const { return *this; }
+
+  /// For caches: pages that have no sequences yet.
+  KvBatch(const detail::StoredView<const T>& k, const detail::StoredView<const T>& v, const Rope* rope,
+          const TensorView<const float, 3>& k_scales = {}, const TensorView<const float, 3>& v_scales = {})
+      : k_(k), v_(v), k_scales_(k_scales), v_scales_(v_scales), rope_(rope) {
+    const auto pages = [](const auto& t) { return Shape<3>{t.dim(0), t.dim(1), t.dim(2)}; };
+    detail::require(pages(k) == pages(v), "KvBatch: pages of keys have shape ", k.shape(), ", those of values ",
+                    v.shape(), " as (pages, kv_heads, page_size, dim)");
+    detail::require(k.dim(2) > 0, "KvBatch: a page has no tokens; shape of the keys ", k.shape());
+  }
+
+  /// One more sequence. @throws std::invalid_argument unless `table` has the pages for so many tokens, all of which exist.
+  void add(std::span<const Index> table, Index length) {
+    const Index sequence = size(), pages = static_cast<Index>(table.size());
+    detail::require(length >= 0 && length <= pages * page_size(), "KvBatch: sequence ", sequence, " has ", length,
+                    " tokens, its table ", pages, " pages of ", page_size());
+    for (std::size_t i = 0; i < table.size(); ++i)
+      detail::require(table[i] >= 0 && table[i] < k_.dim(0), "KvBatch: entry ", i, " in the table of sequence ",
+                      sequence, " is page ", table[i], ", there are ", k_.dim(0));
+    tables_.insert(tables_.end(), table.begin(), table.end());
+    ends_.push_back(static_cast<Index>(tables_.size()));
+    lengths_.push_back(length);
+  }
+
+  /// Keys, or values, of a sequence as the loops see them.
+  detail::KeyRows<T> keys(Index sequence) const { return {k_, pages(sequence), k_scales_}; }
+  detail::KeyRows<T> values(Index sequence) const { return {v_, pages(sequence), v_scales_}; }
+
+ private:
+  detail::Pages pages(Index sequence) const {
+    static constexpr Index kNone[] = {0};  // of a sequence without tokens
+    const auto s = static_cast<std::size_t>(sequence);
+    const Index begin = s == 0 ? 0 : ends_[s - 1], count = ends_[s] - begin;
+    return {count > 0 ? tables_.data() + begin : kNone, count, page_size()};
+  }
+
+  detail::StoredView<const T> k_, v_;
+  TensorView<const float, 3> k_scales_, v_scales_;
+  const Rope* rope_;
+  std::vector<Index> tables_, ends_, lengths_;  // ends_: where in tables_ each sequence ends
+};
+
+/// Queries of sequences of different lengths, one behind the other: q (1, heads, sum of lens, head_dim), lens[i] of
+/// them for sequence i. `q` is not copied.
+template <class Q>
+struct Ragged {
+  const Q& q;
+  std::vector<Index> lens;
+};
+template <class Q>
+Ragged<Q> ragged(const Q& q, detail::Indices lens) {
+  return {q, std::move(lens.values)};
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn

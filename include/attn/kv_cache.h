@@ -1,0 +1,252 @@
+// Layer 5: KvCache, the keys and values of some sequences in one piece each, for generating text.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/kv_storage.h"
+#include "attn/kv_attention.h"
+
+namespace attn {
+
+struct KvCacheConfig {
+  Index batch = 1;     ///< sequences
+  Index kv_heads = 1;  ///< heads of keys and values
+  Index capacity = 0;  ///< tokens that each sequence has room for at first
+  Index head_dim = 0;
+  Index v_dim = 0;  ///< 0: head_dim
+  /// How far the room may grow; `capacity` for memory that never moves.
+  Index max_capacity = std::numeric_limits<Index>::max();
+  std::optional<Rope> rope = std::nullopt;  ///< turns keys as they are appended, and the queries of attention()
+};
+
+inline namespace ATTN_BUILT_FOR {
+
+/// The keys and values of the tokens so far, so that each new token costs one row of attention (Shazeer 2019, section 2.3.1):
+///
+///     attn::KvCache<float> cache({.batch = 1, .kv_heads = 8, .capacity = 4096, .head_dim = 128, .rope = rope});
+///     cache.append(k, v);                                               // the prompt, or one token, or some
+///     auto out = attn::attention(q, cache, attn::causal()).out;         // of those tokens
+///
+/// T: float, double, long double; a float of 16 bits; or std::int8_t, which is quantised when appended, with a scale for each
+/// token and head (largest magnitude / 127), and attended to in float. Errors of 8 bits are at most scale / 2 a number.
+///
+/// Memory is (batch, kv_heads, capacity, dim), so that the tokens of a head lie one behind the other: keys() and values()
+/// show them without a copy. A sequence that has no room left makes the room of all grow to twice as much, or to what is needed
+/// if that is more, and moves everything: views of before are invalid, and both exist for a moment. Appending a token at a
+/// time costs a constant number of copies each that way. `max_capacity` sets a limit.
+///
+/// What throws leaves the cache as it was. Calls that only read may run at the same time. A copy copies everything.
+template <class T>
+class KvCache {
+ public:
+  using Computed = detail::cached_t<T>;  ///< what attention is computed in
+
+  /// @throws std::invalid_argument unless all sizes are positive, or capacity exceeds max_capacity.
+  explicit KvCache(const KvCacheConfig& config)
+      : config_(checked(config)),
+        storage_(make(config_.capacity)),
+        lengths_(static_cast<std::size_t>(config_.batch), 0) {
+    detail::check_cached<T>();
+  }
+
+  const KvCacheConfig& config() const { return config_; }
+  Index capacity() const { return storage_.page_size(); }
+  /// Tokens of each sequence.
+  std::span<const Index> lengths() const { return lengths_; }
+  Index length(Index sequence) const { return lengths_[at(sequence)]; }
+  /// Bytes that keys and values, and their scales, have room in.
+  Index bytes() const { return storage_.bytes(); }
+
+  /// As many tokens to each sequence: k (batch, kv_heads, tokens, head_dim), v (batch, kv_heads, tokens, v_dim), of any
+  /// strides, and of the scalar that is computed in or floats of 16 bits.
+  /// @throws std::invalid_argument if shapes differ, std::length_error beyond max_capacity.
+  template <class K, class V>
+  void append(const K& k, const V& v) {
+    const auto keys = detail::appended<Computed>(k);
+    append(keys, detail::appended<Computed>(v), config_.batch, std::vector<Index>(lengths_.size(), keys.dim(2)), false);
+  }
+
+  /// lens[i] tokens to sequence i: k (1, kv_heads, sum of lens, head_dim), v likewise, one sequence behind the other.
+  template <class K, class V>
+  void append(const K& k, const V& v, detail::Indices lens) {
+    append(detail::appended<Computed>(k), detail::appended<Computed>(v), 1, lens.values, true);
+  }
+
+  /// Tokens to one sequence: k (1, kv_heads, tokens, head_dim).
+  template <class K, class V>
+  void append_to(Index sequence, const K& k, const V& v) {
+    const auto keys = detail::appended<Computed>(k);
+    std::vector<Index> lens(lengths_.size(), 0);
+    lens[at(sequence)] = keys.dim(2);
+    append(keys, detail::appended<Computed>(v), 1, lens, true);
+  }
+
+  /// Forgets the tokens of a sequence from number `length` on.
+  /// @throws std::invalid_argument unless it has so many.
+  void truncate(Index sequence, Index length) {
+    Index& of = lengths_[at(sequence)];
+    detail::require(length >= 0 && length <= of, "truncate: sequence ", sequence, " has ", of, " tokens, not ", length);
+    of = length;
+  }
+
+  /// Forgets all tokens. Memory stays.
+  void clear() { std::fill(lengths_.begin(), lengths_.end(), 0); }
+
+  /// Sequence i becomes what sequence from[i] was, as beams do; one may be taken several times, and another not at all.
+  /// Cost: each sequence that changes is copied once, and of those that change places in a ring one twice. (Sequences of a
+  /// PagedKvCache share what they have in common.)
+  /// @throws std::invalid_argument unless there is one number for each sequence, of a sequence.
+  void reorder(detail::Indices from);
+
+  /// Makes room for so many tokens in each sequence. @throws std::length_error beyond max_capacity.
+  void reserve(Index tokens) {
+    if (tokens > capacity()) grow(tokens, 0);
+  }
+
+  /// All sequences: (batch, kv_heads, longest length, dim), where nothing is copied and what lies behind the end of a shorter
+  /// sequence is indeterminate: key_lengths(cache.lengths()) drops it. Valid until the cache changes.
+  TensorView<const T, 4> keys() const { return view_of(storage_.keys().tensor(), 0, config_.batch, longest()); }
+  TensorView<const T, 4> values() const { return view_of(storage_.values().tensor(), 0, config_.batch, longest()); }
+
+  /// One sequence: (1, kv_heads, length, dim). Keys are turned already, where there is a rope.
+  TensorView<const T, 4> keys(Index sequence) const {
+    return view_of(storage_.keys().tensor(), sequence, 1, length(sequence));
+  }
+  TensorView<const T, 4> values(Index sequence) const {
+    return view_of(storage_.values().tensor(), sequence, 1, length(sequence));
+  }
+
+  /// The scales of 8 bits, (batch, kv_heads, capacity): a number stands for itself times the scale of its token and head.
+  TensorView<const float, 3> key_scales() const { return storage_.keys().scales(); }
+  TensorView<const float, 3> value_scales() const { return storage_.values().scales(); }
+
+  /// What attention() takes: all sequences. Valid until the cache changes.
+  KvBatch<Computed> batch() const {
+    KvBatch<Computed> all = storage_.batch(config_.rope ? &*config_.rope : nullptr);
+    for (Index s = 0; s < config_.batch; ++s) all.add(std::array{s}, length(s));
+    return all;
+  }
+
+ private:
+  using Storage = detail::KvStorage<T>;
+  using View = detail::StoredView<const Computed>;
+
+  static KvCacheConfig checked(KvCacheConfig c) {
+    if (c.v_dim == 0) c.v_dim = c.head_dim;
+    if (c.capacity == 0) c.capacity = std::min<Index>(c.max_capacity, 64);
+    detail::require(c.batch > 0 && c.kv_heads > 0 && c.head_dim > 0 && c.v_dim > 0, "KvCache: batch ", c.batch,
+                    ", kv_heads ", c.kv_heads, ", head_dim ", c.head_dim, ", v_dim ", c.v_dim, " must be positive");
+    detail::require(c.capacity > 0 && c.capacity <= c.max_capacity, "KvCache: capacity ", c.capacity,
+                    " must be positive and at most max_capacity, ", c.max_capacity);
+    detail::require(!c.rope || c.rope->config().head_dim == c.head_dim, "KvCache: head_dim is ", c.head_dim,
+                    ", the rope was made for ", c.rope ? c.rope->config().head_dim : 0);
+    return c;
+  }
+  Storage make(Index capacity) const {
+    return {config_.batch, config_.kv_heads, capacity, config_.head_dim, config_.v_dim};
+  }
+  std::size_t at(Index sequence) const {
+    detail::require(sequence >= 0 && sequence < config_.batch, "KvCache: there is no sequence ", sequence,
+                    ", there are ", config_.batch);
+    return static_cast<std::size_t>(sequence);
+  }
+  Index longest() const { return *std::max_element(lengths_.begin(), lengths_.end()); }
+  static TensorView<const T, 4> view_of(const Tensor<T, 4>& t, Index first, Index count, Index len) {
+    return t.view().part(first * t.dim(1) * t.dim(2) * t.dim(3), {count, t.dim(1), len, t.dim(3)}, t.view().strides());
+  }
+
+  /// lens[i] tokens to sequence i: those of a batch element, or one sequence behind the other.
+  void append(const View& k, const View& v, Index batch, const std::vector<Index>& lens, bool ragged) {
+    detail::check_appended(k, v, batch, config_.kv_heads, config_.head_dim, config_.v_dim);
+    const Index given = static_cast<Index>(lens.size());
+    detail::require(given == config_.batch, "append: ", given, " lengths for ", config_.batch, " sequences");
+    Index left = k.dim(2), most = 0, longest = 0;
+    for (std::size_t i = 0; i < lens.size(); ++i) {
+      detail::require(lens[i] >= 0 && lens[i] <= left, "append: sequence ", i, " is to get ", lens[i], " tokens, of ",
+                      k.dim(2), " there are ", left, " left");
+      if (ragged) left -= lens[i];
+      if (lengths_[i] + lens[i] > most) most = lengths_[i] + lens[i], longest = static_cast<Index>(i);
+    }
+    detail::require(!ragged || left == 0, "append: the lengths add up to ", k.dim(2) - left, ", there are ", k.dim(2),
+                    " tokens");
+    if (most > capacity()) grow(most, longest);
+    Range rows{0, 0};
+    for (std::size_t i = 0; i < lens.size(); ++i) {
+      rows = {ragged ? rows.end : 0, ragged ? rows.end + lens[i] : lens[i]};
+      const auto s = static_cast<Index>(i);
+      storage_.append(k, v, ragged ? 0 : s, rows, std::array{s}, lengths_[i], config_.rope ? &*config_.rope : nullptr);
+    }
+    for (std::size_t i = 0; i < lens.size(); ++i) lengths_[i] += lens[i];
+  }
+
+  /// To `needed` tokens a sequence or more, because of `sequence`.
+  void grow(Index needed, Index sequence) {
+    if (needed > config_.max_capacity)
+      throw std::length_error(detail::joined({"attn: sequence ", sequence, " of the cache would need room for ", needed,
+                                              " tokens, max_capacity is ", config_.max_capacity}));
+    const Index doubled = capacity() > config_.max_capacity / 2 ? config_.max_capacity : 2 * capacity();
+    Storage larger = make(std::max(needed, doubled));
+    for (Index s = 0; s < config_.batch; ++s) larger.copy_page(storage_, s, s, length(s));
+    storage_ = std::move(larger);
+  }
+
+  KvCacheConfig config_;
+  Storage storage_;
+  std::vector<Index> lengths_;
+};
+
+template <class T>
+void KvCache<T>::reorder(detail::Indices given) {
+  const std::vector<Index>& from = given.values;
+  const Index count = static_cast<Index>(from.size());
+  detail::require(count == config_.batch, "reorder: ", count, " numbers for ", config_.batch, " sequences");
+  for (Index i = 0; i < count; ++i)
+    detail::require(from[at(i)] >= 0 && from[at(i)] < count, "reorder: from[", i, "] is ", from[at(i)], ", there are ",
+                    count, " sequences");
+  std::vector<Index> lengths(lengths_.size()), readers(lengths_.size(), 0);
+  for (Index i = 0; i < count; ++i) {
+    lengths[at(i)] = length(from[at(i)]);
+    if (from[at(i)] != i) ++readers[at(from[at(i)])];  // who still wants to become what this one is
+  }
+  const auto is_in_ring = [&](Index s) {
+    Index next = from[at(s)];
+    for (Index i = 0; i < count && next != s; ++i) next = from[at(next)];
+    return next == s && from[at(s)] != s;
+  };
+  std::optional<Storage> aside;  // for one sequence of a ring; before anything is written
+  for (Index s = 0; s < count && !aside; ++s)
+    if (is_in_ring(s)) aside.emplace(1, config_.kv_heads, capacity(), config_.head_dim, config_.v_dim);
+
+  const auto copy = [&](Index source, Index to) { storage_.copy_page(storage_, source, to, length(source)); };
+  std::vector<bool> done(lengths_.size(), false);
+  for (Index start = 0; start < count; ++start)
+    // Whom nobody wants is overwritten; then nobody may want its source any more.
+    for (Index s = start; !done[at(s)] && readers[at(s)] == 0; s = from[at(s)]) {
+      done[at(s)] = true;
+      if (from[at(s)] == s) break;
+      copy(from[at(s)], s);
+      --readers[at(from[at(s)])];
+    }
+  for (Index s = 0; s < count; ++s) {
+    if (done[at(s)] || from[at(s)] == s) continue;
+    aside->copy_page(storage_, s, 0, length(s));
+    Index to = s;
+    for (; from[at(to)] != s; to = from[at(to)]) {
+      copy(from[at(to)], to);
+      done[at(to)] = true;
+    }
+    storage_.copy_page(*aside, 0, to, length(s));
+    done[at(to)] = true;
+  }
+  lengths_ = std::move(lengths);
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn

@@ -1,0 +1,273 @@
+// Layer 5: PagedKvCache, keys and values of any number of sequences in pages of a common pool, shared where they are equal.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/kv_storage.h"
+#include "attn/kv_attention.h"
+
+namespace attn {
+
+struct PagedKvCacheConfig {
+  Index pages = 0;       ///< in the pool, for all sequences
+  Index page_size = 64;  ///< tokens in a page; multiples of 64 are read where they lie, others are copied tile by tile
+  Index kv_heads = 1;
+  Index head_dim = 0;
+  Index v_dim = 0;                          ///< 0: head_dim
+  std::optional<Rope> rope = std::nullopt;  ///< turns keys as they are appended, and the queries of attention()
+};
+
+/// The pool has not enough free pages. Nothing was changed: release() or truncate() some sequence and try again.
+class OutOfPages : public std::runtime_error {
+ public:
+  OutOfPages(Index needed, Index free, Index pages)
+      : std::runtime_error(
+            detail::joined({"attn: ", needed, " more pages are needed, ", free, " of ", pages, " are free"})),
+        needed_(needed),
+        free_(free) {}
+  Index needed() const { return needed_; }
+  Index free() const { return free_; }
+
+ private:
+  Index needed_, free_;
+};
+
+inline namespace ATTN_BUILT_FOR {
+
+/// A cache for many sequences of unknown lengths (Kwon et al. 2023, section 4): memory is a pool of pages of `page_size`
+/// tokens, and each sequence has a table of its pages, so that nothing is moved when it grows and at most the rest of a page
+/// is unused.
+///
+///     attn::PagedKvCache<float> cache({.pages = 1024, .kv_heads = 8, .head_dim = 128});
+///     const attn::Index a = cache.add();
+///     cache.append(a, k, v);                      // (1, kv_heads, tokens, head_dim)
+///     const attn::Index b = cache.fork(a);        // the same tokens, the same pages
+///     cache.append({a, b}, k2, v2);               // (2, kv_heads, tokens, head_dim): only now the last page is copied
+///     auto out = attn::attention(q, cache.batch({a, b})).out;
+///     cache.release(a);
+///
+/// T: as of KvCache. All memory is taken when the cache is made. What throws leaves the cache as it was. Calls that only
+/// read may run at the same time.
+template <class T>
+class PagedKvCache {
+ public:
+  using Computed = detail::cached_t<T>;  ///< what attention is computed in
+
+  /// @throws std::invalid_argument unless all sizes are positive.
+  explicit PagedKvCache(const PagedKvCacheConfig& config)
+      : config_(checked(config)),
+        storage_(config_.pages, config_.kv_heads, config_.page_size, config_.head_dim, config_.v_dim),
+        users_(static_cast<std::size_t>(config_.pages), 0) {
+    detail::check_cached<T>();
+    for (Index page = config_.pages; page-- > 0;) free_.push_back(page);
+  }
+
+  const PagedKvCacheConfig& config() const { return config_; }
+  Index pages() const { return config_.pages; }
+  Index free_pages() const { return static_cast<Index>(free_.size()); }
+  /// Bytes of the pool: keys and values, and their scales.
+  Index bytes() const { return storage_.bytes(); }
+
+  /// A new sequence without tokens. Its number is never given again.
+  Index add() {
+    sequences_.emplace(next_, Sequence{});
+    return next_++;
+  }
+
+  /// A new sequence with the tokens of another, or the first `length` of them. They share pages, and a page that is not full
+  /// is copied when one of them appends to it.
+  /// @throws std::invalid_argument if there is no such sequence, or it has fewer tokens.
+  Index fork(Index sequence, std::optional<Index> length = std::nullopt) {
+    Sequence copy = of(sequence);
+    if (length) {
+      check_length("fork", sequence, *length);
+      copy.length = *length;
+      copy.pages.resize(static_cast<std::size_t>(pages_for(*length)));
+    }
+    const auto& added = sequences_.emplace(next_, std::move(copy)).first->second;
+    for (Index page : added.pages) ++users(page);
+    return next_++;
+  }
+
+  /// Forgets a sequence. Pages that no other has are free again.
+  void release(Index sequence) {
+    truncate(sequence, 0);
+    sequences_.erase(sequence);
+  }
+
+  /// Forgets the tokens of a sequence from number `length` on, and frees the pages that only they were in.
+  /// @throws std::invalid_argument unless it has so many.
+  void truncate(Index sequence, Index length) {
+    check_length("truncate", sequence, length);
+    Sequence& s = of(sequence);
+    const auto keep = static_cast<std::size_t>(pages_for(length));
+    for (; s.pages.size() > keep; s.pages.pop_back()) drop(s.pages.back());
+    s.length = length;
+  }
+
+  bool has(Index sequence) const { return sequences_.count(sequence) > 0; }
+  Index sequences() const { return static_cast<Index>(sequences_.size()); }
+  Index length(Index sequence) const { return of(sequence).length; }
+  /// The pages of its tokens, in order.
+  std::span<const Index> table(Index sequence) const { return of(sequence).pages; }
+
+  /// How many free pages append() would take for so many tokens, with the copy of a page that is shared.
+  Index pages_needed(Index sequence, Index tokens) const {
+    return pages_needed(std::array{sequence}, std::array{tokens});
+  }
+
+  /// Tokens to a sequence: k (1, kv_heads, tokens, head_dim), v (1, kv_heads, tokens, v_dim); see KvCache::append().
+  /// @throws OutOfPages if there are not enough; std::invalid_argument if shapes differ or there is no such sequence.
+  template <class K, class V>
+  void append(Index sequence, const K& k, const V& v) {
+    append({sequence}, k, v);
+  }
+
+  /// As many tokens to each of some sequences: k (sequences, kv_heads, tokens, head_dim).
+  template <class K, class V>
+  void append(detail::Indices sequences, const K& k, const V& v) {
+    const auto keys = detail::appended<Computed>(k);
+    const std::vector<Index> lens(sequences.values.size(), keys.dim(2));
+    append(sequences.values, keys, detail::appended<Computed>(v), static_cast<Index>(lens.size()), lens, false);
+  }
+
+  /// lens[i] tokens to sequences[i]: k (1, kv_heads, sum of lens, head_dim), one sequence behind the other.
+  template <class K, class V>
+  void append(detail::Indices sequences, const K& k, const V& v, detail::Indices lens) {
+    append(sequences.values, detail::appended<Computed>(k), detail::appended<Computed>(v), 1, lens.values, true);
+  }
+
+  /// What attention() takes: these sequences, in this order. Valid until the cache changes.
+  KvBatch<Computed> batch(detail::Indices sequences) const {
+    KvBatch<Computed> some = storage_.batch(config_.rope ? &*config_.rope : nullptr);
+    for (Index s : sequences.values) some.add(table(s), length(s));
+    return some;
+  }
+
+  /// All pages of keys, or values: (pages, kv_heads, page_size, dim); a page that is not full holds anything behind its tokens.
+  TensorView<const T, 4> key_pages() const { return storage_.keys().tensor(); }
+  TensorView<const T, 4> value_pages() const { return storage_.values().tensor(); }
+  /// The scales of 8 bits, (pages, kv_heads, page_size).
+  TensorView<const float, 3> key_scales() const { return storage_.keys().scales(); }
+  TensorView<const float, 3> value_scales() const { return storage_.values().scales(); }
+
+ private:
+  using View = detail::StoredView<const Computed>;
+  struct Sequence {
+    std::vector<Index> pages;
+    Index length = 0;
+  };
+
+  static PagedKvCacheConfig checked(PagedKvCacheConfig c) {
+    if (c.v_dim == 0) c.v_dim = c.head_dim;
+    detail::require(c.pages > 0 && c.page_size > 0 && c.kv_heads > 0 && c.head_dim > 0 && c.v_dim > 0,
+                    "PagedKvCache: pages ", c.pages, ", page_size ", c.page_size, ", kv_heads ", c.kv_heads,
+                    ", head_dim ", c.head_dim, ", v_dim ", c.v_dim, " must be positive");
+    detail::require(!c.rope || c.rope->config().head_dim == c.head_dim, "PagedKvCache: head_dim is ", c.head_dim,
+                    ", the rope was made for ", c.rope ? c.rope->config().head_dim : 0);
+    return c;
+  }
+
+  const Sequence& of(Index sequence) const {
+    const auto found = sequences_.find(sequence);
+    detail::require(found != sequences_.end(), "PagedKvCache: there is no sequence ", sequence,
+                    "; it was released, or never added");
+    return found->second;
+  }
+  Sequence& of(Index sequence) { return const_cast<Sequence&>(std::as_const(*this).of(sequence)); }
+  void check_length(const char* what, Index sequence, Index length) const {
+    const Index has = of(sequence).length;
+    detail::require(length >= 0 && length <= has, what, ": sequence ", sequence, " has ", has, " tokens, not ", length);
+  }
+
+  Index pages_for(Index tokens) const { return (tokens + config_.page_size - 1) / config_.page_size; }
+  Index& users(Index page) { return users_[static_cast<std::size_t>(page)]; }
+  Index users(Index page) const { return users_[static_cast<std::size_t>(page)]; }
+  Index take() {
+    const Index page = free_.back();
+    free_.pop_back();
+    users(page) = 1;
+    return page;
+  }
+  void drop(Index page) {
+    if (--users(page) == 0) free_.push_back(page);
+  }
+
+  /// Will tokens be written into a page that it has already?
+  bool writes_to_last(const Sequence& s, Index tokens) const { return tokens > 0 && s.length % config_.page_size != 0; }
+
+  /// Of different sequences. Who writes to a page last need not copy it, if all who have it do.
+  Index pages_needed(std::span<const Index> sequences, std::span<const Index> lens) const {
+    Index needed = 0;
+    std::unordered_map<Index, Index> copies;  // of pages
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      const Sequence& s = of(sequences[i]);
+      needed += pages_for(s.length + lens[i]) - static_cast<Index>(s.pages.size());
+      if (!writes_to_last(s, lens[i])) continue;
+      Index& copied = copies[s.pages.back()];
+      if (copied + 1 < users(s.pages.back())) ++copied, ++needed;
+    }
+    return needed;
+  }
+
+  void append(const std::vector<Index>& sequences, const View& k, const View& v, Index batch,
+              const std::vector<Index>& lens, bool ragged) {
+    detail::check_appended(k, v, batch, config_.kv_heads, config_.head_dim, config_.v_dim);
+    const Index given = static_cast<Index>(lens.size()), named = static_cast<Index>(sequences.size());
+    detail::require(given == named, "append: ", given, " lengths for ", named, " sequences");
+    Index left = k.dim(2);
+    for (std::size_t i = 0; i < lens.size(); ++i) {
+      detail::require(std::find(sequences.begin(), sequences.begin() + static_cast<std::ptrdiff_t>(i), sequences[i]) ==
+                          sequences.begin() + static_cast<std::ptrdiff_t>(i),
+                      "append: sequence ", sequences[i], " is named twice");
+      detail::require(lens[i] >= 0 && lens[i] <= left, "append: sequence ", sequences[i], " is to get ", lens[i],
+                      " tokens, of ", k.dim(2), " there are ", left, " left");
+      if (ragged) left -= lens[i];
+    }
+    detail::require(!ragged || left == 0, "append: the lengths add up to ", k.dim(2) - left, ", there are ", k.dim(2),
+                    " tokens");
+    const Index needed = pages_needed(sequences, lens);
+    if (needed > free_pages()) throw OutOfPages(needed, free_pages(), pages());
+    for (std::size_t i = 0; i < lens.size(); ++i) {  // what may throw, before anything is changed
+      Sequence& s = of(sequences[i]);
+      s.pages.reserve(static_cast<std::size_t>(pages_for(s.length + lens[i])));
+    }
+
+    Range rows{0, 0};
+    for (std::size_t i = 0; i < lens.size(); ++i) {
+      Sequence& s = of(sequences[i]);
+      if (writes_to_last(s, lens[i])) own_last_page(s);
+      while (static_cast<Index>(s.pages.size()) < pages_for(s.length + lens[i])) s.pages.push_back(take());
+      rows = {ragged ? rows.end : 0, ragged ? rows.end + lens[i] : lens[i]};
+      storage_.append(k, v, ragged ? 0 : static_cast<Index>(i), rows, s.pages, s.length,
+                      config_.rope ? &*config_.rope : nullptr);
+      s.length += lens[i];
+    }
+  }
+
+  /// Copies the last page if others have it too.
+  void own_last_page(Sequence& s) {
+    Index& last = s.pages.back();
+    if (users(last) == 1) return;
+    const Index copy = take();
+    storage_.copy_page(storage_, last, copy, s.length % config_.page_size);
+    drop(std::exchange(last, copy));
+  }
+
+  PagedKvCacheConfig config_;
+  detail::KvStorage<T> storage_;
+  std::vector<Index> users_;  // of each page: in how many tables it is
+  std::vector<Index> free_;   // the last of them is taken next
+  std::unordered_map<Index, Sequence> sequences_;
+  Index next_ = 0;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn
