@@ -127,7 +127,7 @@ class PagedKvCache {
   /// @throws OutOfPages if there are not enough; std::invalid_argument if shapes differ or there is no such sequence.
   template <class K, class V>
   void append(Index sequence, const K& k, const V& v) {
-    append({sequence}, k, v);
+    append(detail::Indices(std::vector{sequence}), k, v);
   }
 
   /// As many tokens to each of some sequences: k (sequences, kv_heads, tokens, head_dim).
