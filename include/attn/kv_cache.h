@@ -37,8 +37,7 @@ inline namespace ATTN_BUILT_FOR {
 /// T: float, double, long double; a float of 16 bits; or std::int8_t, which is quantised when appended, with a scale for each
 /// token and head (largest magnitude / 127), and attended to in float. Errors of 8 bits are at most scale / 2 a number.
 ///
-/// Memory is (batch, kv_heads, capacity, dim), so that the tokens of a head lie one behind the other: keys() and values()
-/// show them without a copy. A sequence that has no room left makes the room of all grow to twice as much, or to what is needed
+/// The tokens of a head lie one behind the other, (capacity, dim): keys() and values() show them without a copy. A sequence that has no room left makes the room of all grow to twice as much, or to what is needed
 /// if that is more, and moves everything: views of before are invalid, and both exist for a moment. Appending a token at a
 /// time costs a constant number of copies each that way. `max_capacity` sets a limit.
 ///
@@ -112,20 +111,20 @@ class KvCache {
 
   /// All sequences: (batch, kv_heads, longest length, dim), where nothing is copied and what lies behind the end of a shorter
   /// sequence is indeterminate: key_lengths(cache.lengths()) drops it. Valid until the cache changes.
-  TensorView<const T, 4> keys() const { return view_of(storage_.keys().tensor(), 0, config_.batch, longest()); }
-  TensorView<const T, 4> values() const { return view_of(storage_.values().tensor(), 0, config_.batch, longest()); }
+  TensorView<const T, 4> keys() const { return view_of(storage_.keys().numbers, 0, config_.batch, longest()); }
+  TensorView<const T, 4> values() const { return view_of(storage_.values().numbers, 0, config_.batch, longest()); }
 
   /// One sequence: (1, kv_heads, length, dim). Keys are turned already, where there is a rope.
   TensorView<const T, 4> keys(Index sequence) const {
-    return view_of(storage_.keys().tensor(), sequence, 1, length(sequence));
+    return view_of(storage_.keys().numbers, sequence, 1, length(sequence));
   }
   TensorView<const T, 4> values(Index sequence) const {
-    return view_of(storage_.values().tensor(), sequence, 1, length(sequence));
+    return view_of(storage_.values().numbers, sequence, 1, length(sequence));
   }
 
   /// The scales of 8 bits, (batch, kv_heads, capacity): a number stands for itself times the scale of its token and head.
-  TensorView<const float, 3> key_scales() const { return storage_.keys().scales(); }
-  TensorView<const float, 3> value_scales() const { return storage_.values().scales(); }
+  TensorView<const float, 3> key_scales() const { return storage_.keys().scales; }
+  TensorView<const float, 3> value_scales() const { return storage_.values().scales; }
 
   /// What attention() takes: all sequences. Valid until the cache changes.
   KvBatch<Computed> batch() const {
@@ -158,8 +157,8 @@ class KvCache {
     return static_cast<std::size_t>(sequence);
   }
   Index longest() const { return *std::max_element(lengths_.begin(), lengths_.end()); }
-  static TensorView<const T, 4> view_of(const Tensor<T, 4>& t, Index first, Index count, Index len) {
-    return t.view().part(first * t.dim(1) * t.dim(2) * t.dim(3), {count, t.dim(1), len, t.dim(3)}, t.view().strides());
+  static TensorView<const T, 4> view_of(const TensorView<const T, 4>& t, Index first, Index count, Index len) {
+    return t.part(first * t.stride(0), {count, t.dim(1), len, t.dim(3)}, t.strides());
   }
 
   /// lens[i] tokens to sequence i: those of a batch element, or one sequence behind the other.

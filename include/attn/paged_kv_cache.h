@@ -152,11 +152,11 @@ class PagedKvCache {
   }
 
   /// All pages of keys, or values: (pages, kv_heads, page_size, dim); a page that is not full holds anything behind its tokens.
-  TensorView<const T, 4> key_pages() const { return storage_.keys().tensor(); }
-  TensorView<const T, 4> value_pages() const { return storage_.values().tensor(); }
+  TensorView<const T, 4> key_pages() const { return storage_.keys().numbers; }
+  TensorView<const T, 4> value_pages() const { return storage_.values().numbers; }
   /// The scales of 8 bits, (pages, kv_heads, page_size).
-  TensorView<const float, 3> key_scales() const { return storage_.keys().scales(); }
-  TensorView<const float, 3> value_scales() const { return storage_.values().scales(); }
+  TensorView<const float, 3> key_scales() const { return storage_.keys().scales; }
+  TensorView<const float, 3> value_scales() const { return storage_.values().scales; }
 
  private:
   using View = detail::StoredView<const Computed>;

@@ -59,16 +59,18 @@ class FlashCall {
 
   /// One of the tasks, in cut.bytes of memory. With several parts it leaves its result behind `left`.
   void run(const Cut& cut, Index task, Index workers, std::byte* memory, std::byte* left) const {
+    // Tasks are taken in turn: likely, this worker gets next the one after those that the others have.
+    const Index next = std::min(task + workers, cut.tasks - 1);
     if (cut.parts > 1)
-      return row_loop_.run(cut.blocks, task / cut.parts, task % cut.parts, memory,
-                           left + task * row_loop_.part_bytes());
-    const Index last = cut.blocks.count() - 1;
-    const Range range{task * cut.per_task, std::min((task + 1) * cut.per_task, last + 1)};
+      return row_loop_.run(cut.blocks, {task / cut.parts, task % cut.parts}, {next / cut.parts, next % cut.parts},
+                           memory, left + task * row_loop_.part_bytes());
+    const Range range{task * cut.per_task, std::min((task + 1) * cut.per_task, cut.blocks.count())};
     for (Index block = range.begin; block < range.end; ++block) {
-      // Tasks are taken in turn: likely, this worker gets next the one after those that the others have.
-      const Index following = block + 1 < range.end ? block + 1 : range.begin + workers * cut.per_task;
-      with_loop(
-          [&](const auto& loop) { loop.run(cut.blocks, block, cut.blocks.at(std::min(following, last), 0), memory); });
+      const Index following = block + 1 < range.end ? block + 1 : next * cut.per_task;
+      if (tiles_.are_single())
+        row_loop_.run(cut.blocks, {block, 0}, {following, 0}, memory, nullptr);
+      else
+        tile_loop_.run(cut.blocks, block, cut.blocks.at(following, 0), memory);
     }
   }
 

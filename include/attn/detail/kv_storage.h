@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "attn/detail/huge_pages.h"
 #include "attn/detail/kernel_set.h"
 #include "attn/kv_batch.h"
 
@@ -15,52 +16,12 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 using cached_t = std::conditional_t<std::is_same_v<T, std::int8_t>, float, computed_t<T>>;
 
-/// A tensor of keys, or of values, (pages, kv_heads, tokens of a page, dim). Of 8 bits, each token of a head has a scale:
-/// its largest magnitude / 127.
+/// The keys, or the values, in pages: a view (pages, kv_heads, tokens of a page, dim). Of 8 bits, each token of a head has a
+/// scale: its largest magnitude / 127.
 template <class T>
-class TokenRows {
- public:
+struct TokenRows {
   using Computed = cached_t<T>;
   static constexpr bool kScaled = std::is_same_v<T, std::int8_t>;
-
-  TokenRows(Index pages, Index kv_heads, Index page_size, Index dim)
-      : numbers_(Tensor<T, 4>::uninitialized({pages, kv_heads, page_size, dim})) {
-    if (kScaled) scales_ = Tensor<float, 3>::uninitialized({pages, kv_heads, page_size});
-  }
-
-  StoredView<const Computed> numbers() const {
-    const TensorView<const T, 4> t = numbers_;
-    return {reinterpret_cast<const std::byte*>(t.data()), kStorage, t.shape(), t.strides()};
-  }
-  TensorView<const float, 3> scales() const { return scales_; }
-  const Tensor<T, 4>& tensor() const { return numbers_; }
-  Index bytes() const {
-    return numbers_.size() * static_cast<Index>(sizeof(T)) + scales_.size() * static_cast<Index>(sizeof(float));
-  }
-
-  /// `count` rows of numbers behind each other into a page from token `first` on.
-  void store(const KernelFamily<Computed>& family, const Computed* rows, Index count, Index page, Index head,
-             Index first) {
-    const Index dim = numbers_.dim(3);
-    if (count == 0 || dim == 0) return;
-    T* const to = &numbers_(page, head, first, 0);
-    if constexpr (kScaled) {
-      for (Index i = 0; i < count; ++i) scales_(page, head, first + i) = quantise(rows + i * dim, dim, to + i * dim);
-    } else {
-      family.unpack_rows(rows, count, dim, {reinterpret_cast<std::byte*>(to), kStorage, dim, 1});
-    }
-  }
-
-  /// The first `count` tokens of a page of another, or of the same.
-  void copy(const TokenRows& other, Index from, Index to, Index count) {
-    if (count == 0 || numbers_.size() == 0) return;
-    for (Index head = 0; head < numbers_.dim(1); ++head) {
-      std::copy_n(&other.numbers_(from, head, 0, 0), count * numbers_.dim(3), &numbers_(to, head, 0, 0));
-      if (kScaled) std::copy_n(&other.scales_(from, head, 0), count, &scales_(to, head, 0));
-    }
-  }
-
- private:
   static constexpr Storage kStorage = [] {
     if constexpr (kScaled)
       return Storage::i8;
@@ -68,6 +29,34 @@ class TokenRows {
       return storage_of<T>;
   }();
 
+  TensorView<T, 4> numbers;
+  TensorView<float, 3> scales;
+
+  StoredView<const Computed> stored() const {
+    return {reinterpret_cast<const std::byte*>(numbers.data()), kStorage, numbers.shape(), numbers.strides()};
+  }
+
+  /// `count` rows of numbers behind each other into a page from token `first` on.
+  void store(const KernelFamily<Computed>& family, const Computed* rows, Index count, Index page, Index head,
+             Index first) const {
+    const Index dim = numbers.dim(3);
+    T* const to = &numbers(page, head, first, 0);
+    if constexpr (kScaled) {
+      for (Index i = 0; i < count; ++i) scales(page, head, first + i) = quantise(rows + i * dim, dim, to + i * dim);
+    } else {
+      family.unpack_rows(rows, count, dim, {reinterpret_cast<std::byte*>(to), kStorage, dim, 1});
+    }
+  }
+
+  /// The first `count` tokens of a page of another, or of the same.
+  void copy(const TokenRows& other, Index from, Index to, Index count) const {
+    for (Index head = 0; count > 0 && head < numbers.dim(1); ++head) {
+      std::copy_n(&other.numbers(from, head, 0, 0), count * numbers.dim(3), &numbers(to, head, 0, 0));
+      if (kScaled) std::copy_n(&other.scales(from, head, 0), count, &scales(to, head, 0));
+    }
+  }
+
+ private:
   /// A row as integers from -127 to 127, and their scale. A row with inf or NaN gets the scale NaN: it is NaN as a whole.
   static float quantise(const float* row, Index dim, std::int8_t* to) {
     float largest = 0;
@@ -87,33 +76,37 @@ class TokenRows {
     for (Index c = 0; c < dim; ++c) to[c] = static_cast<std::int8_t>(row[c] * inverse + kRound - kRound);
     return largest / 127;
   }
-
-  Tensor<T, 4> numbers_;
-  Tensor<float, 3> scales_;
 };
 
-/// Pages of keys and values.
+/// Pages of keys and values. Those of a head lie behind each other in a page, the keys first: so memory is read in longer
+/// runs, as processors fetch it best.
 template <class T>
 class KvStorage {
  public:
   using Computed = cached_t<T>;
 
   KvStorage(Index pages, Index kv_heads, Index page_size, Index head_dim, Index v_dim)
-      : keys_(pages, kv_heads, page_size, head_dim), values_(pages, kv_heads, page_size, v_dim) {}
+      : head_dim_(head_dim),
+        numbers_(Tensor<T, 4>::uninitialized({pages, kv_heads, page_size, head_dim + v_dim})),
+        scales_(Tensor<float, 4>::uninitialized({TokenRows<T>::kScaled ? pages : 0, kv_heads, 2, page_size})) {
+    advise_huge_pages(numbers_.data(), bytes_of(numbers_));
+  }
 
-  const TokenRows<T>& keys() const { return keys_; }
-  const TokenRows<T>& values() const { return values_; }
-  Index page_size() const { return keys_.tensor().dim(2); }
-  Index bytes() const { return keys_.bytes() + values_.bytes(); }
+  TokenRows<T> keys() { return rows(0, 0, head_dim_); }
+  TokenRows<T> values() { return rows(1, head_dim_, numbers_.dim(3) - head_dim_); }
+  TokenRows<T> keys() const { return const_cast<KvStorage*>(this)->keys(); }
+  TokenRows<T> values() const { return const_cast<KvStorage*>(this)->values(); }
+  Index page_size() const { return numbers_.dim(2); }
+  Index bytes() const { return bytes_of(numbers_) + bytes_of(scales_); }
 
   /// All of it, without sequences.
   KvBatch<Computed> batch(const Rope* rope) const {
-    return {keys_.numbers(), values_.numbers(), rope, keys_.scales(), values_.scales()};
+    return {keys().stored(), values().stored(), rope, keys().scales, values().scales};
   }
 
   void copy_page(const KvStorage& other, Index from, Index to, Index tokens) {
-    keys_.copy(other.keys_, from, to, tokens);
-    values_.copy(other.values_, from, to, tokens);
+    keys().copy(other.keys(), from, to, tokens);
+    values().copy(other.values(), from, to, tokens);
   }
 
   /// Some tokens of a sequence with the pages `table`, which is at `position` now: rows `rows` of batch element `batch` in k
@@ -132,9 +125,9 @@ class KvStorage {
       for (Index head = 0; head < k.dim(1); ++head) {
         family.pack_rows(k.rows(batch, head, rows.begin), count, head_dim, packed.data());
         for (Index i = 0; rope && i < count; ++i) rotation.turn(packed.data() + i * head_dim, i);
-        keys_.store(family, packed.data(), count, page, head, at);
+        keys().store(family, packed.data(), count, page, head, at);
         family.pack_rows(v.rows(batch, head, rows.begin), count, v_dim, packed.data());
-        values_.store(family, packed.data(), count, page, head, at);
+        values().store(family, packed.data(), count, page, head, at);
       }
       rows.begin += count;
       position += count;
@@ -142,7 +135,25 @@ class KvStorage {
   }
 
  private:
-  TokenRows<T> keys_, values_;
+  template <class X>
+  static Index bytes_of(const Tensor<X, 4>& t) {
+    return t.size() * static_cast<Index>(sizeof(X));
+  }
+  /// `which`: 0 the keys, 1 the values; `first`: numbers of a token in front of them.
+  TokenRows<T> rows(Index which, Index first, Index dim) {
+    const Index heads = numbers_.dim(1), tokens = page_size(), row = numbers_.dim(3);
+    TokenRows<T> t;
+    t.numbers = TensorView<T, 4>(numbers_.data() + first * tokens, {numbers_.dim(0), heads, tokens, dim},
+                                 {heads * tokens * row, tokens * row, dim, 1});
+    if (TokenRows<T>::kScaled)
+      t.scales = TensorView<float, 3>(scales_.data() + which * tokens, {numbers_.dim(0), heads, tokens},
+                                      {heads * 2 * tokens, 2 * tokens, 1});
+    return t;
+  }
+
+  Index head_dim_;
+  Tensor<T, 4> numbers_;  // of each head of a page, all its keys and then all its values
+  Tensor<float, 4> scales_;
 };
 
 /// Checks k (batch, kv_heads, tokens, head_dim) and v (batch, kv_heads, tokens, v_dim) against each other and against a

@@ -39,25 +39,30 @@ class RowLoop {
   /// Bytes of what a part of a block leaves for join(): whole cache lines.
   Index part_bytes() const { return padded(kMost * (problem_.v_dim + 2) * static_cast<Index>(sizeof(T)), kAlignment); }
 
-  void run(const QueryBlocks<T>& blocks, Index block, const Queries&, std::byte* memory) const {
-    const TileMemory<T> m = layout().at(memory);
-    Array<Row, kMost> room;
-    for (Index r = 0; const Row& row : run_part(blocks, block, 0, m, room)) {
-      store_result(row.queries, m.out + r * problem_.v_dim, m.max + r, m.sum + r);
-      ++r;
-    }
-  }
+  /// Some of the keys of a block: those of part number `part`.
+  struct Part {
+    Index block;
+    Index part;
+  };
 
-  /// One part of the keys, of several. Leaves its result in `left`.
-  void run(const QueryBlocks<T>& blocks, Index block, Index part, std::byte* memory, std::byte* left) const {
+  /// With several parts each leaves its result in `left`. `following` likely comes next.
+  void run(const QueryBlocks<T>& blocks, const Part& now, const Part& following, std::byte* memory,
+           std::byte* left) const {
     const TileMemory<T> m = layout().at(memory);
     Array<Row, kMost> room;
-    run_part(blocks, block, part, m, room);
+    const std::span<const Row> rows = run_part(blocks, now, first_keys(blocks, following), m, room);
+    if (parts_ == 1) {
+      for (Index r = 0; const Row& row : rows) {
+        store_result(row.queries, m.out + r * problem_.v_dim, m.max + r, m.sum + r);
+        ++r;
+      }
+      return;
+    }
     const TileMemory<T> to = part_at(left);
-    const Index rows = blocks.size(block);
-    std::copy_n(m.max, rows, to.max);
-    std::copy_n(m.sum, rows, to.sum);
-    std::copy_n(m.out, rows * problem_.v_dim, to.out);
+    const auto count = static_cast<Index>(rows.size());
+    std::copy_n(m.max, count, to.max);
+    std::copy_n(m.sum, count, to.sum);
+    std::copy_n(m.out, count * problem_.v_dim, to.out);
   }
 
   /// The result of a block from what all of its parts left, one behind the other: always in this order, whoever came first.
@@ -97,12 +102,25 @@ class RowLoop {
     bool dropped_any;  ///< may a key have been dropped inside a tile that was visited?
   };
 
+  /// A tile of keys, and of values, that is fetched from memory while the one before it is worked on.
+  struct NextTile {
+    Index batch;
+    Index kv_head;
+    Range keys;
+  };
+
+  /// The first keys that a part visits.
+  NextTile first_keys(const QueryBlocks<T>& blocks, const Part& part) const {
+    const Queries queries = blocks.at(part.block, 0);
+    const Index begin = intersect(pass_.visited(queries), keys_of(part.part)).begin;
+    return {queries.batch, problem_.kv_head(queries.head), {begin, begin + kKeyTile}};
+  }
+
   /// With few blocks there would be few tasks. How many workers there are may not matter, or results would depend on it.
   Index parts_for(Index blocks) const {
     constexpr Index kTasks = 32;
-    // Each part begins with keys that nobody has fetched, and its result is joined: with 16 tiles of keys to a part, decoding
-    // 4096 keys took 5 % (float) to 15 % longer on two threads.
-    constexpr Index kLeastKeys = 32 * kKeyTile;
+    // Each part's result is joined, and which one a worker begins next, and should fetch, is but a guess.
+    constexpr Index kLeastKeys = 16 * kKeyTile;
     return std::max<Index>(std::min(kTasks / std::max<Index>(blocks, 1), problem_.kv_len / kLeastKeys), 1);
   }
   Range keys_of(Index part) const {
@@ -118,17 +136,17 @@ class RowLoop {
   }
 
   /// The state of the recurrence of each query after the keys of a part.
-  std::span<const Row> run_part(const QueryBlocks<T>& blocks, Index block, Index part, TileMemory<T> m,
-                                Array<Row, kMost>& room) const {
-    const std::span rows(room, static_cast<std::size_t>(blocks.size(block)));
-    for (Index r = 0; Row & row : rows) row = begin(blocks.at(block, r), part, r, m), ++r;
+  std::span<const Row> run_part(const QueryBlocks<T>& blocks, const Part& now, const NextTile& following,
+                                TileMemory<T> m, Array<Row, kMost>& room) const {
+    const std::span rows(room, static_cast<std::size_t>(blocks.size(now.block)));
+    for (Index r = 0; Row & row : rows) row = begin(blocks.at(now.block, r), now.part, r, m), ++r;
     const bool on_matrix_unit = this->on_matrix_unit();
     if (on_matrix_unit) {
       const InUse<T> in_use(pass_.kernels.family);
       load_queries(rows, m);
-      visit_keys(rows, m, &pass_.kernels.family.row, false);
+      visit_keys(rows, m, pass_.kernels.family.row, following, false);
     } else {
-      visit_keys(rows, m, &family_.row, false);
+      visit_keys(rows, m, family_.row, following, false);
     }
     // See TileLoop::run().
     for (Index r = 0; Row & row : rows) {
@@ -141,8 +159,8 @@ class RowLoop {
         alone.max += r;
         alone.sum += r;
         const bool by_selection = row.dropped_any;
-        row = begin(row.queries, part, 0, alone);
-        visit_keys({&row, 1}, alone, &family_.row, by_selection);
+        row = begin(row.queries, now.part, 0, alone);
+        visit_keys({&row, 1}, alone, family_.row, following, by_selection);
       }
       ++r;
     }
@@ -210,8 +228,10 @@ class RowLoop {
   }
 
   /// `whole`: the kernels for whole tiles of keys.
-  void visit_keys(std::span<Row> rows, const TileMemory<T>& m, const RowKernelSet<T>* whole, bool by_selection) const {
+  void visit_keys(std::span<Row> rows, const TileMemory<T>& m, const RowKernelSet<T>& whole, const NextTile& following,
+                  bool by_selection) const {
     const Range all = hull_of_visited(rows);
+    const Queries& first = rows.front().queries;
     for (Range keys = first_tile(all); !keys.empty(); keys = next_tile(keys, all)) {
       Array<Coverage, kMost> coverage;
       bool any = false;
@@ -219,7 +239,10 @@ class RowLoop {
         coverage[r] = pass_.coverage(row.queries, row.visited, keys);
         any |= coverage[r++] != Coverage::none;
       }
-      if (any) add_keys(rows, coverage, keys, all, m, keys.size() == kKeyTile ? *whole : family_.row, by_selection);
+      const NextTile next = keys.end == all.end
+                                ? following
+                                : NextTile{first.batch, problem_.kv_head(first.head), {keys.end, keys.end + kKeyTile}};
+      if (any) add_keys(rows, coverage, keys, next, m, keys.size() == kKeyTile ? whole : family_.row, by_selection);
     }
   }
 
@@ -233,15 +256,13 @@ class RowLoop {
   }
 
   /// One step of the recurrence: brings max, sum and out up to date with some keys and values.
-  void add_keys(std::span<Row> rows, const Coverage* coverage, const Range& keys, const Range& all,
+  void add_keys(std::span<Row> rows, const Coverage* coverage, const Range& keys, const NextTile& next,
                 const TileMemory<T>& m, const RowKernelSet<T>& kernels, bool by_selection) const {
     const Index count = keys.size(), row_count = static_cast<Index>(rows.size());
     const Queries& first = rows.front().queries;
     const RowsToRead key = readable(tensors_.k, first, keys, m.packed_key),
                      value = readable(tensors_.v, first, keys, m.packed_value);
-    // The next tile of keys comes from memory meanwhile.
-    const Range next{keys.end, keys.end + kKeyTile};
-    kernels.score(m, row_count, key, count, problem_.head_dim, ahead(tensors_.k, first, next, all));
+    kernels.score(m, row_count, key, count, problem_.head_dim, ahead(tensors_.k, next));
     multiply_by_scales(tensors_.k, first, keys, row_count, m.scores);
     for (Index r = 0; Row & row : rows) {
       T* const scores = m.scores + r * kKeyTile;
@@ -260,7 +281,7 @@ class RowLoop {
     if (by_selection)
       value_of_kept(m, value, count);
     else
-      kernels.value(m, row_count, value, count, problem_.v_dim, ahead(tensors_.v, first, next, all));
+      kernels.value(m, row_count, value, count, problem_.v_dim, ahead(tensors_.v, next));
   }
 
   /// Scores, or weights, times the scales of keys, or values, that are read as the integers they are.
@@ -273,9 +294,9 @@ class RowLoop {
   }
 
   /// The rows of a tile that may be fetched from memory: a whole one in one piece, or nothing.
-  RowsToRead ahead(const KeyRows<T>& t, const Queries& queries, const Range& keys, const Range& all) const {
-    if (keys.end > all.end || !t.in_one_piece(keys)) return {nullptr, Storage::native, 0, 0};
-    return t.rows(queries.batch, problem_.kv_head(queries.head), keys.begin);
+  RowsToRead ahead(const KeyRows<T>& t, const NextTile& tile) const {
+    if (tile.keys.end > problem_.kv_len || !t.in_one_piece(tile.keys)) return {nullptr, Storage::native, 0, 0};
+    return t.rows(tile.batch, tile.kv_head, tile.keys.begin);
   }
 
   /// As the kernel value(), for one row, but a dropped pair is not even multiplied.
