@@ -23,12 +23,12 @@ struct AmxRowKernels {
   /// scores = scale * keys * query, the latter as load_columns() leaves it in m.arranged: (head_dim / 2, 32) pairs, of
   /// which the first 16 columns are read. Exactly kKeyTile keys; head_dim is a multiple of 32.
   ATTN_TARGET_AVX512 static void score(const TileMemory<float>& m, Index rows, const RowsToRead& key, Index,
-                                       Index head_dim, const RowsToRead& ahead) {
+                                       Index head_dim, Fetching& fetching) {
     alignas(64) Array<float, kKeyTile * kMost> products;  // (keys, queries)
     const Index stride = 2 * key.stride;
     const std::byte* k = key.data;
     const float* q = m.arranged;
-    Fetching fetching(ahead, head_dim);  // half of it beside the products
+    // Half of the keys are fetched beside the products.
     AmxTiles::zero<0>();
     AmxTiles::zero<1>();
     AmxTiles::zero<2>();
@@ -64,7 +64,7 @@ struct AmxRowKernels {
 
   /// out = rescale * out + weights * values, the weights rounded to bf16. Exactly kKeyTile values; v_dim is a multiple of 32.
   ATTN_TARGET_AVX512 static void value(const TileMemory<float>& m, Index rows, const RowsToRead& value, Index,
-                                       Index v_dim, const RowsToRead& ahead) {
+                                       Index v_dim, Fetching& fetching) {
     // (queries, keys / 2) pairs; what stands in rows that there are not, counts nowhere.
     alignas(64) Array<float, kMost * kStep> weights;
     for (Index r = 0; r < rows; ++r)
@@ -78,7 +78,6 @@ struct AmxRowKernels {
     AmxTiles::load<2>(weights, 4 * kStep);
     AmxTiles::load<5>(weights + kLanes, 4 * kStep);
     const Index stride = 2 * value.stride;
-    Fetching fetching(ahead, v_dim);
     for (Index c = 0; c < v_dim; c += kStep) {
       alignas(64) Array<std::byte, 4 * kTileBytes> pairs;
       pair_up(value.data + 2 * c, stride, pairs, fetching);
@@ -105,30 +104,6 @@ struct AmxRowKernels {
   static constexpr int kLanes = S::kLanes;
   static constexpr Index kStep = AmxTiles::kColumns, kQueryColumns = 32, kRowBytes = 4 * kMost,
                          kTileBytes = AmxTiles::kRows * AmxTiles::kBytes;
-
-  /// Rows to fetch while others are worked on, 64 bytes at a time in the order of memory.
-  class Fetching {
-   public:
-    ATTN_INLINE Fetching(const RowsToRead& rows, Index dim)
-        : next_(rows.data),
-          end_(rows.data ? rows.data + 2 * dim : nullptr),
-          gap_(2 * (rows.stride - dim)),
-          stride_(2 * rows.stride) {}
-    template <int kLines>
-    ATTN_INLINE void lines() {
-      if (next_ == nullptr) return;
-      ATTN_UNROLL for (int i = 0; i < kLines; ++i) {
-        __builtin_prefetch(next_, 0, 2);
-        next_ += AmxTiles::kBytes;
-        if (next_ == end_) next_ += gap_, end_ += stride_;
-      }
-    }
-
-   private:
-    const std::byte* next_;
-    const std::byte* end_;
-    Index gap_, stride_;
-  };
 
   /// In each 16 bytes of the result, numbers 0 to 3 of a and 4 to 7 of b, as named.
   template <int i0, int i1, int i2, int i3, int... e>

@@ -23,9 +23,9 @@ struct KernelSet {
 /// The kernels for single queries, up to 16 of them at a time.
 template <class T>
 struct RowKernelSet {
-  void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, const RowsToRead&);
-  void (*softmax)(const TileMemory<T>&, Index row, Index keys);
-  void (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, const RowsToRead&);
+  void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, Fetching&);
+  void (*softmax)(const TileMemory<T>&, Index row, Index keys, Fetching&);
+  void (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, Fetching&);
 };
 
 /// How the kernels of a family want the numbers of queries, keys and values.

@@ -3,6 +3,7 @@
 // that keys and values are read once, in place, at the speed of memory.
 #pragma once
 
+#include "attn/detail/fetching.h"
 #include "attn/detail/packing_kernels.h"
 
 namespace attn::detail {
@@ -18,22 +19,26 @@ struct RowKernels {
   using Vec = typename S::Vec;
   using Packing = PackingKernels<T, Bytes>;
   static constexpr int kLanes = S::kLanes;
+  static constexpr int kWidth = kRegisters >= 32 ? 4 : 2;  // vectors of columns: 4 x 4 sums, of 32 registers
   static_assert(kKeyTile % kLanes == 0, "whole vectors of scores are stored");
-  static constexpr RowsToRead kNothing{nullptr, Storage::native, 0, 0};
 
-  /// scores = query * keys. Fetches `ahead`, as many rows as there are keys, meanwhile.
+  /// scores = query * keys. Fetches keys meanwhile.
   static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index head_dim,
-                                const RowsToRead& ahead) {
+                                Fetching& fetching) {
+    const bool in_groups = kLanes >= kRowsAtATime && rows > 1;
+    const Index groups = in_groups ? (rows + kRowsAtATime - 1) / kRowsAtATime : rows;
+    const Index keys_at_a_time = in_groups ? kLanes / kRowsAtATime : kLanes;
+    fetching.spread(fetching.key_lines(),
+                    groups * ((keys + keys_at_a_time - 1) / keys_at_a_time) * (head_dim / kLanes));
     Index r = 0;
     if constexpr (kLanes >= kRowsAtATime)
       for (; rows - r > 1; r = std::min(r + kRowsAtATime, rows))
-        score_rows<kRowsAtATime>(m, r, std::min<Index>(kRowsAtATime, rows - r), key, keys, head_dim,
-                                 r == 0 ? ahead : kNothing);
-    for (; r < rows; ++r) score_rows<1>(m, r, 1, key, keys, head_dim, r == 0 ? ahead : kNothing);
+        score_rows<kRowsAtATime>(m, r, std::min<Index>(kRowsAtATime, rows - r), key, keys, head_dim, fetching);
+    for (; r < rows; ++r) score_rows<1>(m, r, 1, key, keys, head_dim, fetching);
   }
 
   /// One step of the online softmax of a row: scores become weights, max, sum and rescale are brought up to date.
-  static ATTN_INLINE void softmax(const TileMemory<T>& m, Index row, Index keys) {
+  static ATTN_INLINE void softmax(const TileMemory<T>& m, Index row, Index keys, Fetching& fetching) {
     constexpr T kInfinity = std::numeric_limits<T>::infinity();
     T* const scores = m.scores + row * kKeyTile;
     // The last vector may reach past the keys; what lies there must weigh nothing.
@@ -56,6 +61,7 @@ struct RowKernels {
       S::load(x, scores + j);
       x -= from;
       S::exp(x);
+      fetching.template lines<4>();
       sum += x;
       S::store(scores + j, x);
     }
@@ -64,13 +70,14 @@ struct RowKernels {
 
   /// out = rescale * out + weights * values.
   static ATTN_INLINE void value(const TileMemory<T>& m, Index rows, const RowsToRead& value, Index keys, Index v_dim,
-                                const RowsToRead& ahead) {
+                                Fetching& fetching) {
+    const Index groups = kLanes >= kRowsAtATime && rows > 1 ? (rows + kRowsAtATime - 1) / kRowsAtATime : rows;
+    fetching.spread(fetching.lines_left(), groups * keys * (v_dim / (kWidth * kLanes)));
     Index r = 0;
     if constexpr (kLanes >= kRowsAtATime)
       for (; rows - r > 1; r = std::min(r + kRowsAtATime, rows))
-        value_rows<kRowsAtATime>(m, r, std::min<Index>(kRowsAtATime, rows - r), value, keys, v_dim,
-                                 r == 0 ? ahead : kNothing);
-    for (; r < rows; ++r) value_rows<1>(m, r, 1, value, keys, v_dim, r == 0 ? ahead : kNothing);
+        value_rows<kRowsAtATime>(m, r, std::min<Index>(kRowsAtATime, rows - r), value, keys, v_dim, fetching);
+    for (; r < rows; ++r) value_rows<1>(m, r, 1, value, keys, v_dim, fetching);
   }
 
  private:
@@ -84,12 +91,11 @@ struct RowKernels {
   /// Scores of `count` rows from `first` on, and as many keys at a time as make one vector of sums with them.
   template <int kRows>
   static ATTN_INLINE void score_rows(const TileMemory<T>& m, Index first, Index count, const RowsToRead& key,
-                                     Index keys, Index head_dim, const RowsToRead& ahead) {
+                                     Index keys, Index head_dim, Fetching& fetching) {
     constexpr int kKeys = kLanes / kRows;
     const Index size = size_of_number<T>(key.storage), stride = key.stride * size;
     Array<const T*, kRows> query;
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) query[r] = m.query + (first + std::min<Index>(r, count - 1)) * head_dim;
-    Fetching fetching(ahead, head_dim, 0);
     for (Index j = 0; j < keys; j += kKeys) {
       Array<const std::byte*, kKeys> row;
       ATTN_UNROLL for (int a = 0; a < kKeys; ++a) row[a] = key.data + std::min<Index>(j + a, keys - 1) * stride;
@@ -97,7 +103,7 @@ struct RowKernels {
       Array<T, kLanes> rest = {};
       Index d = 0;
       for (; d + kLanes <= head_dim; d += kLanes) {
-        fetching.next(kKeys * kLanes);
+        fetching.step();
         Array<Vec, kKeys> k;
         ATTN_UNROLL for (int a = 0; a < kKeys; ++a) Packing::load(k[a], key.storage, row[a] + d * size);
         ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -124,13 +130,12 @@ struct RowKernels {
 
   template <int kRows>
   static ATTN_INLINE void value_rows(const TileMemory<T>& m, Index first, Index count, const RowsToRead& value,
-                                     Index keys, Index v_dim, const RowsToRead& ahead) {
-    constexpr int kWidth = kRegisters >= 32 ? 4 : 2;  // vectors of columns: 4 x 4 sums, of 32 registers
+                                     Index keys, Index v_dim, Fetching& fetching) {
     const Index size = size_of_number<T>(value.storage);
     Index c = 0;
     for (; c + kWidth * kLanes <= v_dim; c += kWidth * kLanes)
-      add_columns<kRows, kWidth>(m, first, count, value, keys, c, v_dim, ahead);
-    for (; c + kLanes <= v_dim; c += kLanes) add_columns<kRows, 1>(m, first, count, value, keys, c, v_dim, ahead);
+      add_columns<kRows, kWidth>(m, first, count, value, keys, c, v_dim, fetching);
+    for (; c + kLanes <= v_dim; c += kLanes) add_columns<kRows, 1>(m, first, count, value, keys, c, v_dim, fetching);
     for (; c < v_dim; ++c)
       for (Index r = first; r < first + count; ++r) {
         T sum = m.out[r * v_dim + c] * m.rescale[r];
@@ -140,66 +145,37 @@ struct RowKernels {
       }
   }
 
-  /// kWidth vectors of columns, from `c` on. As many numbers are fetched meanwhile, evenly, so that memory has time, and in
-  /// its own order: what the processor fetches by itself follows rising addresses.
-  template <int kRows, int kWidth>
+  /// kColumns vectors of columns, from `c` on.
+  template <int kRows, int kColumns>
   static ATTN_INLINE void add_columns(const TileMemory<T>& m, Index first, Index count, const RowsToRead& value,
-                                      Index keys, Index c, Index v_dim, const RowsToRead& ahead) {
+                                      Index keys, Index c, Index v_dim, Fetching& fetching) {
     const Index size = size_of_number<T>(value.storage), stride = value.stride * size;
-    Array<Array<Vec, kWidth>, kRows> sum;
+    Array<Array<Vec, kColumns>, kRows> sum;
     Array<const T*, kRows> weights;
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
       const Index row = first + std::min<Index>(r, count - 1);
       weights[r] = m.scores + row * kKeyTile;
-      ATTN_UNROLL for (int v = 0; v < kWidth; ++v) {
+      ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
         S::load(sum[r][v], m.out + row * v_dim + c + v * kLanes);
         sum[r][v] *= m.rescale[row];
       }
     }
     const std::byte* row = value.data + c * size;
-    Fetching fetching(ahead, v_dim, c * keys);  // so many with the columns before
     for (Index j = 0; j < keys; ++j, row += stride) {
-      fetching.next(kWidth * kLanes);
-      Array<Vec, kWidth> x;
-      ATTN_UNROLL for (int v = 0; v < kWidth; ++v) Packing::load(x[v], value.storage, row + v * kLanes * size);
+      if constexpr (kColumns == kWidth) fetching.step();
+      Array<Vec, kColumns> x;
+      ATTN_UNROLL for (int v = 0; v < kColumns; ++v) Packing::load(x[v], value.storage, row + v * kLanes * size);
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
         const T w = weights[r][j];
-        ATTN_UNROLL for (int v = 0; v < kWidth; ++v) S::add_product(sum[r][v], x[v], w);
+        ATTN_UNROLL for (int v = 0; v < kColumns; ++v) S::add_product(sum[r][v], x[v], w);
       }
     }
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
-      ATTN_UNROLL for (int v = 0; v < kWidth; ++v) {
+      ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
         if (r < count) S::store(m.out + (first + r) * v_dim + c + v * kLanes, sum[r][v]);
       }
     }
   }
-
-  /// Rows of `dim` numbers that come from memory while others are worked on, some numbers at a time in the order of memory.
-  class Fetching {
-   public:
-    /// From number `first` on, counted row by row.
-    ATTN_INLINE Fetching(const RowsToRead& rows, Index dim, Index first)
-        : row_(rows.data), size_(size_of_number<T>(rows.storage)), stride_(rows.stride * size_), width_(dim * size_) {
-      // Without gaps it is all one row.
-      if (stride_ == width_) width_ = std::numeric_limits<Index>::max();
-      at_ = first * size_ % width_;
-      if (row_) row_ += first * size_ / width_ * stride_;
-    }
-    ATTN_INLINE void next(Index numbers) {
-      if (row_ == nullptr) return;
-      for (Index left = numbers * size_; left > 0;) {
-        const Index some = std::min(left, width_ - at_);
-        for (Index b = 0; b < some; b += 64) __builtin_prefetch(row_ + at_ + b, 0, 2);
-        left -= some;
-        at_ += some;
-        if (at_ == width_) at_ = 0, row_ += stride_;
-      }
-    }
-
-   private:
-    const std::byte* row_;
-    Index size_, stride_, width_, at_;
-  };
 };
 
 }  // namespace ATTN_BUILT_FOR

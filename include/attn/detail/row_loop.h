@@ -262,7 +262,9 @@ class RowLoop {
     const Queries& first = rows.front().queries;
     const RowsToRead key = readable(tensors_.k, first, keys, m.packed_key),
                      value = readable(tensors_.v, first, keys, m.packed_value);
-    kernels.score(m, row_count, key, count, problem_.head_dim, ahead(tensors_.k, next));
+    Fetching fetching =
+        Fetching::of<T>(ahead(tensors_.k, next), problem_.head_dim, ahead(tensors_.v, next), problem_.v_dim, kKeyTile);
+    kernels.score(m, row_count, key, count, problem_.head_dim, fetching);
     multiply_by_scales(tensors_.k, first, keys, row_count, m.scores);
     for (Index r = 0; Row & row : rows) {
       T* const scores = m.scores + r * kKeyTile;
@@ -275,13 +277,13 @@ class RowLoop {
       }
       if (by_selection)
         for (Index i = 0; i < count; ++i) m.dropped[i] = scores[i] == -FlashPass<T>::kInfinity;
-      kernels.softmax(m, r++, count);
+      kernels.softmax(m, r++, count, fetching);
     }
     multiply_by_scales(tensors_.v, first, keys, row_count, m.scores);
     if (by_selection)
       value_of_kept(m, value, count);
     else
-      kernels.value(m, row_count, value, count, problem_.v_dim, ahead(tensors_.v, next));
+      kernels.value(m, row_count, value, count, problem_.v_dim, fetching);
   }
 
   /// Scores, or weights, times the scales of keys, or values, that are read as the integers they are.
