@@ -45,39 +45,43 @@ class FlashCall {
   Cut cut(Index workers) const {
     const QueryBlocks<T> blocks = blocks_for(workers);
     if (query_tiles() == 0) return {blocks, 1, 1, 0, 0, 0};
-    const Index per_task = blocks_per_task(blocks, workers), parts = tiles_.are_single() ? row_loop_.parts() : 1;
-    if (parts > 1)
-      return {
-          blocks, 1, parts, blocks.count() * parts, row_loop_.bytes(), blocks.count() * parts * row_loop_.part_bytes()};
-    return {blocks,
-            per_task,
-            1,
-            (blocks.count() + per_task - 1) / per_task,
-            tiles_.are_single() ? row_loop_.bytes() : tile_loop_.bytes(blocks.most_tiles()),
-            0};
+    const bool single = tiles_.are_single();
+    const Index parts = single ? row_loop_.parts().count() : 1, per_task = blocks_per_task(blocks, parts, workers);
+    return {
+        blocks,
+        per_task,
+        parts,
+        (blocks.count() + per_task - 1) / per_task * parts,
+        single ? row_loop_.bytes(std::min(per_task, row_loop_.most_together())) : tile_loop_.bytes(blocks.most_tiles()),
+        parts > 1 ? blocks.count() * row_loop_.parts().bytes() : 0};
   }
 
   /// One of the tasks, in cut.bytes of memory. With several parts it leaves its result behind `left`.
   void run(const Cut& cut, Index task, Index workers, std::byte* memory, std::byte* left) const {
+    const auto blocks_of = [&](Index number) {
+      const Index first = number / cut.parts * cut.per_task;
+      return Range{first, std::min(first + cut.per_task, cut.blocks.count())};
+    };
     // Tasks are taken in turn: likely, this worker gets next the one after those that the others have.
     const Index next = std::min(task + workers, cut.tasks - 1);
-    if (cut.parts > 1)
-      return row_loop_.run(cut.blocks, {task / cut.parts, task % cut.parts}, {next / cut.parts, next % cut.parts},
-                           memory, left + task * row_loop_.part_bytes());
-    const Range range{task * cut.per_task, std::min((task + 1) * cut.per_task, cut.blocks.count())};
-    for (Index block = range.begin; block < range.end; ++block) {
-      const Index following = block + 1 < range.end ? block + 1 : next * cut.per_task;
-      if (tiles_.are_single())
-        row_loop_.run(cut.blocks, {block, 0}, {following, 0}, memory, nullptr);
-      else
-        tile_loop_.run(cut.blocks, block, cut.blocks.at(following, 0), memory);
+    const Range range = blocks_of(task), next_range = blocks_of(next);
+    const Index step = tiles_.are_single() ? row_loop_.most_together() : 1;
+    for (Index block = range.begin; block < range.end; block += step) {
+      const bool more = block + step < range.end;
+      if (tiles_.are_single()) {
+        const Index part = task % cut.parts;
+        row_loop_.run(cut.blocks, {{block, std::min(block + step, range.end)}, part},
+                      more ? typename RowLoop<T>::Part{{block + step, range.end}, part}
+                           : typename RowLoop<T>::Part{next_range, next % cut.parts},
+                      memory, left);
+      } else {
+        tile_loop_.run(cut.blocks, block, cut.blocks.at(more ? block + 1 : next_range.begin, 0), memory);
+      }
     }
   }
 
   /// The result of a block from what its parts have left.
-  void join(const Cut& cut, Index block, std::byte* left) const {
-    row_loop_.join(cut.blocks, block, left + block * cut.parts * row_loop_.part_bytes());
-  }
+  void join(const Cut& cut, Index block, std::byte* left) const { row_loop_.join(cut.blocks, block, left); }
 
   /// Adds what this pass does to what those before it do.
   void explain(const Cut& cut, Explanation& e) const {
@@ -126,11 +130,15 @@ class FlashCall {
             std::min(tile_loop_.most_tiles(), query_tiles() / (kBlocksPerWorker * std::max<Index>(workers, 1)))};
   }
 
-  /// A task is some neighbouring blocks, because they share keys: those of a window, or of a short head. They are few, so
-  /// that no worker ends long after the others.
-  Index blocks_per_task(const QueryBlocks<T>& blocks, Index workers) const {
-    constexpr Index kTasksPerWorker = 64, kMost = 8;
-    const Index wanted = std::clamp<Index>(blocks.count() / (kTasksPerWorker * std::max<Index>(workers, 1)), 1, kMost);
+  /// A task is some neighbouring blocks, because they share keys: those of a window, or of a short head; or because their keys
+  /// are neighbours in memory. They are few, so that no worker ends long after the others.
+  Index blocks_per_task(const QueryBlocks<T>& blocks, Index parts, Index workers) const {
+    constexpr Index kMost = 8;
+    const Index together = tiles_.are_single() ? row_loop_.most_together() : 1;
+    const Index tasks_per_worker = together > 1 ? 4 : 64;
+    if (parts > 1 && together == 1) return 1;
+    const Index wanted =
+        std::clamp<Index>(blocks.count() * parts / (tasks_per_worker * std::max<Index>(workers, 1)), 1, kMost);
     const Index per_head = std::max<Index>(blocks.blocks_per_kv_head(), 1);
     return wanted < per_head ? wanted : wanted / per_head * per_head;  // short heads whole
   }

@@ -68,15 +68,16 @@ struct FlashPass {
   }
 };
 
+/// All that lies in one of two ranges or between them.
+inline Range hull(const Range& a, const Range& b) {
+  if (a.empty() || b.empty()) return a.empty() ? b : a;
+  return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
+}
 /// All keys that some tiles of queries or single ones visit.
 template <class Tiles>
 Range hull_of_visited(const Tiles& tiles) {
   Range all{0, 0};
-  for (const auto& tile : tiles) {
-    if (tile.visited.empty()) continue;
-    all = all.empty() ? tile.visited
-                      : Range{std::min(all.begin, tile.visited.begin), std::max(all.end, tile.visited.end)};
-  }
+  for (const auto& tile : tiles) all = hull(all, tile.visited);
   return all;
 }
 

@@ -23,6 +23,10 @@ class KeyRows : public StoredView<const T> {
       : StoredView<const T>(tensor), pages_(pages), scales_(scales) {}
 
   bool is_paged() const { return pages_.table != nullptr; }
+  Index page_size() const { return pages_.size; }
+
+  /// Is there more than one page?
+  bool is_cut() const { return pages_.count > 1; }
   bool is_scaled() const { return this->storage() == Storage::i8; }
 
   /// Are there such `keys` at all, and does each row lie a stride behind the one before?
@@ -32,7 +36,7 @@ class KeyRows : public StoredView<const T> {
   }
 
   /// May some of the tiles of so many keys lie in several pieces? They begin at multiples of their length.
-  bool cuts_tiles_of(Index keys) const { return pages_.count > 1 && pages_.size % keys != 0; }
+  bool cuts_tiles_of(Index keys) const { return is_cut() && pages_.size % keys != 0; }
 
   /// How many of the rows from `key` on, of those in `keys`, lie in one piece.
   Index piece(Index key, const Range& keys) const {

@@ -1,7 +1,7 @@
 // Layer 3: single queries, a few at a time that see the same keys: attention when tokens are decoded.
 #pragma once
 
-#include "attn/detail/flash_pass.h"
+#include "attn/detail/key_parts.h"
 #include "attn/detail/query_blocks.h"
 
 namespace attn::detail {
@@ -16,12 +16,16 @@ class RowLoop {
   /// takes at a time; others take some of them in turn, to whom keys come from memory once.
   static constexpr Index kMost = 16;
 
+  /// Blocks that are worked on together: where the keys of neighbouring heads lie side by side in a page, memory is read in one
+  /// run, and not, of each page, the part of a head (64 tokens of 8 heads: 20 % slower).
+  static constexpr Index kMostTogether = 8;
+
   RowLoop(const FlashPass<T>& pass, const QueryTiles<T>& tiles)
       : pass_(pass),
         tensors_(pass.tensors),
         problem_(pass.problem()),
         family_(pass.kernels.exact),
-        parts_(parts_for(QueryBlocks<T>(problem_, tiles, kMost).count())) {}
+        parts_(problem_, QueryBlocks<T>(problem_, tiles, kMost).count(), kMost) {}
 
   /// Does the matrix unit serve, for whole tiles of keys? A query that shares them with no other would leave it idle.
   bool on_matrix_unit() const {
@@ -30,66 +34,67 @@ class RowLoop {
            is_whole(matrix.format, tensors_.v);
   }
 
-  Index bytes() const { return layout().bytes(); }
+  /// The most blocks that run() is given: 1, or some together.
+  Index most_together() const { return tensors_.k.is_cut() ? kMostTogether : 1; }
+
+  Index bytes(Index blocks) const { return layout(blocks).bytes(); }
   bool packs_keys() const { return !is_readable(tensors_.k); }
   bool packs_values() const { return !is_readable(tensors_.v); }
 
-  /// Into how many parts the keys are cut, each with a task of its own.
-  Index parts() const { return parts_; }
-  /// Bytes of what a part of a block leaves for join(): whole cache lines.
-  Index part_bytes() const { return padded(kMost * (problem_.v_dim + 2) * static_cast<Index>(sizeof(T)), kAlignment); }
+  /// How the keys are cut, each part a task of its own.
+  const KeyParts<T>& parts() const { return parts_; }
 
-  /// Some of the keys of a block: those of part number `part`.
+  /// Some of the keys of some blocks: those of part number `part`.
   struct Part {
-    Index block;
+    Range blocks;
     Index part;
   };
 
-  /// With several parts each leaves its result in `left`. `following` likely comes next.
+  /// With several parts, each leaves its result in the room of its block behind `left`. `following` likely comes next.
   void run(const QueryBlocks<T>& blocks, const Part& now, const Part& following, std::byte* memory,
            std::byte* left) const {
-    const TileMemory<T> m = layout().at(memory);
-    Array<Row, kMost> room;
-    const std::span<const Row> rows = run_part(blocks, now, first_keys(blocks, following), m, room);
-    if (parts_ == 1) {
-      for (Index r = 0; const Row& row : rows) {
-        store_result(row.queries, m.out + r * problem_.v_dim, m.max + r, m.sum + r);
-        ++r;
-      }
-      return;
+    Array<Row, kMost * kMostTogether> room;
+    Array<Active, kMostTogether> together;
+    const std::span active(together, static_cast<std::size_t>(now.blocks.size()));
+    const Index part = now.part;
+    Row* rows = room;
+    const TileLayout<T> layout = this->layout(now.blocks.size());
+    for (Index i = 0; Active & block : active) {
+      const Index number = now.blocks.begin + i;
+      block.m = layout.at(memory, i++);
+      block.rows = {rows, static_cast<std::size_t>(blocks.size(number))};
+      for (Index r = 0; Row & row : block.rows) row = begin(blocks.at(number, r), part, r, block.m), ++r;
+      rows += block.rows.size();
     }
-    const TileMemory<T> to = part_at(left);
-    const auto count = static_cast<Index>(rows.size());
-    std::copy_n(m.max, count, to.max);
-    std::copy_n(m.sum, count, to.sum);
-    std::copy_n(m.out, count * problem_.v_dim, to.out);
+    const NextTile next = first_keys(blocks, following);
+    if (on_matrix_unit()) {
+      const InUse<T> in_use(pass_.kernels.family);
+      for (Active& block : active) load_queries(block.rows, block.m);
+      visit_keys(active, pass_.kernels.family.row, next, false);
+    } else {
+      visit_keys(active, family_.row, next, false);
+    }
+    for (Index number = now.blocks.begin; Active & block : active) {
+      compute_again(block, part, next);
+      if (parts_.count() == 1)
+        store_results(blocks, number, block.m);
+      else
+        parts_.leave(block.m, static_cast<Index>(block.rows.size()), part, left + number * parts_.bytes());
+      ++number;
+    }
   }
 
-  /// The result of a block from what all of its parts left, one behind the other: always in this order, whoever came first.
+  /// The result of a block from what its parts have left.
   void join(const QueryBlocks<T>& blocks, Index block, std::byte* left) const {
-    const TileMemory<T> all = part_at(left);
-    for (Index r = 0; r < blocks.size(block); ++r) {
-      T* const out = all.out + r * problem_.v_dim;
-      for (Index part = 1; part < parts_; ++part) {
-        const TileMemory<T> more = part_at(left + part * part_bytes());
-        const T max = all.max[r] > more.max[r] ? all.max[r] : more.max[r];
-        const T from = max == -FlashPass<T>::kInfinity ? T(0) : max;
-        const T factor = std::exp(all.max[r] - from), factor_of_more = std::exp(more.max[r] - from);
-        all.max[r] = max;
-        all.sum[r] = all.sum[r] * factor + more.sum[r] * factor_of_more;
-        for (Index c = 0; c < problem_.v_dim; ++c)
-          out[c] = out[c] * factor + more.out[r * problem_.v_dim + c] * factor_of_more;
-      }
-      store_result(blocks.at(block, r), out, all.max + r, all.sum + r);
-    }
+    store_results(blocks, block, parts_.joined(blocks.size(block), left + block * parts_.bytes()));
   }
 
   /// Calls visit(tile of keys, coverage) for one query.
   template <class Visit>
   void for_each_key_tile(const Queries& query, const Visit& visit) const {
     const Range visited = pass_.visited(query);
-    for (Index part = 0; part < parts_; ++part) {
-      const Range of_part = intersect(visited, keys_of(part));
+    for (Index part = 0; part < parts_.count(); ++part) {
+      const Range of_part = intersect(visited, parts_.keys(part));
       for (Range keys = first_tile(of_part); !keys.empty(); keys = next_tile(keys, of_part))
         visit(keys, pass_.coverage(query, visited, keys));
     }
@@ -102,6 +107,12 @@ class RowLoop {
     bool dropped_any;  ///< may a key have been dropped inside a tile that was visited?
   };
 
+  /// A block while it is worked on.
+  struct Active {
+    std::span<Row> rows;
+    TileMemory<T> m;
+  };
+
   /// A tile of keys, and of values, that is fetched from memory while the one before it is worked on.
   struct NextTile {
     Index batch;
@@ -109,62 +120,34 @@ class RowLoop {
     Range keys;
   };
 
+  NextTile tile_of(const Queries& queries, const Range& keys) const {
+    return {queries.batch, problem_.kv_head(queries.head), keys};
+  }
   /// The first keys that a part visits.
   NextTile first_keys(const QueryBlocks<T>& blocks, const Part& part) const {
-    const Queries queries = blocks.at(part.block, 0);
-    const Index begin = intersect(pass_.visited(queries), keys_of(part.part)).begin;
-    return {queries.batch, problem_.kv_head(queries.head), {begin, begin + kKeyTile}};
+    const Queries queries = blocks.at(part.blocks.begin, 0);
+    const Index begin = intersect(pass_.visited(queries), parts_.keys(part.part)).begin;
+    return tile_of(queries, {begin, begin + kKeyTile});
   }
 
-  /// With few blocks there would be few tasks. How many workers there are may not matter, or results would depend on it.
-  Index parts_for(Index blocks) const {
-    constexpr Index kTasks = 32;
-    // Each part's result is joined, and which one a worker begins next, and should fetch, is but a guess.
-    constexpr Index kLeastKeys = 16 * kKeyTile;
-    return std::max<Index>(std::min(kTasks / std::max<Index>(blocks, 1), problem_.kv_len / kLeastKeys), 1);
-  }
-  Range keys_of(Index part) const {
-    const Index tiles = (problem_.kv_len + kKeyTile - 1) / kKeyTile;
-    return {tiles * part / parts_ * kKeyTile, std::min(tiles * (part + 1) / parts_ * kKeyTile, problem_.kv_len)};
-  }
-  TileMemory<T> part_at(std::byte* left) const {
-    TileMemory<T> m{};
-    m.max = reinterpret_cast<T*>(left);
-    m.sum = m.max + kMost;
-    m.out = m.sum + kMost;
-    return m;
-  }
-
-  /// The state of the recurrence of each query after the keys of a part.
-  std::span<const Row> run_part(const QueryBlocks<T>& blocks, const Part& now, const NextTile& following,
-                                TileMemory<T> m, Array<Row, kMost>& room) const {
-    const std::span rows(room, static_cast<std::size_t>(blocks.size(now.block)));
-    for (Index r = 0; Row & row : rows) row = begin(blocks.at(now.block, r), now.part, r, m), ++r;
-    const bool on_matrix_unit = this->on_matrix_unit();
-    if (on_matrix_unit) {
-      const InUse<T> in_use(pass_.kernels.family);
-      load_queries(rows, m);
-      visit_keys(rows, m, pass_.kernels.family.row, following, false);
-    } else {
-      visit_keys(rows, m, family_.row, following, false);
-    }
-    // See TileLoop::run().
-    for (Index r = 0; Row & row : rows) {
-      const bool again = (on_matrix_unit && !FlashPass<T>::is_sound(m.sum[r])) ||
-                         ((row.dropped_any || on_matrix_unit) && !is_finite(m, r));
+  /// See TileLoop::run().
+  void compute_again(Active& block, Index part, const NextTile& following) const {
+    const bool may_overflow = on_matrix_unit();
+    for (Index r = 0; Row & row : block.rows) {
+      const bool again = (may_overflow && !FlashPass<T>::is_sound(block.m.sum[r])) ||
+                         ((row.dropped_any || may_overflow) && !is_finite(block.m, r));
       if (again) {
-        TileMemory<T> alone = m;
-        alone.out += r * problem_.v_dim;
-        alone.query += r * problem_.head_dim;
-        alone.max += r;
-        alone.sum += r;
+        Active alone{{&row, 1}, block.m};
+        alone.m.out += r * problem_.v_dim;
+        alone.m.query += r * problem_.head_dim;
+        alone.m.max += r;
+        alone.m.sum += r;
         const bool by_selection = row.dropped_any;
-        row = begin(row.queries, now.part, 0, alone);
-        visit_keys({&row, 1}, alone, family_.row, following, by_selection);
+        row = begin(row.queries, part, 0, alone.m);
+        visit_keys({&alone, 1}, family_.row, following, by_selection);
       }
       ++r;
     }
-    return rows;
   }
 
   /// Rows as the matrix unit reads them, at any address.
@@ -176,13 +159,14 @@ class RowLoop {
     return (t.stride(3) == 1 || t.dim(3) <= 1) && !t.cuts_tiles_of(kKeyTile);
   }
 
-  TileLayout<T> layout() const {
+  /// For so many blocks at a time. Queries are there once more as the matrix unit reads them; see load_queries().
+  TileLayout<T> layout(Index blocks) const {
     return TileLayout<T>({.queries = kMost,
-                          .query = problem_.head_dim,
+                          .query = problem_.head_dim * (on_matrix_unit() ? 4 : 1),
                           .out = problem_.v_dim,
                           .packed_key = packs_keys() ? problem_.head_dim : 0,
-                          .packed_value = packs_values() ? problem_.v_dim : 0,
-                          .arranged = on_matrix_unit() ? problem_.head_dim / 2 : 0});
+                          .packed_value = packs_values() ? problem_.v_dim : 0},
+                         blocks);
   }
 
   bool is_finite(const TileMemory<T>& m, Index r) const {
@@ -195,7 +179,8 @@ class RowLoop {
     const Index count = static_cast<Index>(rows.size()), dim = problem_.head_dim, width = matrix.by_vectors[0].queries;
     RowsToRead heads = tensors_.query(rows.front().queries);
     heads.stride = tensors_.q.stride(1);
-    // Behind those that are arranged there is room for them turned, and packed: 8 + 16 + 8 of the 32 * head_dim numbers.
+    // Behind the 16 * head_dim numbers of the queries themselves: 16 arranged, 16 turned and 8 packed.
+    m.arranged = m.query + kMost * dim;
     T* packed = m.arranged + width * matrix.format.row(dim);
     if (tensors_.rotation) {
       const Index token = rows.front().queries.rows.begin;
@@ -224,26 +209,42 @@ class RowLoop {
       family_.pack_rows(RowsToRead(tensors_.output(queries)), 1, problem_.v_dim, out);
     else
       std::fill_n(out, problem_.v_dim, T(0));
-    return {queries, intersect(pass_.visited(queries), keys_of(part)), false};
+    return {queries, intersect(pass_.visited(queries), parts_.keys(part)), false};
   }
 
   /// `whole`: the kernels for whole tiles of keys.
-  void visit_keys(std::span<Row> rows, const TileMemory<T>& m, const RowKernelSet<T>& whole, const NextTile& following,
+  void visit_keys(std::span<Active> blocks, const RowKernelSet<T>& whole, const NextTile& following,
                   bool by_selection) const {
-    const Range all = hull_of_visited(rows);
-    const Queries& first = rows.front().queries;
-    for (Range keys = first_tile(all); !keys.empty(); keys = next_tile(keys, all)) {
-      Array<Coverage, kMost> coverage;
-      bool any = false;
-      for (Index r = 0; const Row& row : rows) {
-        coverage[r] = pass_.coverage(row.queries, row.visited, keys);
-        any |= coverage[r++] != Coverage::none;
+    Range all{0, 0};
+    for (const Active& block : blocks) all = hull(all, hull_of_visited(block.rows));
+    const Queries& first = blocks.front().rows.front().queries;
+    for (Range run{all.begin, 0}; run.begin < all.end; run.begin = run.end) {
+      run.end = blocks.size() > 1 ? std::min((run.begin / run_length() + 1) * run_length(), all.end) : all.end;
+      const NextTile next_run = run.end < all.end ? tile_of(first, {run.end, run.end + kKeyTile}) : following;
+      for (std::size_t i = 0; i < blocks.size(); ++i) {
+        const NextTile next_block =
+            i + 1 < blocks.size() ? tile_of(blocks[i + 1].rows.front().queries, first_tile(run)) : next_run;
+        for (Range keys = first_tile(run); !keys.empty(); keys = next_tile(keys, run))
+          visit_tile(blocks[i], keys,
+                     keys.end < run.end ? tile_of(blocks[i].rows.front().queries, {keys.end, keys.end + kKeyTile})
+                                        : next_block,
+                     keys.size() == kKeyTile ? whole : family_.row, by_selection);
       }
-      const NextTile next = keys.end == all.end
-                                ? following
-                                : NextTile{first.batch, problem_.kv_head(first.head), {keys.end, keys.end + kKeyTile}};
-      if (any) add_keys(rows, coverage, keys, next, m, keys.size() == kKeyTile ? whole : family_.row, by_selection);
     }
+  }
+
+  /// Keys of one block before its neighbour's turn: those of a page, or of a tile that is cut out of several.
+  Index run_length() const { return tensors_.k.cuts_tiles_of(kKeyTile) ? kKeyTile : tensors_.k.page_size(); }
+
+  void visit_tile(const Active& block, const Range& keys, const NextTile& next, const RowKernelSet<T>& kernels,
+                  bool by_selection) const {
+    Array<Coverage, kMost> coverage;
+    bool any = false;
+    for (Index r = 0; const Row& row : block.rows) {
+      coverage[r] = pass_.coverage(row.queries, row.visited, keys);
+      any |= coverage[r++] != Coverage::none;
+    }
+    if (any) add_keys(block.rows, coverage, keys, next, block.m, kernels, by_selection);
   }
 
   /// The tiles of keys of a range: where keys lie in pages, they begin at multiples of their length.
@@ -319,19 +320,23 @@ class RowLoop {
     return {reinterpret_cast<const std::byte*>(packed), Storage::native, t.dim(3), 1};
   }
 
-  /// out / sum and the log-sum-exp; 0 where no key was kept.
-  void store_result(const Queries& queries, T* out, const T* max, const T* sum) const {
-    const T inverse = *sum == T(0) ? T(0) : T(1) / *sum;
-    for (Index c = 0; c < problem_.v_dim; ++c) out[c] *= inverse;
-    family_.unpack_rows(out, 1, problem_.v_dim, tensors_.output(queries));
-    pass_.store_lse(queries, max, sum);
+  /// out / sum and the log-sum-exp of each query; 0 where no key was kept.
+  void store_results(const QueryBlocks<T>& blocks, Index block, const TileMemory<T>& m) const {
+    for (Index r = 0; r < blocks.size(block); ++r) {
+      const Queries queries = blocks.at(block, r);
+      T* const out = m.out + r * problem_.v_dim;
+      const T inverse = m.sum[r] == T(0) ? T(0) : T(1) / m.sum[r];
+      for (Index c = 0; c < problem_.v_dim; ++c) out[c] *= inverse;
+      family_.unpack_rows(out, 1, problem_.v_dim, tensors_.output(queries));
+      pass_.store_lse(queries, m.max + r, m.sum + r);
+    }
   }
 
   const FlashPass<T>& pass_;
   const CallTensors<T>& tensors_;
   const Problem& problem_;
   const KernelFamily<T>& family_;
-  Index parts_;
+  KeyParts<T> parts_;
 };
 
 }  // namespace ATTN_BUILT_FOR
