@@ -175,13 +175,13 @@ TEST(BrokenCheckpoint, SaysWhatIsWrong) {
 }
 
 TEST(BrokenCheckpoint, SizesThatWrapAround) {
-  // dim * dim * n_layers and the like are multiples of 2^64, or just beyond it.
   const auto expect = [](const std::vector<std::uint32_t>& header) {
     std::string bytes = checkpoint();
     for (std::size_t i = 0; i < header.size(); ++i) bytes = with_u32(bytes, 4 * i, header[i]);
     expect_error(load_checkpoint, bytes, "the header asks for more than");
   };
   constexpr std::uint32_t kLarge = 0x40000000, kMost = 0x7FFFFFFF;
+  expect({1 << 24, 1, 1 << 16, 4, 4, 4, 4});  // dim * dim * n_layers is 2^64, all else small
   expect({kLarge, 4, kLarge, 4, 4, 4, 4});
   expect({kLarge, kLarge, kLarge, 1, 1, kLarge, kLarge});
   expect({kMost - 1, kMost, kMost, 1, 1, kMost, kMost});
