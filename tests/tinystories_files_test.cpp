@@ -1,5 +1,5 @@
-// The tinystories example given broken checkpoints and tokenizers: an error that says what is wrong, or a network; never a
-// crash, and never memory that the file does not account for.
+// The tinystories example given broken checkpoints and tokenizers: an error that says what is wrong, or a network;
+// never a crash, and never memory that the file does not account for.
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -38,8 +38,8 @@ using Load = std::function<void(const std::string&)>;
 void load_checkpoint(const std::string& bytes) { Checkpoint(BinaryFile(bytes, kName)); }
 void load_tokenizer(const std::string& bytes) { Tokenizer(BinaryFile(bytes, kName), kVocabSize); }
 
-/// What the file's error says; empty if the file was accepted. Memory is taken by the page for the file's bytes at most a few
-/// times: the stream, the numbers or tokens, and the tables of a tokenizer.
+/// What the file's error says; empty if the file was accepted. No more memory may be taken than a few times the file's
+/// size: its bytes in a stream, numbers or tokens, and the tables of a tokenizer.
 std::string error_of(const Load& load, const std::string& bytes) {
   std::string message;
   const auto taken = allocations_of([&] {

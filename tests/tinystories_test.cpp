@@ -1,10 +1,12 @@
-// The network of the tinystories example against the same computed in double, and how it writes a text; with networks of a
-// few numbers, so that it needs no trained one.
+// The network of the tinystories example against the same computed in double, and how it writes a text; with networks
+// of a few numbers, so that it needs no trained one.
+#include <algorithm>
 #include <cmath>
 #include <memory>
-#include <ostream>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -25,8 +27,8 @@ Transformer network_of(const TinyLlama& llama) {
   return Transformer(Checkpoint(BinaryFile(llama.bytes(), "model.bin")));
 }
 
-/// Networks that differ in what could be mixed up: heads that share keys or do not, one pair in a head or more, a classifier
-/// of its own.
+/// Networks that differ in what could be mixed up: heads that share keys or do not, one pair in a head or more, a
+/// classifier of its own.
 std::vector<TinyLlama> networks() {
   const TinyLlamaSizes sizes[] = {
       {.dim = 8, .hidden_dim = 6, .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .vocab_size = 5},
@@ -129,8 +131,8 @@ TEST(Network, RefusesWhatItCannotTake) {
   }
 }
 
-/// A network that knows one text by heart: layers add nothing, and the classifier says for each of its tokens which is next.
-/// All other tokens are followed by <unk>.
+/// A network that knows one text by heart: layers add nothing, and the classifier says for each of its tokens which is
+/// next. All other tokens are followed by <unk>.
 TinyLlama parrot(const Tokens& text) {
   TinyLlama llama({.n_layers = 1, .vocab_size = static_cast<std::int32_t>(Tokenizer::kFirstPiece) + 3, .tied = false},
                   1);
@@ -146,15 +148,27 @@ TinyLlama parrot(const Tokens& text) {
 
 constexpr Index kPiece = Tokenizer::kFirstPiece;
 
+/// Counts how often attention is computed.
+struct Counting : attn::Executor::Backend {
+  int concurrency() const override { return 1; }
+  void run(Index tasks, attn::TaskRef task) const override {
+    ++runs;
+    for (Index i = 0; i < tasks; ++i) task(i, 0);
+  }
+  mutable int runs = 0;
+};
+
 /// The parrot at work. Its tokenizer has " a", "b" and " "; the text is BOS " a" "b" <0x0A> and BOS again.
 class Generate : public ::testing::Test {
  protected:
   Figures run(const std::string& prompt, Index steps, bool token_by_token = false) {
     written_.clear();
+    counting_->runs = 0;
     Context context(network_.config(), {.capacity = steps});
-    const Figures figures = generate(network_, tokenizer_, greedy_, tokenizer_.encode(prompt), context,
-                                     {.steps = steps, .token_by_token = token_by_token},
-                                     [this](std::string_view text) { written_.emplace_back(text); });
+    const Figures figures = generate(
+        network_, tokenizer_, greedy_, tokenizer_.encode(prompt), context,
+        {.steps = steps, .token_by_token = token_by_token, .attention = {.executor = attn::Executor(counting_)}},
+        [this](std::string_view text) { written_.emplace_back(text); });
     fed_ = context.length();
     return figures;
   }
@@ -162,6 +176,7 @@ class Generate : public ::testing::Test {
   const Transformer network_ = network_of(parrot({1, kPiece, kPiece + 1, 0x0A + 3, 1}));
   const Tokenizer tokenizer_{BinaryFile(tokenizer_bytes({" a", "b", " "}), "tokenizer.bin"), kPiece + 3};
   Sampler greedy_{{.temperature = 0}};
+  const std::shared_ptr<Counting> counting_ = std::make_shared<Counting>();
   std::vector<std::string> written_;
   Index fed_ = 0;
 };
@@ -193,6 +208,7 @@ TEST_F(Generate, ContinuesAPrompt) {
     EXPECT_EQ(figures.prompt_tokens, 4);
     EXPECT_EQ(figures.new_tokens, 1);
     EXPECT_EQ(fed_, 5);
+    EXPECT_EQ(counting_->runs, token_by_token ? 5 : 2) << "four tokens and one, or a chunk and one";
     EXPECT_EQ(run("ab", 4, token_by_token).new_tokens, 1) << "the prompt may take all steps";
   }
 }

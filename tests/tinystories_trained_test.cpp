@@ -1,4 +1,5 @@
-// The tinystories example with the trained network, against a float64 run and the text that llama2.c's own test expects.
+// The tinystories example with the trained network, against a float64 run and the text that llama2.c's own test
+// expects.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -119,8 +120,8 @@ TEST_P(TrainedNetwork, WritesTheRestOfTheExpectedText) {
 }
 
 TEST_P(TrainedNetwork, LogitsAreThoseOfDoublePrecision) {
-  // Logits are up to 22 in size, and this float run errs by 2.2e-5 at most. 1e-4 leaves room for other processors, and is a
-  // fortieth of the smallest margin between the two best logits, which decides a token.
+  // Logits are up to 22 in size, and this float run errs by 2.2e-5 at most. 1e-4 leaves room for other processors, and
+  // is a fortieth of the smallest margin between the two best logits, which decides a token.
   constexpr float kTolerance = 1e-4f;
   const Index vocab_size = trained_->network.config().vocab_size;
   ASSERT_EQ(trained_->logits.size(), static_cast<std::size_t>(kTokens * vocab_size));

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
-#include <utility>
+#include <system_error>
 
 namespace tinystories {
 

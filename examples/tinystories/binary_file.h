@@ -18,8 +18,8 @@ class FileError : public std::runtime_error {
       : std::runtime_error(file + ": " + what_is_wrong) {}
 };
 
-/// Hands out a file from front to back, and knows how many bytes are left: no size that the file claims is believed before
-/// it has been compared with what the file can still hold. `what` names what is being read, for messages.
+/// Hands out a file from front to back, and knows how many bytes are left: no size that the file claims is believed
+/// before it has been compared with what the file can still hold. `what` names what is being read, for messages.
 class BinaryFile {
  public:
   /// @throws FileError if it is missing, no regular file, empty, or cannot be opened.
@@ -38,8 +38,8 @@ class BinaryFile {
   float f32(const std::string& what);
   std::string bytes(std::uint32_t count, const std::string& what);
 
-  /// Fills `to`. @throws FileError also if one of the numbers is not finite: it would turn all text that it reaches into
-  /// noise, and no trained weight is.
+  /// Fills `to`. @throws FileError also if one of the numbers is not finite: it would turn all text that it reaches
+  /// into noise, and no trained weight is.
   void finite_floats(std::span<float> to, const std::string& what);
 
   /// Passes over bytes that nobody needs.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 
 namespace tinystories {
 
@@ -80,7 +81,7 @@ Config read_header(BinaryFile& file) {
 
 }  // namespace
 
-Checkpoint::Checkpoint(BinaryFile file) : file_(file.name()), config_(read_header(file)) {
+Checkpoint::Checkpoint(BinaryFile file) : config_(read_header(file)) {
   const Counts counts(config_);
   const std::uint64_t numbers = counts.total(config_.tied), bytes = kHeaderBytes + sizeof(float) * numbers;
   if (bytes != file.size())

@@ -1,7 +1,6 @@
 // Reads a checkpoint of llama2.c, version 0: the sizes of a network and its weights. The file is not trusted.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include <Eigen/Core>
@@ -52,7 +51,6 @@ class Checkpoint {
   explicit Checkpoint(BinaryFile file);
 
   const Config& config() const { return config_; }
-  const std::string& file() const { return file_; }
 
   /// Views live as long as this object.
   MatrixView embedding() const { return {embedding_.data(), config_.vocab_size, config_.dim}; }
@@ -63,7 +61,6 @@ class Checkpoint {
   }
 
  private:
-  std::string file_;
   Config config_;
   std::vector<float> embedding_, rms_att_, wq_, wk_, wv_, wo_, rms_ffn_, w1_, w2_, w3_, rms_final_, classifier_;
 };

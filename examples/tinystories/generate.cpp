@@ -1,6 +1,7 @@
 #include "generate.h"
 
 #include <chrono>
+#include <span>
 #include <stdexcept>
 #include <string>
 

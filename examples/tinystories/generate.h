@@ -27,8 +27,8 @@ struct Figures {
 /// Takes the text as it comes, the prompt first; one call for each token.
 using Write = std::function<void(std::string_view)>;
 
-/// Continues the prompt, an encoded text, until BOS is chosen or so many steps are done. The last token that is chosen is
-/// written, not fed.
+/// Continues the prompt, an encoded text, until BOS is chosen or so many steps are done. The last token that is chosen
+/// is written, not fed.
 /// @param context  empty, with room for all steps.
 /// @throws std::invalid_argument if there are more tokens in the prompt than steps.
 Figures generate(const Transformer& network, const Tokenizer& tokenizer, Sampler& sampler, const Tokens& prompt,

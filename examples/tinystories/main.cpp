@@ -30,26 +30,29 @@ struct Request {
   std::string prompt;
   std::optional<Index> steps;
   std::string cache = "contiguous";
-  Index page_size = 64;
+  std::optional<Index> page_size;
   std::optional<int> threads;
   bool token_by_token = false;
 };
 
-/// How many tokens to feed. @throws std::invalid_argument if the network cannot take so many.
-Index steps_of(const Request& request, const Config& config) {
-  constexpr Index kDefault = 256;
-  const Index steps = request.steps.value_or(std::min(kDefault, config.seq_len));
-  if (steps > config.seq_len)
-    throw FileError(request.model, "--steps is " + std::to_string(steps) + ", more than the network's seq_len of " +
+/// A number of tokens that the user may have given. @throws FileError if it is more than the network can take.
+Index at_most_seq_len(const Request& request, const Config& config, const std::string& option,
+                      const std::optional<Index>& given, Index otherwise) {
+  if (given && *given > config.seq_len)
+    throw FileError(request.model, option + " is " + std::to_string(*given) + ", more than the network's seq_len of " +
                                        std::to_string(config.seq_len));
+  return given.value_or(std::min(otherwise, config.seq_len));
+}
+
+Index steps_of(const Request& request, const Config& config) {
+  const Index steps = at_most_seq_len(request, config, "--steps", request.steps, 256);
   return steps == 0 ? config.seq_len : steps;
 }
 
 CacheOptions cache_of(const Request& request, const Config& config, Index steps) {
-  if (request.page_size > config.seq_len)
-    throw FileError(request.model, "--page-size is " + std::to_string(request.page_size) +
-                                       ", more than the network's seq_len of " + std::to_string(config.seq_len));
-  return {.paged = request.cache == "paged", .capacity = steps, .page_size = request.page_size};
+  return {.paged = request.cache == "paged",
+          .capacity = steps,
+          .page_size = at_most_seq_len(request, config, "--page-size", request.page_size, 64)};
 }
 
 attn::Executor executor_of(const Request& request) {

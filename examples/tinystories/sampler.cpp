@@ -14,7 +14,8 @@ struct Candidate {
   double weight;  // its probability, but for a factor that all have
   Index token;
 
-  /// Unlikelier than the other, or as likely and behind it: two tokens are never equal, so that every platform sorts alike.
+  /// Unlikelier than the other, or as likely and behind it: two tokens are never equal, so that every platform sorts
+  /// alike.
   bool operator<(const Candidate& other) const {
     return weight != other.weight ? weight < other.weight : token > other.token;
   }

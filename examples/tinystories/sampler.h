@@ -17,8 +17,8 @@ struct SamplerOptions {
   std::uint64_t seed = 0;
 };
 
-/// Draws from softmax(logits / temperature), cut off behind its nucleus (Holtzman et al. 2020, section 3.1). The same seed and
-/// logits draw the same tokens on every platform, but for the last bits of its exp().
+/// Draws from softmax(logits / temperature), cut off behind its nucleus (Holtzman et al. 2020, section 3.1). The same
+/// seed and logits draw the same tokens on every platform, but for the last bits of its exp().
 class Sampler {
  public:
   /// @throws std::invalid_argument for a temperature that is negative or not finite, or a top_p outside 0..1.

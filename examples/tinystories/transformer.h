@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "checkpoint.h"
@@ -41,8 +42,8 @@ class Transformer {
   const Config& config() const { return checkpoint_.config(); }
 
   /// Feeds the next tokens of a text: a prompt at once, or one at a time. Their final states, (n, dim).
-  /// @throws std::out_of_range for a token that is not in the vocabulary, std::invalid_argument if there are none, or more
-  /// than the context has room for; nothing is fed then.
+  /// @throws std::out_of_range for a token that is not in the vocabulary, std::invalid_argument if there are none, or
+  /// more than the context has room for; nothing is fed then.
   Matrix forward(std::span<const Index> tokens, Context& context, const attn::Options& options = {},
                  const Observer& observer = {}) const;
 

@@ -1,5 +1,5 @@
-// Checkpoints and tokenizers of llama2.c, small enough to be broken at every byte, and what such a network computes, written
-// down once more in double: plain loops, no Eigen, no attn.
+// Checkpoints and tokenizers of llama2.c, small enough to be broken at every byte, and what such a network computes,
+// written down once more in double: plain loops, no Eigen, no attn.
 #pragma once
 
 #include <bit>
