@@ -21,13 +21,14 @@ FetchAhead fetch_ahead(const CallTensors<T>& t, const TileMods<T>* mods, Index t
     const Index size = size_of_number<T>(rows.storage);
     return Block{rows.data, rows.stride * size, columns * size};
   };
+  const auto query = [&](Index row) { return block(t.query(following, row), problem.head_dim); };
+  // Of keys that lie apart, or end before, nothing is fetched; a block is never empty, so that a query stands in for them.
   const auto key = [&](const Queries& of, Index j) {
-    return t.k.in_one_piece({j, j + kHalf}) ? block(t.key(of, j), problem.head_dim) : Block{};
+    return t.k.in_one_piece({j, j + kHalf}) ? block(t.key(of, j), problem.head_dim) : query(0);
   };
   const auto value = [&](const Queries& of, Index j) {
-    return t.v.in_one_piece({j, j + kHalf}) ? block(t.value(of, j), problem.v_dim) : Block{};
+    return t.v.in_one_piece({j, j + kHalf}) ? block(t.value(of, j), problem.v_dim) : query(0);
   };
-  const auto query = [&](Index row) { return block(t.query(following, row), problem.head_dim); };
   const auto output = [&](Index row) { return block(t.output(queries, row), problem.v_dim); };
   const auto whole_tile = [&](const Queries& of, Index j) {
     return FetchAhead{{key(of, j), value(of, j), key(of, j + kHalf), value(of, j + kHalf)}};

@@ -1,0 +1,55 @@
+#include "layer_cache.h"
+
+#include <attn/mods/causal.h>
+
+namespace tinystories {
+
+namespace {
+
+/// That of all networks of llama2.c.
+attn::Rope rope_of(const Config& config) {
+  return attn::Rope({.head_dim = config.head_dim(), .pairs = attn::RopePairs::interleaved, .base = 10000});
+}
+
+}  // namespace
+
+LayerCache::Pages::Pages(const Config& config, const CacheOptions& options)
+    : cache({.pages = (options.capacity + options.page_size - 1) / options.page_size,
+             .page_size = options.page_size,
+             .kv_heads = config.n_kv_heads,
+             .head_dim = config.head_dim(),
+             .rope = rope_of(config)}),
+      text(cache.add()) {}
+
+LayerCache::Store LayerCache::store_of(const Config& config, const CacheOptions& options) {
+  if (options.paged) return Pages(config, options);
+  return attn::KvCache<float>({.batch = 1,
+                               .kv_heads = config.n_kv_heads,
+                               .capacity = options.capacity,
+                               .head_dim = config.head_dim(),
+                               .rope = rope_of(config)});
+}
+
+LayerCache::LayerCache(const Config& config, const CacheOptions& options) : store_(store_of(config, options)) {}
+
+Index LayerCache::length() const {
+  const auto* pages = std::get_if<Pages>(&store_);
+  return pages ? pages->cache.length(pages->text) : std::get<attn::KvCache<float>>(store_).length(0);
+}
+
+void LayerCache::append(const View& keys, const View& values) {
+  if (auto* pages = std::get_if<Pages>(&store_))
+    pages->cache.append(pages->text, keys, values);
+  else
+    std::get<attn::KvCache<float>>(store_).append(keys, values);
+}
+
+void LayerCache::attend(const attn::TensorView<float, 4>& out, const View& queries,
+                        const attn::Options& options) const {
+  const auto* pages = std::get_if<Pages>(&store_);
+  const attn::KvBatch<float> text =
+      pages ? pages->cache.batch({pages->text}) : std::get<attn::KvCache<float>>(store_).batch();
+  attn::attention_into(out, queries, text, attn::causal(), options);
+}
+
+}  // namespace tinystories

@@ -1,0 +1,164 @@
+// tinystories: continues a text with a network that llama2.c trained.
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <iomanip>
+#include <iostream>
+#include <limits>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include <CLI/CLI.hpp>
+
+#include "generate.h"
+
+namespace {
+
+using namespace tinystories;
+
+/// What the user asked for.
+struct Request {
+  std::string model = TINYSTORIES_MODEL_DIR "/stories260K.bin";
+  std::string tokenizer = TINYSTORIES_MODEL_DIR "/tok512.bin";
+  SamplerOptions sampler;
+  std::optional<std::uint64_t> seed;
+  std::string prompt;
+  std::optional<Index> steps;
+  std::string cache = "contiguous";
+  std::optional<Index> page_size;
+  std::optional<int> threads;
+  bool token_by_token = false;
+};
+
+/// A number of tokens that the user may have given. @throws FileError if it is more than the network can take.
+Index at_most_seq_len(const Request& request, const Config& config, const std::string& option,
+                      const std::optional<Index>& given, Index otherwise) {
+  if (given && *given > config.seq_len)
+    throw FileError(request.model, option + " is " + std::to_string(*given) + ", more than the network's seq_len of " +
+                                       std::to_string(config.seq_len));
+  return given.value_or(std::min(otherwise, config.seq_len));
+}
+
+Index steps_of(const Request& request, const Config& config) {
+  const Index steps = at_most_seq_len(request, config, "--steps", request.steps, 256);
+  return steps == 0 ? config.seq_len : steps;
+}
+
+CacheOptions cache_of(const Request& request, const Config& config, Index steps) {
+  return {.paged = request.cache == "paged",
+          .capacity = steps,
+          .page_size = at_most_seq_len(request, config, "--page-size", request.page_size, 64)};
+}
+
+attn::Executor executor_of(const Request& request) {
+  if (!request.threads) return {};
+  return *request.threads == 1 ? attn::serial() : attn::threads(*request.threads);
+}
+
+void write(std::string_view text) {
+  if (!(std::cout << text << std::flush)) throw std::runtime_error("standard output cannot be written");
+}
+
+/// `seed` is for whoever wants the same text again; nothing if it was given, or played no part.
+void print(const Figures& figures, std::optional<std::uint64_t> seed) {
+  std::cerr << '\n'  // behind the text, which may end anywhere in a line
+            << "prompt tokens        " << figures.prompt_tokens << '\n'
+            << "new tokens           " << figures.new_tokens << '\n'
+            << std::fixed << std::setprecision(2);
+  if (figures.new_tokens > 0) std::cerr << "time to first token  " << 1e3 * figures.seconds_to_first_token << " ms\n";
+  if (figures.new_tokens > 1)
+    std::cerr << "tokens per second    " << std::setprecision(0)
+              << static_cast<double>(figures.new_tokens - 1) / figures.seconds_after_it << '\n';
+  if (seed) std::cerr << "seed                 " << *seed << '\n';
+}
+
+void run(const Request& request) {
+  SamplerOptions options = request.sampler;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  options.seed = request.seed.value_or(static_cast<std::uint64_t>(now.count()));
+  Sampler sampler(options);
+
+  const Transformer network{Checkpoint(BinaryFile(std::filesystem::path(request.model)))};
+  const Config& config = network.config();
+  const Tokenizer tokenizer(BinaryFile(std::filesystem::path(request.tokenizer)), config.vocab_size);
+  const Index steps = steps_of(request, config);
+  const Tokens prompt = tokenizer.encode(request.prompt);
+  if (static_cast<Index>(prompt.size()) > config.seq_len)
+    throw FileError(request.model, "the prompt has " + std::to_string(prompt.size()) +
+                                       " tokens, more than the network's seq_len of " + std::to_string(config.seq_len));
+
+  Context context(config, cache_of(request, config, steps));
+  const Figures figures = generate(
+      network, tokenizer, sampler, prompt, context,
+      {.steps = steps, .token_by_token = request.token_by_token, .attention = {.executor = executor_of(request)}},
+      write);
+  print(figures, request.seed || options.temperature == 0 ? std::nullopt : std::optional(options.seed));
+}
+
+/// Checks that an option is a whole number. CLI11 itself takes -1 for a large one, and too large ones for the largest.
+auto whole_number(std::uint64_t low, std::uint64_t high) {
+  return [=](const std::string& text) {
+    std::uint64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool whole = error == std::errc() && end == text.data() + text.size();
+    return whole && number >= low && number <= high
+               ? std::string()
+               : text + " is no whole number in " + std::to_string(low) + ".." + std::to_string(high);
+  };
+}
+
+void add_options(CLI::App& app, Request& request) {
+  constexpr std::uint64_t kMostTokens = std::numeric_limits<std::int32_t>::max();  // that a checkpoint can speak of
+  auto* model = app.add_option("MODEL", request.model, "Checkpoint of llama2.c, version 0")->capture_default_str();
+  model->needs(app.add_option("TOKENIZER", request.tokenizer, "Its tokenizer")->capture_default_str());
+  app.add_option("-t,--temperature", request.sampler.temperature,
+                 "How much is left to chance: 0 takes the likeliest token, 1 draws from the network's probabilities")
+      ->option_text("NUMBER [1]");
+  app.add_option("-p,--top-p", request.sampler.top_p,
+                 "Draw from the likeliest tokens that have so much probability together; 0 or 1: from all")
+      ->option_text("NUMBER [0.9]");
+  app.add_option("-s,--seed", request.seed, "Seed of the draws; default from the clock, and printed")
+      ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
+      ->option_text("NUMBER");
+  app.add_option("-i,--prompt", request.prompt, "The text to continue")->option_text("TEXT");
+  app.add_option("-n,--steps", request.steps,
+                 "Tokens to feed, the prompt's included; 0: as many as the network takes; default 256, or as many")
+      ->check(whole_number(0, kMostTokens))
+      ->option_text("NUMBER");
+  app.add_option("--cache", request.cache, "Where keys and values are kept: contiguous (default) or paged")
+      ->check(CLI::IsMember({"contiguous", "paged"}))
+      ->option_text("contiguous|paged");
+  app.add_option("--page-size", request.page_size, "Tokens in a page of the paged cache")
+      ->check(whole_number(1, kMostTokens))
+      ->option_text("NUMBER [64]");
+  app.add_option("--threads", request.threads, "Threads of the attention; default as many as are worth it")
+      ->check(whole_number(1, 1024))
+      ->option_text("NUMBER");
+  app.add_flag("--token-by-token", request.token_by_token, "Feed the prompt so, and not in one chunk");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "Continues a text with a language model that llama2.c trained. The text goes to standard output as it comes, "
+      "figures to standard error.",
+      "tinystories"};
+  Request request;
+  try {
+    add_options(app, request);
+    app.parse(argc, argv);
+    run(request);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const std::exception& error) {
+    std::cerr << "tinystories: " << error.what() << '\n';
+    return EXIT_FAILURE;
+  }
+  return EXIT_SUCCESS;
+}

@@ -1,0 +1,69 @@
+#include "transformer.h"
+
+#include <stdexcept>
+#include <string>
+
+#include "layers.h"
+
+namespace tinystories {
+
+Context::Context(const Config& config, const CacheOptions& options) : capacity_(options.capacity) {
+  for (Index layer = 0; layer < config.n_layers; ++layer) layers_.emplace_back(config, options);
+}
+
+Matrix Transformer::forward(std::span<const Index> tokens, Context& context, const attn::Options& options,
+                            const Observer& observer) const {
+  const Index n = static_cast<Index>(tokens.size());
+  if (n == 0 || n > context.capacity() - context.length())
+    throw std::invalid_argument("forward: " + std::to_string(n) + " tokens after " + std::to_string(context.length()) +
+                                ", in a context of " + std::to_string(context.capacity()));
+  Matrix x = embedded(tokens);
+  for (Index l = 0; l < config().n_layers; ++l) {
+    attend(x, l, context, options, observer);
+    const LayerWeights weights = checkpoint_.layer(l);
+    x += feed_forward(rms_norm(x, weights.rms_ffn), weights.w1, weights.w2, weights.w3);
+  }
+  return rms_norm(x, checkpoint_.rms_final());
+}
+
+Matrix Transformer::logits(const Eigen::Ref<const Matrix>& states) const {
+  return states * checkpoint_.classifier().transpose();
+}
+
+void Transformer::attend(Matrix& x, Index layer, Context& context, const attn::Options& options,
+                         const Observer& observer) const {
+  const Config& c = config();
+  const LayerWeights weights = checkpoint_.layer(layer);
+  const Index n = x.rows(), first = context.layer(layer).length();
+  const Matrix normalised = rms_norm(x, weights.rms_att);
+  const Matrix q = normalised * weights.wq.transpose();
+  const Matrix k = normalised * weights.wk.transpose();
+  const Matrix v = normalised * weights.wv.transpose();
+  Matrix out(n, c.dim);
+
+  const auto heads = [&](const Matrix& rows, Index count) {
+    return attn::bshd(rows.data(), 1, n, count, c.head_dim());
+  };
+  LayerCache& cache = context.layer(layer);
+  cache.append(heads(k, c.n_kv_heads), heads(v, c.n_kv_heads));
+  cache.attend(attn::bshd(out.data(), 1, n, c.n_heads, c.head_dim()), heads(q, c.n_heads), options);
+  if (observer)
+    observer(
+        {layer, first, heads(q, c.n_heads), heads(k, c.n_kv_heads), heads(v, c.n_kv_heads), heads(out, c.n_heads)});
+  x += out * weights.wo.transpose();
+}
+
+Matrix Transformer::embedded(std::span<const Index> tokens) const {
+  const MatrixView embedding = checkpoint_.embedding();
+  Matrix x(static_cast<Index>(tokens.size()), config().dim);
+  for (Index i = 0; i < x.rows(); ++i) {
+    const Index token = tokens[static_cast<std::size_t>(i)];
+    if (token < 0 || token >= embedding.rows())
+      throw std::out_of_range("there is no token " + std::to_string(token) + ", they are 0.." +
+                              std::to_string(embedding.rows() - 1));
+    x.row(i) = embedding.row(token);
+  }
+  return x;
+}
+
+}  // namespace tinystories

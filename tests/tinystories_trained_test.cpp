@@ -1,0 +1,192 @@
+// The tinystories example with the trained network, against a float64 run and the text that llama2.c's own test
+// expects.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "attn/rope.h"
+#include "generate.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace tinystories;
+
+constexpr Index kTokens = 200;  // in all references
+
+struct Trained {
+  Transformer network;
+  Tokenizer tokenizer;
+  Tokens tokens;                // BOS, and what follows greedily
+  std::string text;             // of them
+  std::vector<float> logits;    // (kTokens, vocab_size), after each token
+  std::vector<float> attended;  // for each layer q, k, v, out, each (kTokens, heads, head_dim)
+};
+
+/// Contiguous and paged, one and two threads, tokens one by one and all at once.
+using How = std::tuple<bool, int, bool>;
+
+std::string name_of(const ::testing::TestParamInfo<How>& info) {
+  const auto [paged, threads, one_by_one] = info.param;
+  return std::string(paged ? "paged_" : "contiguous_") + std::to_string(threads) + "_threads_" +
+         (one_by_one ? "token_by_token" : "one_chunk");
+}
+
+class TrainedNetwork : public ::testing::TestWithParam<How> {
+ protected:
+  static void SetUpTestSuite() {
+    if (!fs::is_directory(folder())) return;
+    Transformer network(Checkpoint(BinaryFile(folder() / "stories260K.bin")));
+    Tokenizer tokenizer(BinaryFile(folder() / "tok512.bin"), network.config().vocab_size);
+    std::ifstream json(folder() / "greedy_tokens.json");
+    std::ostringstream text;
+    text << std::ifstream(folder() / "expected200.txt", std::ios::binary).rdbuf();
+    trained_.emplace(Trained{std::move(network), std::move(tokenizer),
+                             nlohmann::json::parse(json).at("tokens_with_bos").get<Tokens>(), text.str(),
+                             floats("ref_logits_f64_as_f32_200x512.bin"), floats("ref_qkvo_per_layer.bin")});
+  }
+  static void TearDownTestSuite() { trained_.reset(); }
+
+  void SetUp() override {
+    if (!trained_)
+      GTEST_SKIP() << "the trained network is missing: " << folder().string() << "; set ATTN_SHARED_DIR to its folder";
+    ASSERT_EQ(trained_->tokens.size(), static_cast<std::size_t>(kTokens) + 1);
+  }
+
+  static fs::path folder() { return fs::path(ATTN_SHARED_DIR) / "models" / "stories260K"; }
+
+  static std::vector<float> floats(const char* name) {
+    const fs::path path = folder() / name;
+    std::vector<float> numbers(fs::file_size(path) / sizeof(float));
+    BinaryFile(path).finite_floats(numbers, name);
+    return numbers;
+  }
+
+  bool paged() const { return std::get<0>(GetParam()); }
+  attn::Options options() const {
+    const int threads = std::get<1>(GetParam());
+    return {.executor = threads == 1 ? attn::serial() : attn::threads(threads)};
+  }
+  bool one_by_one() const { return std::get<2>(GetParam()); }
+  CacheOptions cache() const { return {.paged = paged(), .capacity = kTokens, .page_size = 64}; }
+
+  /// Feeds the first kTokens tokens as the parameters say; `see` gets the final states from `first` on.
+  template <class See>
+  void feed(const Transformer::Observer& observer, const See& see) const {
+    Context context(trained_->network.config(), cache());
+    const auto tokens = std::span<const Index>(trained_->tokens).first(static_cast<std::size_t>(kTokens));
+    const std::size_t chunk = one_by_one() ? 1 : tokens.size();
+    for (std::size_t at = 0; at < tokens.size(); at += chunk)
+      see(static_cast<Index>(at), trained_->network.forward(tokens.subspan(at, chunk), context, options(), observer));
+  }
+
+  Figures generate_text(const std::string& prompt, std::string& text) const {
+    Context context(trained_->network.config(), cache());
+    Sampler greedy({.temperature = 0});
+    return generate(trained_->network, trained_->tokenizer, greedy, trained_->tokenizer.encode(prompt), context,
+                    {.steps = kTokens, .token_by_token = one_by_one(), .attention = options()},
+                    [&](std::string_view piece) { text += piece; });
+  }
+
+  static std::optional<Trained> trained_;
+};
+
+std::optional<Trained> TrainedNetwork::trained_;
+
+TEST_P(TrainedNetwork, WritesTheExpectedText) {
+  std::string text;
+  EXPECT_EQ(generate_text("", text).new_tokens, kTokens);
+  EXPECT_EQ(text, trained_->text);
+}
+
+TEST_P(TrainedNetwork, WritesTheRestOfTheExpectedText) {
+  // The encoder makes of it the tokens that the network chose, so that the rest must follow.
+  const std::string prompt = trained_->text.substr(0, trained_->text.find('\n'));
+  const Tokens encoded = trained_->tokenizer.encode(prompt);
+  ASSERT_GT(encoded.size(), 50u);
+  ASSERT_TRUE(std::equal(encoded.begin(), encoded.end(), trained_->tokens.begin()));
+  std::string text;
+  const Figures figures = generate_text(prompt, text);
+  EXPECT_EQ(figures.prompt_tokens + figures.new_tokens, kTokens + 1);
+  EXPECT_EQ(text, trained_->text);
+}
+
+TEST_P(TrainedNetwork, LogitsAreThoseOfDoublePrecision) {
+  // Logits are up to 22 in size, and this float run errs by 2.2e-5 at most. 1e-4 leaves room for other processors, and
+  // is a fortieth of the smallest margin between the two best logits, which decides a token.
+  constexpr float kTolerance = 1e-4f;
+  const Index vocab_size = trained_->network.config().vocab_size;
+  ASSERT_EQ(trained_->logits.size(), static_cast<std::size_t>(kTokens * vocab_size));
+  const Eigen::Map<const Matrix> expected(trained_->logits.data(), kTokens, vocab_size);
+  float error = 0;
+  feed({}, [&](Index first, const Matrix& states) {
+    const Matrix logits = trained_->network.logits(states);
+    error = std::max(error, (logits - expected.middleRows(first, states.rows())).cwiseAbs().maxCoeff());
+    for (Index t = 0; t < states.rows(); ++t) {
+      Index best = 0;
+      logits.row(t).maxCoeff(&best);
+      EXPECT_EQ(best, trained_->tokens[static_cast<std::size_t>(first + t + 1)]);
+    }
+  });
+  EXPECT_LE(error, kTolerance);
+}
+
+TEST_P(TrainedNetwork, EveryLayerAttendsAsInDoublePrecision) {
+  // Queries and keys are up to 34 in size, values and outputs 4.
+  constexpr float kTolerance = 1e-5f, kTurnedTolerance = 4e-5f;
+  const Config& c = trained_->network.config();
+  const attn::Rope rope({.head_dim = c.head_dim(), .pairs = attn::RopePairs::interleaved, .base = 10000});
+  ASSERT_EQ(trained_->attended.size(), static_cast<std::size_t>(c.n_layers * kTokens * 2 * (c.dim + c.kv_dim())));
+  Index compared = 0;
+  const auto compare = [&](const char* what, const Attended& attended, LayerCache::View got, Index before,
+                           bool turned) {
+    const Index heads = got.dim(1), n = got.dim(2), row = heads * c.head_dim();
+    const float* expected = trained_->attended.data() + attended.layer * kTokens * 2 * (c.dim + c.kv_dim()) +
+                            before * kTokens + attended.first * row;
+    attn::Tensor<float, 4> copy(got);
+    if (turned) rope.rotate(copy, attended.first);
+    for (Index h = 0; h < heads; ++h) {
+      const attn::TensorView<const float, 4> of_head = attn::bshd(expected, 1, n, heads, c.head_dim());
+      ASSERT_LE((copy.matrix(0, h) - of_head.matrix(0, h)).cwiseAbs().maxCoeff(),
+                turned ? kTurnedTolerance : kTolerance)
+          << what << ", layer " << attended.layer << ", head " << h << ", tokens from " << attended.first;
+    }
+    compared += n * row;
+  };
+  feed(
+      [&](const Attended& attended) {
+        compare("q", attended, attended.q, 0, true);
+        compare("k", attended, attended.k, c.dim, true);
+        compare("v", attended, attended.v, c.dim + c.kv_dim(), false);
+        compare("out", attended, attended.out, c.dim + 2 * c.kv_dim(), false);
+      },
+      [](Index, const Matrix&) {});
+  EXPECT_EQ(compared, static_cast<Index>(trained_->attended.size()));
+}
+
+TEST_P(TrainedNetwork, TheSameSeedWritesTheSameText) {
+  const auto write = [&](std::uint64_t seed) {
+    Context context(trained_->network.config(), cache());
+    Sampler sampler({.seed = seed});
+    std::string text;
+    generate(trained_->network, trained_->tokenizer, sampler, {Tokenizer::kBegin}, context,
+             {.steps = 60, .token_by_token = one_by_one(), .attention = options()},
+             [&](std::string_view piece) { text += piece; });
+    return text;
+  };
+  EXPECT_EQ(write(1), write(1));
+  EXPECT_NE(write(1), write(2));
+}
+
+INSTANTIATE_TEST_SUITE_P(Everyhow, TrainedNetwork,
+                         ::testing::Combine(::testing::Bool(), ::testing::Values(1, 2), ::testing::Bool()), name_of);
+
+}  // namespace
