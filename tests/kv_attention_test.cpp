@@ -31,7 +31,8 @@ void sweep() {
         RaggedCall call = draw_call(lengths, q_lens, group, dim, random);
         call.round_queries_to<T>();
         const RaggedRows<T> table(lengths, call.heads, random);
-        for (const CachedRow<T>& row : table.rows)
+        for (const CachedRow<T>& row : table.rows) {
+          const Expected<T> expected(call, row.meaning);
           for (Isa isa : sets_for<T>()) {
             const Index page_size = page_sizes[turn++ % std::size(page_sizes)];
             std::ostringstream text;
@@ -41,9 +42,10 @@ void sweep() {
             RaggedMemory<T> memory(call, random.pick(std::vector{Layout::bhsd, Layout::bshd, Layout::gaps}),
                                    random.pick(kOutputLayouts));
             row.run(memory, q_lens, cache.batch(), {.executor = serial(), .isa = isa});
-            expect_right(call, memory, row.meaning, {}, lse_error<T>(isa));
+            expected.expect(memory, lse_error<T>(isa));
             if (::testing::Test::HasFailure()) return;
           }
+        }
       }
 }
 
@@ -68,7 +70,7 @@ void sweep_long() {
       const PoisonedCache<S> cache(call.tokens, page_size);
       RaggedMemory<T> memory(call);
       row.run(memory, call.q_lens, cache.batch(), {.executor = threads(2)});
-      expect_right(call, memory, row.meaning, {}, lse_error<T>(default_isa()));
+      Expected<T>(call, row.meaning).expect(memory, lse_error<T>(default_isa()));
       if (::testing::Test::HasFailure()) return;
     }
 }
@@ -87,7 +89,7 @@ TEST(KvAttention, PositionOfTheFirstQueryIsGiven) {
       const PoisonedCache<float> cache(call.tokens, 3);
       RaggedMemory<float> memory(call);
       row.run(memory, call.q_lens, cache.batch(), {.scale = 0.5, .q_offset = q_offset, .executor = serial()});
-      expect_right(call, memory, row.meaning, {.scale = 0.5, .q_offset = q_offset});
+      Expected<float>(call, row.meaning, {.scale = 0.5, .q_offset = q_offset}).expect(memory);
     }
 }
 
@@ -137,7 +139,7 @@ void sweep_table() {
         const PoisonedCache<T> cache(call.tokens, page_size);
         RaggedMemory<T> memory(call);
         row.run(memory, call.q_lens, cache.batch(), {.executor = serial()});
-        expect_right(call, memory, row.meaning, {}, lse_error<T>(default_isa()));
+        Expected<T>(call, row.meaning).expect(memory, lse_error<T>(default_isa()));
       });
     }
 }

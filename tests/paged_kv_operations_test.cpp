@@ -124,7 +124,7 @@ class Trial {
       attention_into(memory.out.view(), memory.lse3(), ragged(q, q_lens), batch, full(), options);
     Meaning meaning;
     if (is_causal) meaning.keep = [](const Pair& p) { return p.kv <= p.q; };
-    expect_right(call, memory, meaning);
+    Expected<float>(call, meaning).expect(memory);
     ++attended_;
   }
 

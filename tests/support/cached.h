@@ -10,7 +10,6 @@ namespace attn::test {
 template <class T>
 struct CachedRow {
   using Run = void(RaggedMemory<T>&, const std::vector<Index>& q_lens, const KvBatch<Wide<T>>&, const Options&);
-  using Ask = Explanation(RaggedMemory<T>&, const std::vector<Index>& q_lens, const KvBatch<Wide<T>>&, const Options&);
 
   std::string name;
   Meaning meaning;
@@ -84,6 +83,10 @@ class PoisonedCache {
 
   KvBatch<typename KvCache<S>::Computed> batch() const {
     return one_piece_ ? one_piece_->batch() : pages_->batch(ids_);
+  }
+  /// What it holds: of 8 bits and behind a rope not quite what was appended.
+  Tokens tokens(Index sequence) const {
+    return one_piece_ ? tokens_of(*one_piece_, sequence) : tokens_of(*pages_, ids_[static_cast<std::size_t>(sequence)]);
   }
   const std::vector<Index>& ids() const { return ids_; }
   PagedKvCache<S>& pages() { return *pages_; }

@@ -114,19 +114,33 @@ inline Meaning of_sequence(const Meaning& m, Index sequence) {
   return own;
 }
 
-/// The results of all sequences are what the oracle says, as exactly as contract 9 wants them.
+/// What the results of a call must be, as exactly as contract 9 wants them.
 template <class T>
-void expect_right(const RaggedCall& c, RaggedMemory<T>& memory, const Meaning& meaning, const Numbers& numbers = {},
-                  Real lse_error = 0) {
-  for (Index s = 0; s < c.size() && !::testing::Test::HasFailure(); ++s) {
-    std::ostringstream text;
-    text << "sequence " << s << ", " << c.sizes(s);
-    SCOPED_TRACE(text.str());
-    const Inputs in = c.inputs(s);
-    const Meaning own = of_sequence(meaning, s);
-    Arguments<T> a(in);
-    expect_close(oracle(in, own, numbers), naive_by_meaning(a, own, numbers), memory.of(c, s), lse_error);
+class Expected {
+ public:
+  Expected(const RaggedCall& c, const Meaning& meaning, const Numbers& numbers = {}) : call_(c) {
+    for (Index s = 0; s < c.size(); ++s) {
+      const Inputs in = c.inputs(s);
+      const Meaning own = of_sequence(meaning, s);
+      Arguments<T> a(in);
+      truth_.push_back(oracle(in, own, numbers));
+      naive_.push_back(naive_by_meaning(a, own, numbers));
+    }
   }
-}
+
+  void expect(RaggedMemory<T>& memory, Real lse_error = 0) const {
+    for (Index s = 0; s < call_.size() && !::testing::Test::HasFailure(); ++s) {
+      std::ostringstream text;
+      text << "sequence " << s << ", " << call_.sizes(s);
+      SCOPED_TRACE(text.str());
+      expect_close(truth_[RaggedCall::at(s)], naive_[RaggedCall::at(s)], memory.of(call_, s), lse_error);
+    }
+  }
+
+ private:
+  const RaggedCall& call_;
+  std::vector<Truth> truth_;
+  std::vector<Computed<T>> naive_;
+};
 
 }  // namespace attn::test

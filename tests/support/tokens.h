@@ -38,6 +38,17 @@ class Tokens {
     draw(t.v_, sizes.v_dim);
     return t;
   }
+  /// key(token, head, d) and value(token, head, d).
+  template <class Key, class Value>
+  static Tokens made(const TokenSizes& sizes, Index count, const Key& key, const Value& value) {
+    Tokens t(sizes);
+    for (Index i = 0; i < count; ++i)
+      for (Index h = 0; h < sizes.kv_heads; ++h) {
+        for (Index d = 0; d < sizes.head_dim; ++d) t.k_.push_back(key(i, h, d));
+        for (Index d = 0; d < sizes.v_dim; ++d) t.v_.push_back(value(i, h, d));
+      }
+    return t;
+  }
   static Tokens filled(const TokenSizes& sizes, Index count, double with) {
     Tokens t(sizes);
     t.k_.assign(static_cast<std::size_t>(count * t.key_row()), with);
@@ -158,6 +169,31 @@ bool holds(const Cache& cache, const TensorView<const T, 4>& keys, const TensorV
       if (meant(values(batch, h, row, d), v_scale) != tokens.v(token, h, d)) return false;
   }
   return true;
+}
+
+/// What the pages of a sequence hold, and what a sequence of a KvCache does.
+template <class S>
+Tokens tokens_of(const PagedKvCache<S>& cache, Index sequence) {
+  const auto& c = cache.config();
+  const auto number = [&](const auto& pages, const auto& scales, Index i, Index h, Index d) {
+    const Index page = cache.table(sequence)[static_cast<std::size_t>(i / c.page_size)], row = i % c.page_size;
+    return meant(pages(page, h, row, d), std::is_same_v<S, std::int8_t> ? scales(page, h, row) : 1.0f);
+  };
+  return Tokens::made(
+      {c.kv_heads, c.head_dim, c.v_dim}, cache.length(sequence),
+      [&](Index i, Index h, Index d) { return number(cache.key_pages(), cache.key_scales(), i, h, d); },
+      [&](Index i, Index h, Index d) { return number(cache.value_pages(), cache.value_scales(), i, h, d); });
+}
+template <class S>
+Tokens tokens_of(const KvCache<S>& cache, Index sequence) {
+  const auto& c = cache.config();
+  const auto number = [&](const auto& rows, const auto& scales, Index i, Index h, Index d) {
+    return meant(rows(0, h, i, d), std::is_same_v<S, std::int8_t> ? scales(sequence, h, i) : 1.0f);
+  };
+  return Tokens::made(
+      {c.kv_heads, c.head_dim, c.v_dim}, cache.length(sequence),
+      [&](Index i, Index h, Index d) { return number(cache.keys(sequence), cache.key_scales(), i, h, d); },
+      [&](Index i, Index h, Index d) { return number(cache.values(sequence), cache.value_scales(), i, h, d); });
 }
 
 /// Do the pages of a sequence hold these tokens?
