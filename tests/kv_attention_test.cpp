@@ -26,7 +26,7 @@ void sweep() {
   Random random(1);
   std::size_t turn = 0;
   for (const auto& q_lens : all_q_lens)
-    for (Index group : {1, 4})
+    for (Index group : {1, 2})
       for (Index dim : {32, 7}) {
         RaggedCall call = draw_call(lengths, q_lens, group, dim, random);
         call.round_queries_to<T>();
@@ -64,15 +64,17 @@ void sweep_long() {
   RaggedCall call = draw_call({4200, 9000, 60, 4095}, {1, 4, 1, 1}, 2, 32, random);
   call.round_queries_to<T>();
   const RaggedRows<T> table(call.lengths(), call.heads, random);
-  for (Index page_size : {0, 48, 64})
-    for (const CachedRow<T>& row : table.rows) {
+  for (const CachedRow<T>& row : table.rows) {
+    const Expected<T> expected(call, row.meaning);
+    for (Index page_size : {0, 48, 64}) {
       SCOPED_TRACE(row.name + ", pages of " + std::to_string(page_size));
       const PoisonedCache<S> cache(call.tokens, page_size);
       RaggedMemory<T> memory(call);
       row.run(memory, call.q_lens, cache.batch(), {.executor = threads(2)});
-      Expected<T>(call, row.meaning).expect(memory, lse_error<T>(default_isa()));
+      expected.expect(memory, lse_error<T>(default_isa()));
       if (::testing::Test::HasFailure()) return;
     }
+  }
 }
 TEST(KvAttention, LongFloat) { sweep_long<float, float>(); }
 TEST(KvAttention, LongBFloat16) { sweep_long<Eigen::bfloat16, Eigen::bfloat16>(); }
