@@ -41,7 +41,7 @@ TEST(BadInput, Outputs) {
        {Shape<4>{1, 6, 11, 19}, Shape<4>{2, 3, 11, 19}, Shape<4>{2, 6, 17, 19}, Shape<4>{2, 6, 11, 13}}) {
     auto out = tensor(shape);
     std::fill_n(out.data(), out.size(), kUntouched);
-    const Numbers numbers{detail::joined({shape}), "(2, 6, 11, 19)"};
+    const Said numbers{detail::joined({shape}), "(2, 6, 11, 19)"};
     expect_refused("out", numbers, [&] { attention_into(out, q, k, v); });
     expect_refused("out", numbers, [&] { naive_attention_into(out, q, k, v); });
     for (Index i = 0; i < out.size(); ++i) ASSERT_EQ(out.data()[i], kUntouched);
@@ -143,7 +143,7 @@ TEST(BadInput, Views) {
   expect_refused("negative bshd", {"-7"}, [&] { bshd(&one, -7, 1, 1, 1); });
   expect_refused("negative tensor", {"-9"}, [&] { Tensor<float, 2>({3, -9}); });
   constexpr Index kHuge = Index(1) << 32, kBytes = Index(1) << 62;  // whose product, or bytes, are more than 2^63
-  const Numbers huge{"(4294967296, 4294967296)"};
+  const Said huge{"(4294967296, 4294967296)"};
   expect_refused("huge tensor", huge, [] { Tensor<float, 2>({kHuge, kHuge}); });
   expect_refused("huge uninitialised tensor", huge, [] { Tensor<float, 2>::uninitialized({kHuge, kHuge}); });
   expect_refused("huge view", huge, [&] { TensorView<float, 2>(&one, {kHuge, kHuge}); });

@@ -21,7 +21,7 @@ TEST(BadMods, TensorsThatDoNotBroadcast) {
     constexpr int Rank = static_cast<int>(std::tuple_size_v<std::remove_cvref_t<decltype(shape)>>);
     const Tensor<bool, Rank> mask(shape);
     const Tensor<float, Rank> added(shape);
-    const Numbers numbers{detail::joined({shape}), want};
+    const Said numbers{detail::joined({shape}), want};
     expect_all_refuse("keep", numbers, kQ, kK, kV, keep(mask));
     expect_all_refuse("drop", numbers, kQ, kK, kV, drop(mask));
     expect_all_refuse("bias", numbers, kQ, kK, kV, bias(added));

@@ -41,6 +41,8 @@ struct Inputs {
         q(random.values(s.batch * s.heads * s.q_len * s.head_dim)),
         k(random.values(s.batch * s.kv_heads * s.kv_len * s.head_dim)),
         v(random.values(s.batch * s.kv_heads * s.kv_len * s.v_dim)) {}
+  Inputs(const Sizes& s, std::vector<double> q_given, std::vector<double> k_given, std::vector<double> v_given)
+      : sizes(s), q(std::move(q_given)), k(std::move(k_given)), v(std::move(v_given)) {}
 
   /// Values that T has, for T of 16 bits; all scalars have those that are drawn otherwise.
   template <class T>

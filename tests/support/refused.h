@@ -12,20 +12,21 @@
 
 namespace attn::test {
 
-using Numbers = std::vector<std::string>;
+/// What a message must say.
+using Said = std::vector<std::string>;
 
 constexpr float kUntouched = -77;
 
 /// `call` throws std::invalid_argument whose message has all of the numbers in it.
 template <class Call>
-void expect_refused(const char* what, const Numbers& numbers, const Call& call) {
+void expect_refused(const char* what, const Said& said, const Call& call) {
   try {
     call();
     ADD_FAILURE() << what << ": nothing was thrown";
   } catch (const std::invalid_argument& e) {
     const std::string message = e.what();
     EXPECT_EQ(message.substr(0, 6), "attn: ") << what;
-    for (const std::string& number : numbers)
+    for (const std::string& number : said)
       EXPECT_NE(message.find(number), std::string::npos) << what << ": no " << number << " in: " << message;
   } catch (...) {
     ADD_FAILURE() << what << ": threw something else";
@@ -36,18 +37,18 @@ inline Tensor<float, 4> tensor(const Shape<4>& shape) { return Tensor<float, 4>(
 
 /// All entry points refuse the call; `out` and `lse` of the caller's stay as they were.
 template <class M = Mods<>>
-void expect_all_refuse(const char* what, const Numbers& numbers, const Shape<4>& q_shape, const Shape<4>& k_shape,
+void expect_all_refuse(const char* what, const Said& said, const Shape<4>& q_shape, const Shape<4>& k_shape,
                        const Shape<4>& v_shape, const M& mods = {}, const Options& options = {}) {
   const auto q = tensor(q_shape), k = tensor(k_shape), v = tensor(v_shape);
   auto out = tensor({q_shape[0], q_shape[1], q_shape[2], v_shape[3]});
   Tensor<float, 3> lse({q_shape[0], q_shape[1], q_shape[2]});
   std::fill_n(out.data(), out.size(), kUntouched);
   std::fill_n(lse.data(), lse.size(), kUntouched);
-  expect_refused(what, numbers, [&] { attention(q, k, v, mods, options); });
-  expect_refused(what, numbers, [&] { naive_attention(q, k, v, mods, options); });
-  expect_refused(what, numbers, [&] { attention_into(out, q, k, v, mods, options); });
-  expect_refused(what, numbers, [&] { attention_into(out, lse, q, k, v, mods, options); });
-  expect_refused(what, numbers, [&] { naive_attention_into(out, q, k, v, mods, options); });
+  expect_refused(what, said, [&] { attention(q, k, v, mods, options); });
+  expect_refused(what, said, [&] { naive_attention(q, k, v, mods, options); });
+  expect_refused(what, said, [&] { attention_into(out, q, k, v, mods, options); });
+  expect_refused(what, said, [&] { attention_into(out, lse, q, k, v, mods, options); });
+  expect_refused(what, said, [&] { naive_attention_into(out, q, k, v, mods, options); });
   for (Index i = 0; i < out.size(); ++i) ASSERT_EQ(out.data()[i], kUntouched) << what;
   for (Index i = 0; i < lse.size(); ++i) ASSERT_EQ(lse.data()[i], kUntouched) << what;
 }

@@ -1,0 +1,13 @@
+// expect: attn: keys and values to append must hold the scalar type that the cache computes in, or floats of 32 and
+#include <attn/attn.h>
+
+int main() {
+  attn::KvCache<float> cache({.head_dim = 4});
+  const Eigen::MatrixXd k(2, 4);
+#ifdef ATTN_KO
+  cache.append(k, k);
+#else
+  const Eigen::MatrixXf narrow = k.cast<float>();
+  cache.append(narrow, narrow);
+#endif
+}

@@ -1,0 +1,14 @@
+// expect: attn::KvBatch: tables must hold integers
+#include <attn/attn.h>
+
+#ifdef ATTN_KO
+using Entry = float;
+#else
+using Entry = int;
+#endif
+
+int main() {
+  const attn::Tensor<float, 4> pages({1, 1, 4, 2});
+  const attn::Tensor<Entry, 2> tables({1, 1});
+  const attn::KvBatch<float> batch(pages, pages, tables.view(), {3});
+}

@@ -1,0 +1,193 @@
+// What results over caches must not depend on, bit for bit: threads, other sequences, and how keys lie in pages.
+#include "support/cached.h"
+
+namespace attn::test {
+namespace {
+
+/// T: the scalar of queries and results; S: that of the cache.
+template <class T_, class S_>
+struct Scalars {
+  using T = T_;
+  using S = S_;
+};
+
+template <class Pair>
+class KvInvariance : public ::testing::Test {
+ protected:
+  using T = typename Pair::T;
+  using S = typename Pair::S;
+
+  /// Some sequences decode, of which one has so many keys that they are cut into parts; others prefill.
+  KvInvariance() : random_(1), call_(8, draw(), {1, 4, 5, 70, 1, 130}, random_) {
+    call_.template round_queries_to<T>();
+    const RaggedRows<T> all(call_.lengths(), call_.heads, random_);
+    rows_ = {all.rows.front(), *std::find_if(all.rows.begin(), all.rows.end(), [](const CachedRow<T>& row) {
+               return row.name.find("sinks") != std::string::npos;
+             })};
+  }
+
+  /// Calls check(row, isa) for a mod or none, and for each instruction set.
+  template <class Check>
+  void each(const Check& check) {
+    for (const CachedRow<T>& row : rows_)
+      for (Isa isa : sets_for<T>()) {
+        SCOPED_TRACE(row.name + ", " + std::string(to_string(isa)));
+        check(row, isa);
+        if (this->HasFailure()) return;
+      }
+  }
+  RaggedMemory<T> run(const RaggedCall& call, const CachedRow<T>& row, const KvBatch<Wide<T>>& batch,
+                      const Options& options) {
+    RaggedMemory<T> memory(call);
+    row.run(memory, call.q_lens, batch, options);
+    return memory;
+  }
+
+  Random random_;
+  RaggedCall call_;
+  std::vector<CachedRow<T>> rows_;
+
+ private:
+  std::vector<Tokens> draw() {
+    std::vector<Tokens> tokens;
+    for (Index length : {9001, 130, 65, 300, 1, 130}) tokens.emplace_back(TokenSizes{2, 32, 64}, length, random_);
+    return tokens;
+  }
+};
+
+using AllScalars = ::testing::Types<Scalars<float, float>, Scalars<double, double>, Scalars<float, Eigen::half>,
+                                    Scalars<Eigen::bfloat16, Eigen::bfloat16>, Scalars<float, std::int8_t>>;
+TYPED_TEST_SUITE(KvInvariance, AllScalars);
+
+TYPED_TEST(KvInvariance, Threads) {
+  using Row = CachedRow<typename TypeParam::T>;
+  const PoisonedCache<typename TypeParam::S> cache(this->call_.tokens, 48);
+  this->each([&](const Row& row, Isa isa) {
+    const auto alone = this->run(this->call_, row, cache.batch(), {.executor = serial(), .isa = isa}).all();
+    for (const Executor& executor : {threads(2), threads(3), Executor()})
+      EXPECT_TRUE(
+          same_bits(this->run(this->call_, row, cache.batch(), {.executor = executor, .isa = isa}).all(), alone));
+  });
+}
+
+TYPED_TEST(KvInvariance, Pages) {
+  using Row = CachedRow<typename TypeParam::T>;
+  using Cache = PoisonedCache<typename TypeParam::S>;
+  const Cache one_piece(this->call_.tokens, 0);
+  for (Index page_size : {1, 3, 16, 48, 64, 128, 1000}) {
+    SCOPED_TRACE("pages of " + std::to_string(page_size));
+    const Cache pages(this->call_.tokens, page_size);
+    this->each([&](const Row& row, Isa isa) {
+      const Options options{.executor = serial(), .isa = isa};
+      auto wanted = this->run(this->call_, row, one_piece.batch(), options),
+           got = this->run(this->call_, row, pages.batch(), options);
+      for (Index s = 0; s < this->call_.size(); ++s)
+        EXPECT_TRUE(same_bits(got.of(this->call_, s), wanted.of(this->call_, s))) << "sequence " << s;
+    });
+    if (this->HasFailure()) return;
+  }
+}
+
+TYPED_TEST(KvInvariance, OtherSequences) {
+  using Row = CachedRow<typename TypeParam::T>;
+  const RaggedCall& call = this->call_;
+  PoisonedCache<typename TypeParam::S> cache(call.tokens, 64);
+  this->each([&](const Row& row, Isa isa) {
+    const Options options{.executor = serial(), .isa = isa};
+    auto together = this->run(call, row, cache.batch(), options);
+    for (Index s = 0; s < call.size(); ++s) {
+      RaggedCall alone = call;
+      alone.tokens = {call.tokens[RaggedCall::at(s)]};
+      alone.q_lens = {call.q_lens[RaggedCall::at(s)]};
+      alone.q = {call.q[RaggedCall::at(s)]};
+      const auto batch = cache.pages().batch({cache.ids()[RaggedCall::at(s)]});
+      EXPECT_TRUE(same_bits(this->run(alone, row, batch, options).all(), together.of(call, s))) << "sequence " << s;
+    }
+  });
+}
+
+// The same sequence several times in a call, and sequences in another order than they were added in.
+TEST(KvInvarianceOfOrder, SequencesMayComeInAnyOrderAndTwice) {
+  Random random(2);
+  const TokenSizes sizes{1, 8, 8};
+  const std::vector<Tokens> tokens{Tokens(sizes, 20, random), Tokens(sizes, 70, random)};
+  PoisonedCache<float> cache(tokens, 16);
+  const Index a = cache.ids()[0], b = cache.ids()[1];
+  RaggedCall call(2, {tokens[1], tokens[0], tokens[1]}, {1, 6, 2}, random);
+  RaggedMemory<float> memory(call);
+  const auto q = memory.q.cview();
+  attention_into(memory.out.view(), memory.lse3(), ragged(q, call.q_lens), cache.pages().batch({b, a, b}));
+  Expected<float>(call, {}).expect(memory);
+}
+
+// A prompt that comes in chunks, each attended to as soon as it is appended, gives what the whole prompt gives at once.
+template <class T, class S>
+void expect_chunks_are_the_whole(double scale) {
+  Random random(3);
+  const TokenSizes sizes{2, 32, 16};
+  const Index n = 150, heads = 4;
+  RaggedCall whole(heads, {Tokens::exact(sizes, n, random)}, {n}, random);
+  whole.round_queries_to<T>();
+  const Meaning is_causal{[](const Pair& p) { return p.kv <= p.q; }, {}};
+  const Expected<T> expected(whole, is_causal, {.scale = scale, .q_offset = {}});
+  for (Index chunk : {1, 4, 5, 37, 64, 150}) {
+    SCOPED_TRACE("chunks of " + std::to_string(chunk));
+    KvCache<S> one_piece({.kv_heads = 2, .capacity = 3, .head_dim = 32, .v_dim = 16});
+    PagedKvCache<S> pages({.pages = 40, .page_size = 4, .kv_heads = 2, .head_dim = 32, .v_dim = 16});
+    const Index id = pages.add();
+    RaggedMemory<T> from_one(whole), from_pages(whole);
+    for (Index begin = 0; begin < n; begin += chunk) {
+      const Index end = std::min(begin + chunk, n);
+      Appended<Given<S>> more(whole.tokens[0].part(begin, end));
+      one_piece.append(more.k(), more.v());
+      pages.append(id, more.k(), more.v());
+      const auto rows = [&](const auto& t) {
+        return t.part(begin * t.stride(2), {1, heads, end - begin, t.dim(3)}, t.strides());
+      };
+      const auto lse_rows = [&](const auto& t) {
+        return t.part(begin * t.stride(2), {1, heads, end - begin}, t.strides());
+      };
+      const auto q = rows(from_one.q.cview());
+      attention_into(rows(from_one.out.view()), lse_rows(from_one.lse3()), q, one_piece, causal(), {.scale = scale});
+      attention_into(rows(from_pages.out.view()), lse_rows(from_pages.lse3()), q, pages.batch({id}), causal(),
+                     {.scale = scale});
+    }
+    expected.expect(from_one, lse_error<T>(default_isa()));
+    expected.expect(from_pages, lse_error<T>(default_isa()));
+    EXPECT_TRUE(same_bits(from_one.all(), from_pages.all()));
+  }
+}
+TEST(KvChunks, AreTheWholeFloat) { expect_chunks_are_the_whole<float, float>(0.2); }
+TEST(KvChunks, AreTheWholeBFloat16) { expect_chunks_are_the_whole<Eigen::bfloat16, Eigen::bfloat16>(0.2); }
+TEST(KvChunks, AreTheWholeEightBits) { expect_chunks_are_the_whole<float, std::int8_t>(0.2); }
+
+// Rounded for the matrix unit on request: every storage is, and the result errs by what the roundings of 2^-8 make.
+template <class S>
+void expect_rounded() {
+  Random random(4);
+  const TokenSizes sizes{1, 64, 32};
+  for (Index page_size : {0, 16, 64}) {
+    SCOPED_TRACE("pages of " + std::to_string(page_size));
+    const RaggedCall call(2, {Tokens::exact(sizes, 200, random), Tokens::exact(sizes, 64, random)}, {1, 40}, random);
+    const PoisonedCache<S> cache(call.tokens, page_size);
+    RaggedMemory<float> memory(call);
+    const auto q = memory.q.cview();
+    attention_into(memory.out.view(), memory.lse3(), ragged(q, call.q_lens), cache.batch(), Mods<>(),
+                   {.executor = serial(), .compute = Compute::bf16});
+    for (Index s = 0; s < 2; ++s) {
+      const Truth truth = oracle(call.inputs(s));
+      const Errors<float> e(truth, memory.of(call, s));
+      // Query and key are rounded to within 2^-9 of themselves, a score moves by twice that of its terms, and a weight by as
+      // much of itself, twice; weights and values are rounded too.
+      const Real score = 2 * 0x1p-9L * truth.dot_condition + 1e-4L;
+      EXPECT_LE(e.lse, 1.1L * score) << "sequence " << s;
+      EXPECT_LE(e.out, 1.1L * (2 * score + 2 * 0x1p-9L) * truth.largest_value) << "sequence " << s;
+    }
+  }
+}
+TEST(KvRounded, Float) { expect_rounded<float>(); }
+TEST(KvRounded, Half) { expect_rounded<Eigen::half>(); }
+TEST(KvRounded, EightBits) { expect_rounded<std::int8_t>(); }
+
+}  // namespace
+}  // namespace attn::test

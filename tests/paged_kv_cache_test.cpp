@@ -1,0 +1,248 @@
+// The paged cache: tables, sharing, copies when something is written, and what is left when pages run out.
+#include <array>
+#include <functional>
+
+#include "support/paged_model.h"
+#include "support/refused.h"
+
+namespace attn::test {
+namespace {
+
+const PagedKvCacheConfig kSmall{.pages = 6, .page_size = 4, .kv_heads = 2, .head_dim = 3, .v_dim = 5};
+constexpr TokenSizes kSizes{2, 3, 5};
+
+class PagedCache : public ::testing::Test {
+ protected:
+  /// So many tokens to a sequence.
+  bool append(Index id, Index count) { return append(std::vector{id}, {count}, false); }
+  bool append(const std::vector<Index>& ids, const std::vector<Index>& counts, bool ragged) {
+    std::vector<Tokens> more;
+    for (Index count : counts) more.emplace_back(model_.sizes(), count, random_);
+    const bool done = model_.append(ids, more, ragged, Layout::bhsd);
+    model_.expect_sound();
+    model_.expect_contents();
+    return done;
+  }
+  std::vector<Index> table(Index id) const { return {model_.cache.table(id).begin(), model_.cache.table(id).end()}; }
+
+  Random random_{1};
+  PagedModel<float> model_{kSmall};
+  PagedKvCache<float>& cache_ = model_.cache;
+};
+
+TEST_F(PagedCache, BeginsWithAllPagesFree) {
+  EXPECT_EQ(cache_.pages(), 6);
+  EXPECT_EQ(cache_.free_pages(), 6);
+  EXPECT_EQ(cache_.sequences(), 0);
+  EXPECT_FALSE(cache_.has(0));
+  EXPECT_EQ(cache_.key_pages().shape(), (Shape<4>{6, 2, 4, 3}));
+  EXPECT_EQ(cache_.value_pages().shape(), (Shape<4>{6, 2, 4, 5}));
+  EXPECT_EQ(cache_.bytes(), 6 * 2 * 4 * (3 + 5) * 4);
+  // A byte for each number, and two scales of four bytes for each token and head.
+  EXPECT_EQ(PagedKvCache<std::int8_t>(kSmall).bytes(), 6 * 2 * 4 * (3 + 5 + 2 * 4));
+  EXPECT_EQ(PagedKvCache<Eigen::half>(kSmall).bytes(), 6 * 2 * 4 * (3 + 5) * 2);
+  EXPECT_EQ(PagedKvCache<float>({.pages = 1, .head_dim = 7}).value_pages().shape(), (Shape<4>{1, 1, 64, 7}));
+}
+
+TEST_F(PagedCache, TakesAPageWhenTheLastIsFull) {
+  const Index a = model_.add();
+  EXPECT_EQ(cache_.length(a), 0);
+  EXPECT_TRUE(cache_.table(a).empty());
+  for (Index count = 1; count <= 9; ++count) {
+    ASSERT_TRUE(append(a, 1));
+    EXPECT_EQ(cache_.free_pages(), 6 - (count + 3) / 4);
+  }
+  ASSERT_TRUE(append(a, 0));
+  ASSERT_TRUE(append(a, 15));  // 24 tokens: all there is
+  EXPECT_EQ(cache_.free_pages(), 0);
+  EXPECT_FALSE(append(a, 1));
+}
+
+TEST_F(PagedCache, NumbersAreNeverGivenAgain) {
+  const Index a = model_.add(), b = model_.fork(a);
+  model_.release(b);
+  model_.release(a);
+  EXPECT_GT(model_.add(), b);
+}
+
+TEST_F(PagedCache, TruncateFreesPagesThatNobodyElseHas) {
+  const Index a = model_.add();
+  append(a, 10);
+  const std::vector<Index> before = table(a);
+  model_.truncate(a, 10);
+  EXPECT_EQ(table(a), before);
+  model_.truncate(a, 9);
+  EXPECT_EQ(table(a), before);
+  const Index b = model_.fork(a);
+  model_.truncate(a, 8);
+  EXPECT_EQ(table(a), std::vector<Index>(before.begin(), before.begin() + 2));
+  EXPECT_EQ(cache_.free_pages(), 3);  // b has the third
+  model_.truncate(b, 4);
+  EXPECT_EQ(cache_.free_pages(), 4);
+  model_.truncate(a, 0);
+  EXPECT_EQ(cache_.free_pages(), 5);
+  model_.expect_sound();
+  ASSERT_TRUE(append(a, 5));
+  model_.expect_contents();
+}
+
+TEST_F(PagedCache, ForksShareUntilOneWrites) {
+  const Index a = model_.add();
+  append(a, 6);
+  const Index b = model_.fork(a), c = model_.fork(a, 5), d = model_.fork(b, 4);
+  EXPECT_EQ(table(b), table(a));
+  EXPECT_EQ(table(c), table(a));
+  EXPECT_EQ(table(d), std::vector{table(a)[0]});
+  EXPECT_EQ(cache_.free_pages(), 4);
+  const std::vector<Index> shared = table(a);
+  EXPECT_EQ(cache_.pages_needed(a, 0), 0);
+  EXPECT_EQ(cache_.pages_needed(a, 2), 1);  // a copy
+  EXPECT_EQ(cache_.pages_needed(a, 3), 2);  // and one more
+  EXPECT_EQ(cache_.pages_needed(d, 1), 1);  // its page is full: nothing is copied
+  ASSERT_TRUE(append(c, 1));
+  EXPECT_EQ(table(c)[0], shared[0]);
+  EXPECT_NE(table(c)[1], shared[1]);
+  EXPECT_EQ(table(a), shared);
+  ASSERT_TRUE(append(b, 1));
+  EXPECT_NE(table(b)[1], shared[1]);
+  ASSERT_TRUE(append(a, 1));  // the last who has it
+  EXPECT_EQ(table(a), shared);
+  ASSERT_TRUE(append(d, 1));
+  EXPECT_EQ(cache_.free_pages(), 1);
+}
+
+TEST_F(PagedCache, ForkOutlivesWhatItWasMadeFrom) {
+  const Index a = model_.add();
+  append(a, 7);
+  const Index b = model_.fork(a, 6);
+  model_.release(a);
+  EXPECT_EQ(cache_.free_pages(), 4);
+  model_.expect_contents();
+  ASSERT_TRUE(append(b, 1));  // nobody shares any more: no copy
+  EXPECT_EQ(cache_.free_pages(), 4);
+  model_.release(b);
+  EXPECT_EQ(cache_.free_pages(), 6);
+}
+
+TEST_F(PagedCache, CutBackIntoASharedPageThenWritten) {
+  const Index a = model_.add();
+  append(a, 8);
+  const Index b = model_.fork(a);
+  model_.truncate(b, 5);
+  EXPECT_EQ(cache_.pages_needed(b, 1), 1);
+  ASSERT_TRUE(append(b, 1));
+  EXPECT_NE(table(b)[1], table(a)[1]);
+  model_.truncate(a, 5);
+  EXPECT_EQ(cache_.pages_needed(a, 1), 0);
+  ASSERT_TRUE(append(a, 1));
+}
+
+TEST_F(PagedCache, SeveralWhoWriteToOnePageLeaveItToTheLast) {
+  const Index a = model_.add();
+  append(a, 3);
+  const Index b = model_.fork(a), c = model_.fork(a);
+  const std::vector<Index> shared = table(a);
+  ASSERT_TRUE(append({b, a}, {1, 1}, false));  // c keeps the page
+  EXPECT_EQ(table(c), shared);
+  EXPECT_EQ(cache_.free_pages(), 3);
+  ASSERT_TRUE(append({c}, {1}, false));
+  EXPECT_EQ(table(c), shared);
+  EXPECT_EQ(cache_.free_pages(), 3);
+}
+
+TEST_F(PagedCache, RaggedAppendGivesEachItsOwnTokens) {
+  const Index a = model_.add(), b = model_.add(), c = model_.add();
+  ASSERT_TRUE(append({c, a, b}, {5, 0, 9}, true));
+  ASSERT_TRUE(append({b, c}, {2, 3}, true));
+  EXPECT_EQ(cache_.length(a), 0);
+  EXPECT_EQ(cache_.free_pages(), 1);
+  EXPECT_FALSE(append({a, b}, {4, 2}, true));  // one page each, there is one
+  ASSERT_TRUE(append({a, b}, {4, 1}, true));
+}
+
+TEST_F(PagedCache, OutOfPagesSaysHowMany) {
+  const Index a = model_.add();
+  append(a, 18);
+  const Index b = model_.fork(a);
+  Appended<float> more(Tokens(model_.sizes(), 7, random_));
+  try {
+    cache_.append(b, more.k(), more.v());
+    FAIL() << "nothing was thrown";
+  } catch (const OutOfPages& e) {
+    EXPECT_STREQ(e.what(), "attn: 3 more pages are needed, 1 of 6 are free");
+    EXPECT_EQ(e.needed(), 3);
+    EXPECT_EQ(e.free(), 1);
+  }
+  model_.expect_sound();
+  model_.expect_contents();
+  model_.release(b);
+  EXPECT_TRUE(append(a, 6));
+  EXPECT_EQ(cache_.free_pages(), 0);
+}
+
+TEST_F(PagedCache, RefusesWhatMakesNoSense) {
+  const Index a = model_.add(), b = model_.add();
+  append(a, 7);
+  append(b, 2);
+  const Index gone = model_.add();
+  model_.release(gone);
+  const auto before = table(a);
+  const auto given = [&](const TokenSizes& sizes, Index count) {
+    return Appended<float>(Tokens(sizes, count, random_));
+  };
+  const auto refused = [&](const char* what, const Said& said, const auto& call) {
+    expect_refused(what, said, call);
+    EXPECT_EQ(table(a), before) << what;
+    model_.expect_sound();
+    model_.expect_contents();
+  };
+  auto three = given(kSizes, 3);
+  const std::string name = std::to_string(gone);
+  refused("length of a released one", {"no sequence " + name}, [&] { cache_.length(gone); });
+  refused("table of a released one", {"no sequence " + name}, [&] { cache_.table(gone); });
+  refused("released twice", {"no sequence " + name}, [&] { cache_.release(gone); });
+  refused("fork of a released one", {"no sequence " + name}, [&] { cache_.fork(gone); });
+  refused("truncate of a released one", {"no sequence " + name}, [&] { cache_.truncate(gone, 0); });
+  refused("batch with a released one", {"no sequence " + name}, [&] { cache_.batch({a, gone}); });
+  refused("pages_needed of a released one", {"no sequence " + name}, [&] { cache_.pages_needed(gone, 1); });
+  refused("append to a released one", {"no sequence " + name}, [&] { cache_.append(gone, three.k(), three.v()); });
+  refused("append to one that never was", {"no sequence -4"}, [&] { cache_.append(-4, three.k(), three.v()); });
+  refused("fork of too many", {"fork", "7 tokens", "8"}, [&] { cache_.fork(a, 8); });
+  refused("fork of less than none", {"-1"}, [&] { cache_.fork(a, -1); });
+  refused("truncate to more", {"truncate", "7 tokens", "8"}, [&] { cache_.truncate(a, 8); });
+  refused("truncate to less than none", {"-1"}, [&] { cache_.truncate(a, -1); });
+  refused("named twice", {"named twice", std::to_string(a)}, [&] {
+    cache_.append({a, b, a}, three.k(), three.v(), {1, 1, 1});
+  });
+  refused("lengths for others", {"2 lengths", "1 seq"}, [&] { cache_.append({a}, three.k(), three.v(), {1, 2}); });
+  refused("lengths of more tokens", {"get 2", "there are 1 left"}, [&] {
+    cache_.append({a, b}, three.k(), three.v(), {2, 2});
+  });
+  refused("lengths of less tokens", {"add up to 2", "3 tokens"}, [&] {
+    cache_.append({a, b}, three.k(), three.v(), {1, 1});
+  });
+  refused("a negative length", {"-1"}, [&] { cache_.append({a, b}, three.k(), three.v(), {-1, 4}); });
+  refused("one batch element for two", {"(1, 2, 3, 3)", "(2, 2, 3, 3)"}, [&] {
+    cache_.append({a, b}, three.k(), three.v());
+  });
+  auto heads = given({3, 3, 5}, 3), dims = given({2, 4, 5}, 3), values = given({2, 3, 6}, 3), two = given(kSizes, 2);
+  refused("heads", {"(1, 3, 3, 3)", "(1, 2, 3, 3)"}, [&] { cache_.append(a, heads.k(), heads.v()); });
+  refused("head_dim", {"(1, 2, 3, 4)", "(1, 2, 3, 3)"}, [&] { cache_.append(a, dims.k(), dims.v()); });
+  refused("v_dim", {"(1, 2, 3, 6)", "(1, 2, 3, 5)"}, [&] { cache_.append(a, values.k(), values.v()); });
+  refused("tokens", {"(1, 2, 2, 5)", "(1, 2, 3, 5)"}, [&] { cache_.append(a, three.k(), two.v()); });
+}
+
+TEST(PagedCacheConfig, RefusesWhatMakesNoSense) {
+  const auto refused = [](PagedKvCacheConfig c, const Said& said) {
+    expect_refused("PagedKvCache", said, [&] { const PagedKvCache<float> cache(c); });
+  };
+  refused({.pages = 0, .head_dim = 4}, {"pages 0", "head_dim 4"});
+  refused({.pages = 2, .page_size = 0, .head_dim = 4}, {"page_size 0"});
+  refused({.pages = 2, .kv_heads = -3, .head_dim = 4}, {"kv_heads -3"});
+  refused({.pages = 2}, {"head_dim 0"});
+  refused({.pages = 2, .head_dim = 4, .v_dim = -2}, {"v_dim -2"});
+  refused({.pages = 2, .head_dim = 4, .rope = Rope({.head_dim = 8})}, {"head_dim is 4", "8"});
+}
+
+}  // namespace
+}  // namespace attn::test
