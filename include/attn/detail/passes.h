@@ -29,7 +29,7 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, In
   const auto of_queries = [&](const auto& of) {
     return view(of, problem.heads, first_query, problem.q_len, groups.q_step);
   };
-  const auto of_keys = [&](const auto& of) {
+  const auto of_keys = [&](const StoredView<const T>& of) {
     return view(of, problem.kv_heads, groups.kv_group, problem.kv_len, groups.kv_step);
   };
   return {of_queries(t.out), of_queries(t.lse), of_queries(t.q), of_keys(t.k), of_keys(t.v), problem};
