@@ -21,10 +21,11 @@ struct ChosenKernels {
 // widening costs 1 or 2 % beside those; the arithmetic of AVX512-FP16 does twice as many but sums up in binary16, which errs
 // by several times what the naive path does and overflows at 65504. Both are widened to float.
 
-/// May a product of such tensors be formed of numbers rounded to bf16?
+/// May a product of such tensors be formed of numbers rounded to bf16? Integers have scales, which the matrix unit's kernels
+/// do not know.
 inline bool fits_bf16(Compute compute, std::initializer_list<Storage> storages) {
-  return compute == Compute::bf16 ||
-         std::all_of(storages.begin(), storages.end(), [](Storage s) { return s == Storage::bf16; });
+  return std::all_of(storages.begin(), storages.end(),
+                     [&](Storage s) { return s == Storage::bf16 || (compute == Compute::bf16 && s != Storage::i8); });
 }
 
 /// May the scale wait until products are formed, as the matrix unit's kernels have it? They take -inf times the scale for

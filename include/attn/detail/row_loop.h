@@ -3,6 +3,7 @@
 
 #include "attn/detail/key_parts.h"
 #include "attn/detail/query_blocks.h"
+#include "attn/detail/row_tiles.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -25,21 +26,22 @@ class RowLoop {
         tensors_(pass.tensors),
         problem_(pass.problem()),
         family_(pass.kernels.exact),
+        key_tiles_(pass.tensors),
         parts_(problem_, QueryBlocks<T>(problem_, tiles, kMost).count(), kMost) {}
 
   /// Does the matrix unit serve, for whole tiles of keys? A query that shares them with no other would leave it idle.
   bool on_matrix_unit() const {
     const KernelFamily<T>& matrix = pass_.kernels.family;
-    return &matrix != &family_ && problem_.heads > problem_.kv_heads && is_whole(matrix.format, tensors_.k) &&
-           is_whole(matrix.format, tensors_.v);
+    return &matrix != &family_ && problem_.heads > problem_.kv_heads &&
+           RowTiles<T>::are_whole(matrix.format, tensors_.k) && RowTiles<T>::are_whole(matrix.format, tensors_.v);
   }
 
   /// The most blocks that run() is given: 1, or some together.
   Index most_together() const { return tensors_.k.is_cut() ? kMostTogether : 1; }
 
   Index bytes(Index blocks) const { return layout(blocks).bytes(); }
-  bool packs_keys() const { return !is_readable(tensors_.k); }
-  bool packs_values() const { return !is_readable(tensors_.v); }
+  bool packs_keys() const { return RowTiles<T>::copies(tensors_.k); }
+  bool packs_values() const { return RowTiles<T>::copies(tensors_.v); }
 
   /// How the keys are cut, each part a task of its own.
   const KeyParts<T>& parts() const { return parts_; }
@@ -66,7 +68,7 @@ class RowLoop {
       for (Index r = 0; Row & row : block.rows) row = begin(blocks.at(number, r), part, r, block.m), ++r;
       rows += block.rows.size();
     }
-    const NextTile next = first_keys(blocks, following);
+    const KeyTile next = first_keys(blocks, following);
     if (on_matrix_unit()) {
       const InUse<T> in_use(pass_.kernels.family);
       for (Active& block : active) load_queries(block.rows, block.m);
@@ -95,12 +97,14 @@ class RowLoop {
     const Range visited = pass_.visited(query);
     for (Index part = 0; part < parts_.count(); ++part) {
       const Range of_part = intersect(visited, parts_.keys(part));
-      for (Range keys = first_tile(of_part); !keys.empty(); keys = next_tile(keys, of_part))
+      for (Range keys = key_tiles_.first(of_part); !keys.empty(); keys = key_tiles_.next(keys, of_part))
         visit(keys, pass_.coverage(query, visited, keys));
     }
   }
 
  private:
+  using KeyTile = typename RowTiles<T>::Tile;
+
   struct Row {
     Queries queries;   ///< one
     Range visited;     ///< the keys worth visiting
@@ -113,25 +117,15 @@ class RowLoop {
     TileMemory<T> m;
   };
 
-  /// A tile of keys, and of values, that is fetched from memory while the one before it is worked on.
-  struct NextTile {
-    Index batch;
-    Index kv_head;
-    Range keys;
-  };
-
-  NextTile tile_of(const Queries& queries, const Range& keys) const {
-    return {queries.batch, problem_.kv_head(queries.head), keys};
-  }
   /// The first keys that a part visits.
-  NextTile first_keys(const QueryBlocks<T>& blocks, const Part& part) const {
+  KeyTile first_keys(const QueryBlocks<T>& blocks, const Part& part) const {
     const Queries queries = blocks.at(part.blocks.begin, 0);
     const Index begin = intersect(pass_.visited(queries), parts_.keys(part.part)).begin;
-    return tile_of(queries, {begin, begin + kKeyTile});
+    return key_tiles_.of(queries, {begin, begin + kKeyTile});
   }
 
   /// See TileLoop::run().
-  void compute_again(Active& block, Index part, const NextTile& following) const {
+  void compute_again(Active& block, Index part, const KeyTile& following) const {
     const bool may_overflow = on_matrix_unit();
     for (Index r = 0; Row & row : block.rows) {
       const bool again = (may_overflow && !FlashPass<T>::is_sound(block.m.sum[r])) ||
@@ -148,15 +142,6 @@ class RowLoop {
       }
       ++r;
     }
-  }
-
-  /// Rows as the matrix unit reads them, at any address.
-  static bool is_whole(const Format& format, const KeyRows<T>& t) {
-    return t.storage() == format.storage && t.stride(3) == 1 && t.dim(3) % format.columns == 0 &&
-           !t.cuts_tiles_of(kKeyTile);
-  }
-  static bool is_readable(const KeyRows<T>& t) {
-    return (t.stride(3) == 1 || t.dim(3) <= 1) && !t.cuts_tiles_of(kKeyTile);
   }
 
   /// For so many blocks at a time. Queries are there once more as the matrix unit reads them; see load_queries().
@@ -213,30 +198,29 @@ class RowLoop {
   }
 
   /// `whole`: the kernels for whole tiles of keys.
-  void visit_keys(std::span<Active> blocks, const RowKernelSet<T>& whole, const NextTile& following,
+  void visit_keys(std::span<Active> blocks, const RowKernelSet<T>& whole, const KeyTile& following,
                   bool by_selection) const {
     Range all{0, 0};
     for (const Active& block : blocks) all = hull(all, hull_of_visited(block.rows));
     const Queries& first = blocks.front().rows.front().queries;
     for (Range run{all.begin, 0}; run.begin < all.end; run.begin = run.end) {
-      run.end = blocks.size() > 1 ? std::min((run.begin / run_length() + 1) * run_length(), all.end) : all.end;
-      const NextTile next_run = run.end < all.end ? tile_of(first, {run.end, run.end + kKeyTile}) : following;
+      run.end = blocks.size() > 1
+                    ? std::min((run.begin / key_tiles_.run_length() + 1) * key_tiles_.run_length(), all.end)
+                    : all.end;
+      const KeyTile next_run = run.end < all.end ? key_tiles_.of(first, {run.end, run.end + kKeyTile}) : following;
       for (std::size_t i = 0; i < blocks.size(); ++i) {
-        const NextTile next_block =
-            i + 1 < blocks.size() ? tile_of(blocks[i + 1].rows.front().queries, first_tile(run)) : next_run;
-        for (Range keys = first_tile(run); !keys.empty(); keys = next_tile(keys, run))
+        const KeyTile next_block =
+            i + 1 < blocks.size() ? key_tiles_.of(blocks[i + 1].rows.front().queries, key_tiles_.first(run)) : next_run;
+        for (Range keys = key_tiles_.first(run); !keys.empty(); keys = key_tiles_.next(keys, run))
           visit_tile(blocks[i], keys,
-                     keys.end < run.end ? tile_of(blocks[i].rows.front().queries, {keys.end, keys.end + kKeyTile})
+                     keys.end < run.end ? key_tiles_.of(blocks[i].rows.front().queries, {keys.end, keys.end + kKeyTile})
                                         : next_block,
                      keys.size() == kKeyTile ? whole : family_.row, by_selection);
       }
     }
   }
 
-  /// Keys of one block before its neighbour's turn: those of a page, or of a tile that is cut out of several.
-  Index run_length() const { return tensors_.k.cuts_tiles_of(kKeyTile) ? kKeyTile : tensors_.k.page_size(); }
-
-  void visit_tile(const Active& block, const Range& keys, const NextTile& next, const RowKernelSet<T>& kernels,
+  void visit_tile(const Active& block, const Range& keys, const KeyTile& next, const RowKernelSet<T>& kernels,
                   bool by_selection) const {
     Array<Coverage, kMost> coverage;
     bool any = false;
@@ -247,26 +231,16 @@ class RowLoop {
     if (any) add_keys(block.rows, coverage, keys, next, block.m, kernels, by_selection);
   }
 
-  /// The tiles of keys of a range: where keys lie in pages, they begin at multiples of their length.
-  Range first_tile(const Range& all) const {
-    const Index begin = tensors_.k.is_paged() ? all.begin / kKeyTile * kKeyTile : all.begin;
-    return {all.begin, std::min(begin + kKeyTile, all.end)};
-  }
-  static Range next_tile(const Range& keys, const Range& all) {
-    return {keys.end, std::min(keys.end + kKeyTile, all.end)};
-  }
-
   /// One step of the recurrence: brings max, sum and out up to date with some keys and values.
-  void add_keys(std::span<Row> rows, const Coverage* coverage, const Range& keys, const NextTile& next,
+  void add_keys(std::span<Row> rows, const Coverage* coverage, const Range& keys, const KeyTile& next,
                 const TileMemory<T>& m, const RowKernelSet<T>& kernels, bool by_selection) const {
     const Index count = keys.size(), row_count = static_cast<Index>(rows.size());
-    const Queries& first = rows.front().queries;
-    const RowsToRead key = readable(tensors_.k, first, keys, m.packed_key),
-                     value = readable(tensors_.v, first, keys, m.packed_value);
-    Fetching fetching =
-        Fetching::of<T>(ahead(tensors_.k, next), problem_.head_dim, ahead(tensors_.v, next), problem_.v_dim, kKeyTile);
+    const KeyTile tile = key_tiles_.of(rows.front().queries, keys);
+    const RowsToRead key = key_tiles_.keys(family_, tile, m.packed_key),
+                     value = key_tiles_.values(family_, tile, m.packed_value);
+    Fetching fetching = key_tiles_.fetching(next);
     kernels.score(m, row_count, key, count, problem_.head_dim, fetching);
-    multiply_by_scales(tensors_.k, first, keys, row_count, m.scores);
+    key_tiles_.multiply_by_key_scales(tile, row_count, m.scores);
     for (Index r = 0; Row & row : rows) {
       T* const scores = m.scores + r * kKeyTile;
       if (coverage[r] == Coverage::none) {
@@ -280,26 +254,11 @@ class RowLoop {
         for (Index i = 0; i < count; ++i) m.dropped[i] = scores[i] == -FlashPass<T>::kInfinity;
       kernels.softmax(m, r++, count, fetching);
     }
-    multiply_by_scales(tensors_.v, first, keys, row_count, m.scores);
+    key_tiles_.multiply_by_value_scales(tile, row_count, m.scores);
     if (by_selection)
       value_of_kept(m, value, count);
     else
       kernels.value(m, row_count, value, count, problem_.v_dim, fetching);
-  }
-
-  /// Scores, or weights, times the scales of keys, or values, that are read as the integers they are.
-  void multiply_by_scales(const KeyRows<T>& t, const Queries& queries, const Range& keys, Index rows,
-                          T* numbers) const {
-    if (!t.is_scaled() || !is_readable(t)) return;
-    const float* const scales = t.scales(queries.batch, problem_.kv_head(queries.head), keys.begin);
-    for (Index r = 0; r < rows; ++r)
-      for (Index j = 0; j < keys.size(); ++j) numbers[r * kKeyTile + j] *= static_cast<T>(scales[j]);
-  }
-
-  /// The rows of a tile that may be fetched from memory: a whole one in one piece, or nothing.
-  RowsToRead ahead(const KeyRows<T>& t, const NextTile& tile) const {
-    if (tile.keys.end > problem_.kv_len || !t.in_one_piece(tile.keys)) return {nullptr, Storage::native, 0, 0};
-    return t.rows(tile.batch, tile.kv_head, tile.keys.begin);
   }
 
   /// As the kernel value(), for one row, but a dropped pair is not even multiplied.
@@ -310,14 +269,6 @@ class RowLoop {
         if (!m.dropped[j]) sum += m.scores[j] * load_number<T>(value, j, c);
       m.out[c] = sum;
     }
-  }
-
-  /// Rows whose numbers lie next to each other, a stride apart.
-  RowsToRead readable(const KeyRows<T>& t, const Queries& queries, const Range& keys, T* packed) const {
-    const Index batch = queries.batch, kv_head = problem_.kv_head(queries.head);
-    if (is_readable(t)) return t.rows(batch, kv_head, keys.begin);
-    pack_keys(family_, t, batch, kv_head, keys, packed);
-    return {reinterpret_cast<const std::byte*>(packed), Storage::native, t.dim(3), 1};
   }
 
   /// out / sum and the log-sum-exp of each query; 0 where no key was kept.
@@ -336,6 +287,7 @@ class RowLoop {
   const CallTensors<T>& tensors_;
   const Problem& problem_;
   const KernelFamily<T>& family_;
+  RowTiles<T> key_tiles_;
   KeyParts<T> parts_;
 };
 
