@@ -26,6 +26,7 @@ inline namespace ATTN_BUILT_FOR {
 template <class Query, detail::KvSource Cache, class M = Mods<>>
 auto attention(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
   using T = detail::scalar_of<Cache>;
+  detail::check_query<Query, T>();
   using Answer = detail::Answer<typename detail::QueryRows<Query>::Tensor>;
   Result<decltype(Answer::out({})), decltype(Answer::lse({}))> result;
   const auto make = [&](const Problem& problem) {
@@ -43,6 +44,7 @@ template <class Out, class Lse, class Query, detail::KvSource Cache, class M = M
 void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {
   using T = detail::scalar_of<Cache>;
+  detail::check_query<Query, T>();
   const auto make = [&](const Problem& problem) {
     return detail::ResultViews<T>{detail::output_view<T>(out, problem), detail::lse_view<T>(lse, problem)};
   };
@@ -55,6 +57,7 @@ template <class Out, class Query, detail::KvSource Cache, class M = Mods<>>
 void attention_into(Out&& out, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {
   using T = detail::scalar_of<Cache>;
+  detail::check_query<Query, T>();
   const auto make = [&](const Problem& problem) {
     return detail::ResultViews<T>{detail::output_view<T>(out, problem), {}};
   };
@@ -66,6 +69,7 @@ void attention_into(Out&& out, const Query& query, const Cache& cache, const M& 
 template <class Query, detail::KvSource Cache, class M = Mods<>>
 Explanation explain(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
   using T = detail::scalar_of<Cache>;
+  detail::check_query<Query, T>();
   Explanation explanation;
   detail::with_batch(
       query, cache.batch(), mods, options, [](const Problem&) { return detail::ResultViews<T>{}; },
@@ -77,6 +81,7 @@ Explanation explain(const Query& query, const Cache& cache, const M& mods = {}, 
 template <class Query, detail::KvSource Cache, class M = Mods<>>
 std::size_t workspace_bytes(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
   using T = detail::scalar_of<Cache>;
+  detail::check_query<Query, T>();
   Index bytes = 0;
   detail::with_batch(
       query, cache.batch(), mods, options, [](const Problem&) { return detail::ResultViews<T>{}; },

@@ -26,10 +26,12 @@ class KvBatch {
   /// pages): token j lies in page tables(sequence, j / page_size), at j % page_size. What a row has behind the pages of its
   /// sequence is not looked at.
   /// @throws std::invalid_argument if shapes disagree, a table is too short for its sequence or names a page that is not there.
-  template <class K, class V, class Entry>
-  KvBatch(const K& key_pages, const V& value_pages, const TensorView<Entry, 2>& tables, const detail::Indices& lengths)
+  template <class K, class V, class Tables>
+  KvBatch(const K& key_pages, const V& value_pages, const Tables& given_tables, const detail::Indices& lengths)
       : KvBatch(detail::as_rank4(view(key_pages)), detail::as_rank4(view(value_pages)), nullptr) {
-    static_assert(std::is_integral_v<std::remove_const_t<Entry>>, "attn::KvBatch: tables must hold integers");
+    static_assert(std::is_integral_v<typename detail::Traits<Tables>::Scalar> && detail::Traits<Tables>::kRank == 2,
+                  "attn::KvBatch: tables must hold integers, a row for each sequence");
+    const auto tables = view(given_tables);
     const Index given = static_cast<Index>(lengths.values.size());
     detail::require(tables.dim(0) == given, "KvBatch: ", tables.dim(0), " tables for ", given, " lengths");
     std::vector<Index> table;

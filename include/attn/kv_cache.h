@@ -35,7 +35,8 @@ inline namespace ATTN_BUILT_FOR {
 ///     auto out = attn::attention(q, cache, attn::causal()).out;         // of those tokens
 ///
 /// T: float, double, long double; a float of 16 bits; or std::int8_t, which is quantised when appended, with a scale for each
-/// token and head (largest magnitude / 127), and attended to in float. Errors of 8 bits are at most scale / 2 a number.
+/// token and head (largest magnitude / 127), and attended to in float. Errors of 8 bits are at most scale / 2 a number;
+/// rows below 2^-120 become 0, and one with inf or NaN is NaN.
 ///
 /// The tokens of a head lie one behind the other, (capacity, dim): keys() and values() show them without a copy. A sequence that has no room left makes the room of all grow to twice as much, or to what is needed
 /// if that is more, and moves everything: views of before are invalid, and both exist for a moment. Appending a token at a
@@ -106,7 +107,10 @@ class KvCache {
 
   /// Makes room for so many tokens in each sequence. @throws std::length_error beyond max_capacity.
   void reserve(Index tokens) {
-    if (tokens > capacity()) grow(tokens, 0);
+    if (tokens > config_.max_capacity)
+      throw std::length_error(
+          detail::joined({"attn: reserve(", tokens, "): max_capacity of the cache is ", config_.max_capacity}));
+    if (tokens > capacity()) grow(tokens);
   }
 
   /// All sequences: (batch, kv_heads, longest length, dim), where nothing is copied and what lies behind the end of a shorter
@@ -175,7 +179,10 @@ class KvCache {
     }
     detail::require(!ragged || left == 0, "append: the lengths add up to ", k.dim(2) - left, ", there are ", k.dim(2),
                     " tokens");
-    if (most > capacity()) grow(most, longest);
+    if (most > config_.max_capacity)
+      throw std::length_error(detail::joined({"attn: sequence ", longest, " of the cache would need room for ", most,
+                                              " tokens, max_capacity is ", config_.max_capacity}));
+    if (most > capacity()) grow(most);
     Range rows{0, 0};
     for (std::size_t i = 0; i < lens.size(); ++i) {
       rows = {ragged ? rows.end : 0, ragged ? rows.end + lens[i] : lens[i]};
@@ -185,11 +192,8 @@ class KvCache {
     for (std::size_t i = 0; i < lens.size(); ++i) lengths_[i] += lens[i];
   }
 
-  /// To `needed` tokens a sequence or more, because of `sequence`.
-  void grow(Index needed, Index sequence) {
-    if (needed > config_.max_capacity)
-      throw std::length_error(detail::joined({"attn: sequence ", sequence, " of the cache would need room for ", needed,
-                                              " tokens, max_capacity is ", config_.max_capacity}));
+  /// To `needed` tokens a sequence or more.
+  void grow(Index needed) {
     const Index doubled = capacity() > config_.max_capacity / 2 ? config_.max_capacity : 2 * capacity();
     Storage larger = make(std::max(needed, doubled));
     for (Index s = 0; s < config_.batch; ++s) larger.copy_page(storage_, s, s, length(s));

@@ -107,9 +107,8 @@ class PagedKvCache {
   void truncate(Index sequence, Index length) {
     check_length("truncate", sequence, length);
     Sequence& s = of(sequence);
-    const auto keep = static_cast<std::size_t>(pages_for(length));
-    for (; s.pages.size() > keep; s.pages.pop_back()) drop(s.pages.back());
     s.length = length;
+    drop_unused(s);
   }
 
   bool has(Index sequence) const { return sequences_.count(sequence) > 0; }
@@ -120,6 +119,7 @@ class PagedKvCache {
 
   /// How many free pages append() would take for so many tokens, with the copy of a page that is shared.
   Index pages_needed(Index sequence, Index tokens) const {
+    detail::require(tokens >= 0, "pages_needed: ", tokens, " tokens");
     return pages_needed(std::array{sequence}, std::array{tokens});
   }
 
@@ -200,6 +200,12 @@ class PagedKvCache {
     if (--users(page) == 0) free_.push_back(page);
   }
 
+  /// Pages behind those of its tokens.
+  void drop_unused(Sequence& s) {
+    const auto keep = static_cast<std::size_t>(pages_for(s.length));
+    for (; s.pages.size() > keep; s.pages.pop_back()) drop(s.pages.back());
+  }
+
   /// Will tokens be written into a page that it has already?
   bool writes_to_last(const Sequence& s, Index tokens) const { return tokens > 0 && s.length % config_.page_size != 0; }
 
@@ -240,16 +246,21 @@ class PagedKvCache {
       s.pages.reserve(static_cast<std::size_t>(pages_for(s.length + lens[i])));
     }
 
-    Range rows{0, 0};
-    for (std::size_t i = 0; i < lens.size(); ++i) {
-      Sequence& s = of(sequences[i]);
-      if (writes_to_last(s, lens[i])) own_last_page(s);
-      while (static_cast<Index>(s.pages.size()) < pages_for(s.length + lens[i])) s.pages.push_back(take());
-      rows = {ragged ? rows.end : 0, ragged ? rows.end + lens[i] : lens[i]};
-      storage_.append(k, v, ragged ? 0 : static_cast<Index>(i), rows, s.pages, s.length,
-                      config_.rope ? &*config_.rope : nullptr);
-      s.length += lens[i];
+    try {
+      Range rows{0, 0};
+      for (std::size_t i = 0; i < lens.size(); ++i) {
+        Sequence& s = of(sequences[i]);
+        if (writes_to_last(s, lens[i])) own_last_page(s);
+        while (static_cast<Index>(s.pages.size()) < pages_for(s.length + lens[i])) s.pages.push_back(take());
+        rows = {ragged ? rows.end : 0, ragged ? rows.end + lens[i] : lens[i]};
+        storage_.append(k, v, ragged ? 0 : static_cast<Index>(i), rows, s.pages, s.length,
+                        config_.rope ? &*config_.rope : nullptr);
+      }
+    } catch (...) {  // memory for the rows on their way
+      for (Index sequence : sequences) drop_unused(of(sequence));
+      throw;
     }
+    for (std::size_t i = 0; i < lens.size(); ++i) of(sequences[i]).length += lens[i];
   }
 
   /// Copies the last page if others have it too.

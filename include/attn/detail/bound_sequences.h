@@ -89,16 +89,21 @@ struct ResultViews {
   TensorView<T, 3> lse;
 };
 
+/// Says in one sentence what is wrong with the types of a call; see check_types().
+template <class Query, class T>
+constexpr auto check_query() {
+  using Q = typename QueryRows<Query>::Tensor;
+  static_assert(is_scalar<typename Traits<Q>::Scalar> && std::is_same_v<computed_t<typename Traits<Q>::Scalar>, T>,
+                "attn: query must hold the scalar type of the cache, or floats of 32 and 16 bits");
+  static_assert(Traits<Q>::kRank == 2 || Traits<Q>::kRank == 4,
+                "attn: query must be a matrix (len, dim) or a rank-4 tensor (batch, heads, len, dim)");
+}
+
 /// Checks a call over `batch` and gives use(sequences). `result(problem)` gives the views for a result of these sizes.
 template <class T, class Query, class M, class MakeResult, class Use>
 void with_batch(const Query& query, const KvBatch<T>& batch, const M& mods, const Options& options,
                 const MakeResult& result, const Use& use) {
   using Rows = QueryRows<Query>;
-  using Q = typename Rows::Tensor;
-  static_assert(is_scalar<typename Traits<Q>::Scalar> && std::is_same_v<computed_t<typename Traits<Q>::Scalar>, T>,
-                "attn: query must hold the scalar type of the cache, or floats of 32 and 16 bits");
-  static_assert(Traits<Q>::kRank == 2 || Traits<Q>::kRank == 4,
-                "attn: query must be a matrix (len, dim) or a rank-4 tensor (batch, heads, len, dim)");
   const StoredView<const T> q = as_rank4(view(Rows::tensor(query)));
   Rows::check(query, batch.size());
   // Of queries, results or log-sum-exps.
