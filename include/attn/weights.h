@@ -75,7 +75,7 @@ class WeightTiles {
       const Coverage coverage = mods_->coverage(isa_, tile);
       if (coverage == Coverage::none) continue;
       const Index keys = tile.kv.size();
-      kernels.score(m, rows_of(family_, tensors_.key(queries, j), keys, p.head_dim, m.packed_key), keys, p.head_dim);
+      kernels.score(m, rows_of(family_, tensors_.key(queries, j), keys, p.head_dim, 1, m.packed_key), keys, p.head_dim);
       if (coverage == Coverage::some || mods_->has_scores())
         mods_->apply(isa_, m.scores, kernels.queries, tile, coverage == Coverage::some);
       std::fill_n(m.tile_max, kernels.queries, -std::numeric_limits<T>::infinity());

@@ -74,11 +74,14 @@ bool in_place(const Format& format, const StoredView<T>& t) {
          t.stride(1) % format.per_number() == 0;
 }
 
-/// `count` rows of `dim` numbers as the kernels read them, copied to `packed` where they do not lie so.
+/// `count` rows of `dim` numbers as the kernels read them, copied to `packed` if they must: where they do not lie so, or are
+/// not a multiple of `multiple`.
 template <class T>
-Rows<T> rows_of(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, T* packed) {
+Rows<T> rows_of(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, Index multiple,
+                T* packed) {
   const Format& format = family.format;
-  if (in_place(format, rows, dim)) return {reinterpret_cast<const T*>(rows.data), rows.stride / format.per_number()};
+  if (in_place(format, rows, dim) && count % multiple == 0)
+    return {reinterpret_cast<const T*>(rows.data), rows.stride / format.per_number()};
   family.pack_rows(rows, count, dim, packed);
   return {packed, format.row(dim)};
 }
@@ -104,12 +107,10 @@ void pack_keys(const KernelFamily<T>& family, const KeyRows<T>& t, Index batch, 
 template <class T>
 Rows<T> keys_of(const KernelFamily<T>& family, const KeyRows<T>& t, Index batch, Index head, const Range& keys,
                 Index multiple, T* packed) {
-  const RowsToRead rows = t.rows(batch, head, keys.begin);
-  const Format& format = family.format;
-  if (in_place(format, rows, t.dim(3)) && keys.size() % multiple == 0 && t.in_one_piece(keys))
-    return {reinterpret_cast<const T*>(rows.data), rows.stride / format.per_number()};
+  if (t.in_one_piece(keys) && !t.is_scaled())
+    return rows_of(family, t.rows(batch, head, keys.begin), keys.size(), t.dim(3), multiple, packed);
   pack_keys(family, t, batch, head, keys, packed);
-  return {packed, format.row(t.dim(3))};
+  return {packed, family.format.row(t.dim(3))};
 }
 
 /// `count` rows of `dim` numbers in `turned`, by the angles of token `first` and those `step`, 2 * `step` ... behind it.
@@ -129,7 +130,7 @@ void load_query(const KernelFamily<T>& family, const RowsToRead& rows, Index cou
   const Format& format = family.format;
   const bool now = format.storage == Storage::native;
   m.scale = now ? T(1) : scale;
-  family.load_columns(m.query, width, rows_of(family, rows, count, dim, packed), count, format.row(dim),
+  family.load_columns(m.query, width, rows_of(family, rows, count, dim, 1, packed), count, format.row(dim),
                       now ? scale : T(1));
 }
 

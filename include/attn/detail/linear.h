@@ -65,7 +65,7 @@ struct Linear {
   void run_tile(const T* x, T* y, Index rows, Range columns, const KernelFamily<Number>& family,
                 TileMemory<Number> m) const {
     const KernelSet<Number>& kernels = family.set_for(rows);
-    load_query(family, readable(x, inputs), rows, inputs, Number(1), kernels.queries, m);
+    load_query(family, readable(x, inputs), rows, inputs, Number(1), kernels.queries, m.packed_key, m);
     std::fill_n(m.sum, kernels.queries, Number(1));
     TileMemory<Number> result = m;
     std::swap(result.out, result.scores);  // they are the result already, to be stored without being divided
@@ -87,9 +87,11 @@ struct Linear {
     family.pack_rows(readable(x, inputs), rows, inputs, m.query);
     for (Index first = columns.begin; first < columns.end; first += kKeyTile) {
       const Index count = std::min(kKeyTile, columns.end - first);
-      const bool more = first + 2 * kKeyTile <= columns.end;
-      family.row.score(m, rows, readable(weight + first * inputs, inputs), count, inputs,
-                       more ? readable(weight + (first + kKeyTile) * inputs, inputs) : readable(nullptr, 0));
+      Fetching fetching;
+      if (first + 2 * kKeyTile <= columns.end)
+        fetching = Fetching::of<Number>(readable(weight + (first + kKeyTile) * inputs, inputs), inputs,
+                                        readable(nullptr, 0), 0, kKeyTile);
+      family.row.score(m, rows, readable(weight + first * inputs, inputs), count, inputs, fetching);
       for (Index r = 0; r < rows; ++r) {
         Number* const result = m.scores + r * kKeyTile;
         for (Index o = 0; bias && o < count; ++o) result[o] += static_cast<Number>(bias[first + o]);

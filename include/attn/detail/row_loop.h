@@ -172,7 +172,7 @@ class RowLoop {
       heads = turned_rows(family_, heads, count, dim, *tensors_.rotation, token, 0, packed);
       packed += count * dim;
     }
-    matrix.load_columns(m.arranged, width, rows_of(matrix, heads, count, dim, packed), count, matrix.format.row(dim),
+    matrix.load_columns(m.arranged, width, rows_of(matrix, heads, count, dim, 1, packed), count, matrix.format.row(dim),
                         T(1));
     m.scale = static_cast<T>(problem_.scale);
   }
