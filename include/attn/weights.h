@@ -67,7 +67,8 @@ class WeightTiles {
     const Index last = queries.rows.size() - 1;
     for (Index i = 0; i < kernels.queries; ++i)
       m.max[i] = lse_(queries.batch, queries.head, queries.rows.begin + std::min(i, last));
-    load_query(family_, tensors_.query(queries), last + 1, p.head_dim, static_cast<T>(p.scale), kernels.queries, m);
+    load_query(family_, tensors_.query(queries), last + 1, p.head_dim, static_cast<T>(p.scale), kernels.queries,
+               m.packed_key, m);
     Tile tile = tensors_.tile_of(queries);
     const Range visited = mods_->kv_range(tile);
     for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
