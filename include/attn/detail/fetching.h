@@ -1,7 +1,7 @@
 // Layer 2: rows of keys and values that come from memory while others are worked on.
 #pragma once
 
-#include <limits>
+#include <algorithm>
 
 #include "attn/detail/simd.h"
 #include "attn/detail/stored.h"
@@ -23,7 +23,7 @@ class Fetching {
     Fetching f;
     f.runs_[0] = run<T>(key, head_dim, rows);
     f.runs_[1] = run<T>(value, v_dim, rows);
-    f.begin(f.runs_[0].data ? 0 : 1);
+    f.begin(0);
     return f;
   }
 
@@ -33,17 +33,21 @@ class Fetching {
     due_ = 0;
   }
   ATTN_INLINE void step() {
-    for (due_ += rate_; due_ >= kOne; due_ -= kOne) line();
+    due_ += rate_;
+    fetch(due_ / kOne);
+    due_ %= kOne;
   }
   template <int kLines>
   ATTN_INLINE void lines() {
-    if (next_ == nullptr) return;
-    ATTN_UNROLL for (int i = 0; i < kLines; ++i) line();
+    fetch(kLines);
   }
 
   /// Lines of the keys, and all that are left.
   Index key_lines() const { return runs_[0].lines(); }
-  Index lines_left() const { return left_; }
+  Index lines_left() const {
+    return (end_ - next_) / kLine + std::max<Index>(rows_ - 1, 0) * runs_[number_].row_lines() +
+           (number_ == 0 ? runs_[1].lines() : 0);
+  }
 
  private:
   static constexpr Index kLine = 64, kOne = 256;
@@ -51,7 +55,8 @@ class Fetching {
   struct Run {
     const std::byte* data = nullptr;
     Index stride = 0, width = 0, rows = 0;
-    Index lines() const { return data ? (width + kLine - 1) / kLine * rows : 0; }
+    Index row_lines() const { return (width + kLine - 1) / kLine; }
+    Index lines() const { return row_lines() * rows; }
   };
   template <class T>
   static Run run(const RowsToRead& rows, Index dim, Index count) {
@@ -63,41 +68,39 @@ class Fetching {
 
   void begin(int number) {
     number_ = number;
-    left_ = runs_[0].lines() + runs_[1].lines();
     row_ = next_ = runs_[number].data;
     rows_ = runs_[number].rows;
-    end_ = next_ ? next_ + runs_[number].width : nullptr;
+    end_ = next_ + runs_[number].row_lines() * kLine;
   }
 
-  ATTN_INLINE void line() {
-    if (next_ == nullptr) return;
-    __builtin_prefetch(next_, 0, 2);
-    next_ += kLine;
-    --left_;
-    if (next_ >= end_) next_row();
-  }
-  ATTN_INLINE void next_row() {
-    const Run& run = runs_[number_];
-    if (--rows_ > 0) {
-      row_ += run.stride;
-      next_ = row_;
-      end_ = row_ + run.width;
-      return;
+  ATTN_INLINE void fetch(Index lines) {
+    while (lines > 0) {
+      const Index some = std::min(lines, (end_ - next_) / kLine);
+      for (Index i = 0; i < some; ++i) __builtin_prefetch(next_ + i * kLine, 0, 2);
+      next_ += some * kLine;
+      lines -= some;
+      if (next_ == end_ && !next_row()) return;
     }
-    const Index left = left_;
-    if (number_ == 0)
-      begin(1);
-    else
-      next_ = nullptr;
-    left_ = left;
+  }
+  /// Is there one?
+  ATTN_INLINE bool next_row() {
+    if (--rows_ > 0) {
+      row_ += runs_[number_].stride;
+      next_ = row_;
+      end_ = row_ + runs_[number_].row_lines() * kLine;
+      return true;
+    }
+    if (number_ == 1) return false;
+    begin(1);
+    return true;
   }
 
   Run runs_[2];
   int number_ = 0;
   const std::byte* row_ = nullptr;
-  const std::byte* next_ = nullptr;  ///< null: there are no more
-  const std::byte* end_ = nullptr;
-  Index rows_ = 0, left_ = 0;
+  const std::byte* next_ = nullptr;
+  const std::byte* end_ = nullptr;  ///< of the row
+  Index rows_ = 0;
   Index rate_ = 0, due_ = 0;  // in parts of a line
 };
 

@@ -1,6 +1,7 @@
 // Layer 3: the flash path over sequences of different lengths at once.
 #pragma once
 
+#include <cmath>
 #include <deque>
 #include <vector>
 
@@ -26,7 +27,13 @@ void with_sequences(std::span<const Sequence<T>> sequences, const Options& optio
     flops += calls.emplace_back(s.tensors, s.mods, kernels_for(s.tensors, options), false).flops();
   const Executor executor = executor_for(flops, options.executor);
   std::vector<ScheduledCall<T>> scheduled;
-  for (const FlashCall<T>& call : calls) scheduled.emplace_back(call, executor.concurrency());
+  // Each is cut for the workers that its share of the work keeps busy, twice as many to be safe: larger tasks read memory in
+  // longer runs.
+  const double workers = executor.concurrency();
+  for (const FlashCall<T>& call : calls) {
+    const double share = flops > 0 ? call.flops() / flops : 1;
+    scheduled.emplace_back(call, static_cast<Index>(std::clamp(std::ceil(2 * share * workers), 1.0, workers)));
+  }
   const auto of_task = [](const ScheduledCall<T>& s) {
     return s.call->flops() / static_cast<double>(std::max<Index>(s.cut.tasks, 1));
   };
