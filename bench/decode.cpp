@@ -88,6 +88,10 @@ struct Contiguous {
       for (const auto& view : {cache.keys(s), cache.values(s)})
         for (Index h = 0; h < view.dim(1); ++h)
           if (view.dim(2) > 0) read.push_back(bytes_of(&view(0, h, 0, 0), view.dim(2) * view.dim(3)));
+    for (const auto& scales : {cache.key_scales(), cache.value_scales()})
+      for (Index s = 0; s < scales.dim(0); ++s)
+        for (Index h = 0; h < scales.dim(1); ++h)
+          if (cache.length(s) > 0) read.push_back(bytes_of(&scales(s, h, 0), cache.length(s)));
     return {name, [this] { attn::attention_into(out, attn::ragged(q, lens), cache, attn::causal(), options); }, &out,
             read};
   }

@@ -106,6 +106,41 @@ TYPED_TEST(KvInvariance, OtherSequences) {
   });
 }
 
+// Heads whose masks end at different keys: what one visits must not move the tiles of those it is worked on together with.
+TEST(KvInvarianceOfHeads, RangesOfOtherHeadsMatterNot) {
+  using T = Eigen::bfloat16;
+  const Index kv_heads = 8, heads = 16, dim = 64, keys = 500;
+  Random random(9);
+  const auto drawn = [&](const Shape<4>& shape) {
+    Tensor<T, 4> t(shape);
+    for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<T>(static_cast<float>(random.uniform(-1, 1)));
+    return t;
+  };
+  const auto q = drawn({1, heads, 1, dim}), k = drawn({1, kv_heads, keys, dim}), v = drawn({1, kv_heads, keys, dim});
+  KvCache<T> one_piece({.kv_heads = kv_heads, .head_dim = dim});
+  one_piece.append(k, v);
+  PagedKvCache<T> pages({.pages = 8, .page_size = 64, .kv_heads = kv_heads, .head_dim = dim});
+  const Index id = pages.add();
+  pages.append(id, k, v);
+  const auto ends = block_mask(mask_mod([](const Position& p) { return p.kv >= (p.head % 4 < 2 ? 345 : 325); }), 1,
+                               keys, {}, 1, heads);
+  for (Isa isa : sets_for<T>()) {
+    SCOPED_TRACE(to_string(isa));
+    const auto out = [&](const auto& cache, const Executor& executor) {
+      Tensor<float, 4> result({1, heads, 1, dim});
+      attention_into(result, q, cache, ends, {.executor = executor, .isa = isa});
+      return std::vector<float>(result.data(), result.data() + result.size());
+    };
+    const auto wanted = out(one_piece, serial());
+    for (int workers : {1, 2, 3}) EXPECT_EQ(out(pages.batch({id}), threads(workers)), wanted) << workers << " threads";
+  }
+}
+
+TEST(KvInvarianceOfHeads, NoQueriesAtAllAreNoMistake) {
+  const KvCache<float> cache({.batch = 2, .kv_heads = 1, .head_dim = 4});
+  EXPECT_EQ(attention(Tensor<float, 4>({2, 1, 0, 4}), cache).out.shape(), (Shape<4>{2, 1, 0, 4}));
+}
+
 // The same sequence several times in a call, and sequences in another order than they were added in.
 TEST(KvInvarianceOfOrder, SequencesMayComeInAnyOrderAndTwice) {
   Random random(2);

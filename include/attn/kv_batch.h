@@ -101,15 +101,15 @@ class KvBatch {
 };
 
 /// Queries of sequences of different lengths, one behind the other: q (1, heads, sum of lens, head_dim), lens[i] of
-/// them for sequence i. `q` is not copied.
+/// them for sequence i. A tensor is not copied and must live as long; a temporary is kept.
 template <class Q>
 struct Ragged {
-  const Q& q;
+  Q q;  ///< a reference, but to what was a temporary
   std::vector<Index> lens;
 };
 template <class Q>
-Ragged<Q> ragged(const Q& q, detail::Indices lens) {
-  return {q, std::move(lens.values)};
+Ragged<Q> ragged(Q&& q, detail::Indices lens) {
+  return {std::forward<Q>(q), std::move(lens.values)};
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -18,7 +18,7 @@ namespace attn {
 struct KvCacheConfig {
   Index batch = 1;     ///< sequences
   Index kv_heads = 1;  ///< heads of keys and values
-  Index capacity = 0;  ///< tokens that each sequence has room for at first
+  Index capacity = 0;  ///< tokens that each sequence has room for at first; 0: 64, or max_capacity if that is less
   Index head_dim = 0;
   Index v_dim = 0;  ///< 0: head_dim
   /// How far the room may grow; `capacity` for memory that never moves.
@@ -48,7 +48,8 @@ class KvCache {
  public:
   using Computed = detail::cached_t<T>;  ///< what attention is computed in
 
-  /// @throws std::invalid_argument unless all sizes are positive, or capacity exceeds max_capacity.
+  /// @throws std::invalid_argument unless all sizes are positive (0 where a default is named), or if capacity exceeds
+  /// max_capacity.
   explicit KvCache(const KvCacheConfig& config)
       : config_(checked(config)),
         storage_(make(config_.capacity)),
@@ -69,23 +70,30 @@ class KvCache {
   /// @throws std::invalid_argument if shapes differ, std::length_error beyond max_capacity.
   template <class K, class V>
   void append(const K& k, const V& v) {
-    const auto keys = detail::appended<Computed>(k);
-    append(keys, detail::appended<Computed>(v), config_.batch, std::vector<Index>(lengths_.size(), keys.dim(2)), false);
+    const auto& keys_held = detail::evaluated(k);
+    const auto& values_held = detail::evaluated(v);
+    const auto keys = detail::appended<Computed>(keys_held);
+    append(keys, detail::appended<Computed>(values_held), config_.batch,
+           std::vector<Index>(lengths_.size(), keys.dim(2)), false);
   }
 
   /// lens[i] tokens to sequence i: k (1, kv_heads, sum of lens, head_dim), v likewise, one sequence behind the other.
   template <class K, class V>
   void append(const K& k, const V& v, detail::Indices lens) {
-    append(detail::appended<Computed>(k), detail::appended<Computed>(v), 1, lens.values, true);
+    const auto& keys_held = detail::evaluated(k);
+    const auto& values_held = detail::evaluated(v);
+    append(detail::appended<Computed>(keys_held), detail::appended<Computed>(values_held), 1, lens.values, true);
   }
 
   /// Tokens to one sequence: k (1, kv_heads, tokens, head_dim).
   template <class K, class V>
   void append_to(Index sequence, const K& k, const V& v) {
-    const auto keys = detail::appended<Computed>(k);
+    const auto& keys_held = detail::evaluated(k);
+    const auto& values_held = detail::evaluated(v);
+    const auto keys = detail::appended<Computed>(keys_held);
     std::vector<Index> lens(lengths_.size(), 0);
     lens[at(sequence)] = keys.dim(2);
-    append(keys, detail::appended<Computed>(v), 1, lens, true);
+    append(keys, detail::appended<Computed>(values_held), 1, lens, true);
   }
 
   /// Forgets the tokens of a sequence from number `length` on.
@@ -182,12 +190,13 @@ class KvCache {
     if (most > config_.max_capacity)
       throw std::length_error(detail::joined({"attn: sequence ", longest, " of the cache would need room for ", most,
                                               " tokens, max_capacity is ", config_.max_capacity}));
+    typename Storage::Writer writer(k.dim(2), config_.head_dim, config_.v_dim, config_.rope ? &*config_.rope : nullptr);
     if (most > capacity()) grow(most);
     Range rows{0, 0};
     for (std::size_t i = 0; i < lens.size(); ++i) {
       rows = {ragged ? rows.end : 0, ragged ? rows.end + lens[i] : lens[i]};
       const auto s = static_cast<Index>(i);
-      storage_.append(k, v, ragged ? 0 : s, rows, std::array{s}, lengths_[i], config_.rope ? &*config_.rope : nullptr);
+      storage_.append(writer, k, v, ragged ? 0 : s, rows, std::array{s}, lengths_[i]);
     }
     for (std::size_t i = 0; i < lens.size(); ++i) lengths_[i] += lens[i];
   }

@@ -119,7 +119,8 @@ class PagedKvCache {
 
   /// How many free pages append() would take for so many tokens, with the copy of a page that is shared.
   Index pages_needed(Index sequence, Index tokens) const {
-    detail::require(tokens >= 0, "pages_needed: ", tokens, " tokens");
+    constexpr Index kMost = Index(1) << 60;  // no pool has so many, and sums stay in range
+    detail::require(tokens >= 0 && tokens <= kMost, "pages_needed: ", tokens, " tokens are outside 0..2^60");
     return pages_needed(std::array{sequence}, std::array{tokens});
   }
 
@@ -133,15 +134,21 @@ class PagedKvCache {
   /// As many tokens to each of some sequences: k (sequences, kv_heads, tokens, head_dim).
   template <class K, class V>
   void append(detail::Indices sequences, const K& k, const V& v) {
-    const auto keys = detail::appended<Computed>(k);
+    const auto& keys_held = detail::evaluated(k);
+    const auto& values_held = detail::evaluated(v);
+    const auto keys = detail::appended<Computed>(keys_held);
     const std::vector<Index> lens(sequences.values.size(), keys.dim(2));
-    append(sequences.values, keys, detail::appended<Computed>(v), static_cast<Index>(lens.size()), lens, false);
+    append(sequences.values, keys, detail::appended<Computed>(values_held), static_cast<Index>(lens.size()), lens,
+           false);
   }
 
   /// lens[i] tokens to sequences[i]: k (1, kv_heads, sum of lens, head_dim), one sequence behind the other.
   template <class K, class V>
   void append(detail::Indices sequences, const K& k, const V& v, detail::Indices lens) {
-    append(sequences.values, detail::appended<Computed>(k), detail::appended<Computed>(v), 1, lens.values, true);
+    const auto& keys_held = detail::evaluated(k);
+    const auto& values_held = detail::evaluated(v);
+    append(sequences.values, detail::appended<Computed>(keys_held), detail::appended<Computed>(values_held), 1,
+           lens.values, true);
   }
 
   /// What attention() takes: these sequences, in this order. Valid until the cache changes.
@@ -246,19 +253,16 @@ class PagedKvCache {
       s.pages.reserve(static_cast<std::size_t>(pages_for(s.length + lens[i])));
     }
 
-    try {
-      Range rows{0, 0};
-      for (std::size_t i = 0; i < lens.size(); ++i) {
-        Sequence& s = of(sequences[i]);
-        if (writes_to_last(s, lens[i])) own_last_page(s);
-        while (static_cast<Index>(s.pages.size()) < pages_for(s.length + lens[i])) s.pages.push_back(take());
-        rows = {ragged ? rows.end : 0, ragged ? rows.end + lens[i] : lens[i]};
-        storage_.append(k, v, ragged ? 0 : static_cast<Index>(i), rows, s.pages, s.length,
-                        config_.rope ? &*config_.rope : nullptr);
-      }
-    } catch (...) {  // memory for the rows on their way
-      for (Index sequence : sequences) drop_unused(of(sequence));
-      throw;
+    typename detail::KvStorage<T>::Writer writer(k.dim(2), config_.head_dim, config_.v_dim,
+                                                 config_.rope ? &*config_.rope : nullptr);
+
+    Range rows{0, 0};
+    for (std::size_t i = 0; i < lens.size(); ++i) {
+      Sequence& s = of(sequences[i]);
+      if (writes_to_last(s, lens[i])) own_last_page(s);
+      while (static_cast<Index>(s.pages.size()) < pages_for(s.length + lens[i])) s.pages.push_back(take());
+      rows = {ragged ? rows.end : 0, ragged ? rows.end + lens[i] : lens[i]};
+      storage_.append(writer, k, v, ragged ? 0 : static_cast<Index>(i), rows, s.pages, s.length);
     }
     for (std::size_t i = 0; i < lens.size(); ++i) of(sequences[i]).length += lens[i];
   }

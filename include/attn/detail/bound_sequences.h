@@ -13,28 +13,25 @@ namespace attn {
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Which rows of a tensor of queries belong to which sequence.
+/// Which rows of a tensor of queries (batch, heads, len, head_dim) belong to which sequence.
 template <class Q>
 struct QueryRows {
   using Tensor = Q;
   static const Q& tensor(const Q& q) { return q; }
-  static void check(const Q& q, Index sequences) {
-    const Index batch = as_rank4(view(q)).dim(0);
-    require(batch == sequences, "batch differs: query has ", batch, ", the cache ", sequences, " sequences");
+  static void check(const Q&, const Shape<4>& shape, Index sequences) {
+    require(shape[0] == sequences, "batch differs: query has ", shape[0], ", the cache ", sequences, " sequences");
   }
   /// Those of a sequence: batch element, first row, rows.
   template <class Visit>
-  static void for_each(const Q& q, Index sequences, const Visit& visit) {
-    const Index len = as_rank4(view(q)).dim(2);
-    for (Index s = 0; s < sequences; ++s) visit(s, s, Range{0, len});
+  static void for_each(const Q&, const Shape<4>& shape, Index sequences, const Visit& visit) {
+    for (Index s = 0; s < sequences; ++s) visit(s, s, Range{0, shape[2]});
   }
 };
 template <class Q>
 struct QueryRows<Ragged<Q>> {
-  using Tensor = Q;
-  static const Q& tensor(const Ragged<Q>& r) { return r.q; }
-  static void check(const Ragged<Q>& r, Index sequences) {
-    const Shape<4> shape = as_rank4(view(r.q)).shape();
+  using Tensor = std::remove_cvref_t<Q>;
+  static const Tensor& tensor(const Ragged<Q>& r) { return r.q; }
+  static void check(const Ragged<Q>& r, const Shape<4>& shape, Index sequences) {
     const Index given = static_cast<Index>(r.lens.size());
     require(given == sequences, "ragged: ", given, " lengths for ", sequences, " sequences");
     require(shape[0] == 1, "ragged: query has shape ", shape, ", the batch must be 1, and all tokens in its len");
@@ -47,7 +44,7 @@ struct QueryRows<Ragged<Q>> {
     require(left == 0, "ragged: the lengths add up to ", shape[2] - left, ", there are ", shape[2], " queries");
   }
   template <class Visit>
-  static void for_each(const Ragged<Q>& r, Index sequences, const Visit& visit) {
+  static void for_each(const Ragged<Q>& r, const Shape<4>&, Index sequences, const Visit& visit) {
     for (Index s = 0, first = 0; s < sequences; ++s) {
       const Index end = first + r.lens[static_cast<std::size_t>(s)];
       visit(s, 0, Range{first, end});
@@ -61,14 +58,11 @@ template <class T, class M>
 class BoundSequence {
  public:
   BoundSequence(const Problem& own, const Problem& for_mods, const M& mods, const Rope* rope)
-      : problem(own),
-        rotation(rotation_of<T>(rope, own.q_offset, own.q_len)),
-        bound_(bind(mods, for_mods)),
-        passes_(bound_) {}
+      : problem(own), rotation(rotation_of<T>(rope, 0, 0)), bound_(bind(mods, for_mods)), passes_(bound_) {}
   BoundSequence(const BoundSequence&) = delete;
 
   const Problem problem;
-  const Rotation<T> rotation;
+  Rotation<T> rotation;  ///< of no tokens, until somebody wants the result
 
   const TileMods<T>* mods() const { return passes_.in_one(); }
 
@@ -104,15 +98,16 @@ template <class T, class Query, class M, class MakeResult, class Use>
 void with_batch(const Query& query, const KvBatch<T>& batch, const M& mods, const Options& options,
                 const MakeResult& result, const Use& use) {
   using Rows = QueryRows<Query>;
-  const StoredView<const T> q = as_rank4(view(Rows::tensor(query)));
-  Rows::check(query, batch.size());
+  const auto& held = evaluated(Rows::tensor(query));
+  const StoredView<const T> q = as_rank4(view(held));
+  Rows::check(query, q.shape(), batch.size());
   // Of queries, results or log-sum-exps.
   const auto part = [](const auto& t, Index batch_element, const Range& rows) {
-    if (t.data() == nullptr) return t;
     auto shape = t.shape();
     shape[0] = 1;
     shape[2] = rows.size();
-    return t.part(batch_element * t.stride(0) + rows.begin * t.stride(2), shape, t.strides());
+    const Index offset = t.data() ? batch_element * t.stride(0) + rows.begin * t.stride(2) : 0;
+    return t.part(offset, shape, t.strides());
   };
   // For shapes alone.
   const auto keys_like = [&](const StoredView<const T>& pages, Index length) {
@@ -125,7 +120,7 @@ void with_batch(const Query& query, const KvBatch<T>& batch, const M& mods, cons
   whole.v_dim = batch.v_dim();
 
   std::deque<BoundSequence<T, M>> bound;
-  Rows::for_each(query, batch.size(), [&](Index s, Index element, const Range& rows) {
+  Rows::for_each(query, q.shape(), batch.size(), [&](Index s, Index element, const Range& rows) {
     Problem problem = make_problem<T>(part(q, element, rows), keys_like(batch.keys(s), batch.length(s)),
                                       keys_like(batch.values(s), batch.length(s)), options);
     const Problem own = problem;
@@ -135,8 +130,9 @@ void with_batch(const Query& query, const KvBatch<T>& batch, const M& mods, cons
   });
   const ResultViews<T> to = result(whole);
   std::vector<Sequence<T>> sequences;
-  Rows::for_each(query, batch.size(), [&](Index s, Index element, const Range& rows) {
-    const BoundSequence<T, M>& b = bound[static_cast<std::size_t>(s)];
+  Rows::for_each(query, q.shape(), batch.size(), [&](Index s, Index element, const Range& rows) {
+    BoundSequence<T, M>& b = bound[static_cast<std::size_t>(s)];
+    if (to.out.data()) b.rotation = rotation_of<T>(batch.rope(), b.problem.q_offset, b.problem.q_len);
     const CallTensors<T> tensors{part(to.out, element, rows),
                                  part(to.lse, element, rows),
                                  part(q, element, rows),

@@ -87,7 +87,7 @@ class KvStorage {
 
   KvStorage(Index pages, Index kv_heads, Index page_size, Index head_dim, Index v_dim)
       : head_dim_(head_dim),
-        numbers_(Tensor<T, 4>::uninitialized({pages, kv_heads, page_size, head_dim + v_dim})),
+        numbers_(Tensor<T, 4>::uninitialized({pages, kv_heads, page_size, row_size(head_dim, v_dim)})),
         scales_(Tensor<float, 4>::uninitialized({TokenRows<T>::kScaled ? pages : 0, kv_heads, 2, page_size})) {
     advise_huge_pages(numbers_.data(), bytes_of(numbers_));
   }
@@ -109,25 +109,45 @@ class KvStorage {
     values().copy(other.values(), from, to, tokens);
   }
 
+  /// What append() works in, made before anything is changed: append() itself takes no memory and does not throw.
+  class Writer {
+   public:
+    Writer(Index tokens, Index head_dim, Index v_dim, const Rope* rope)
+        : family_(kernel_family<Computed>(std::min(default_isa(), Isa::avx512))),
+          rope_(rope),
+          most_(std::min(kMost, std::max<Index>(tokens, 1))),
+          packed_(static_cast<std::size_t>(most_ * std::max(head_dim, v_dim))),
+          rotation_(rotation_of<Computed>(rope, 0, rope ? most_ : 0)) {}
+
+   private:
+    friend KvStorage;
+    static constexpr Index kMost = 64;  // tokens: they stay in the cache between being read and being written
+
+    const KernelFamily<Computed>& family_;
+    const Rope* rope_;
+    Index most_;
+    std::vector<Computed> packed_;
+    Rotation<Computed> rotation_;
+  };
+
   /// Some tokens of a sequence with the pages `table`, which is at `position` now: rows `rows` of batch element `batch` in k
   /// and v. Keys are turned on the way.
-  void append(const StoredView<const Computed>& k, const StoredView<const Computed>& v, Index batch, Range rows,
-              std::span<const Index> table, Index position, const Rope* rope) {
+  void append(Writer& w, const StoredView<const Computed>& k, const StoredView<const Computed>& v, Index batch,
+              Range rows, std::span<const Index> table, Index position) {
     const Index head_dim = k.dim(3), v_dim = v.dim(3);
-    const KernelFamily<Computed>& family = kernel_family<Computed>(std::min(default_isa(), Isa::avx512));
-    // So many at a time stay in the cache between being read and being written.
-    constexpr Index kMost = 64;
-    std::vector<Computed> packed(static_cast<std::size_t>(std::min(kMost, rows.size()) * std::max(head_dim, v_dim)));
+    Computed* const packed = w.packed_.data();
+    const TokenRows<T> keys = this->keys(), values = this->values();
     while (!rows.empty()) {
       const Index at = position % page_size(), page = table[static_cast<std::size_t>(position / page_size())];
-      const Index count = std::min({kMost, rows.size(), page_size() - at});
-      const Rotation<Computed> rotation = rotation_of<Computed>(rope, position, count);
+      const Index count = std::min({w.most_, rows.size(), page_size() - at});
+      for (Index i = 0; w.rope_ && i < count; ++i)
+        w.rotation_.set_angles(w.rope_->frequencies(), position + i, w.rope_->attention_factor(), i);
       for (Index head = 0; head < k.dim(1); ++head) {
-        family.pack_rows(k.rows(batch, head, rows.begin), count, head_dim, packed.data());
-        for (Index i = 0; rope && i < count; ++i) rotation.turn(packed.data() + i * head_dim, i);
-        keys().store(family, packed.data(), count, page, head, at);
-        family.pack_rows(v.rows(batch, head, rows.begin), count, v_dim, packed.data());
-        values().store(family, packed.data(), count, page, head, at);
+        w.family_.pack_rows(k.rows(batch, head, rows.begin), count, head_dim, packed);
+        for (Index i = 0; w.rope_ && i < count; ++i) w.rotation_.turn(packed + i * head_dim, i);
+        keys.store(w.family_, packed, count, page, head, at);
+        w.family_.pack_rows(v.rows(batch, head, rows.begin), count, v_dim, packed);
+        values.store(w.family_, packed, count, page, head, at);
       }
       rows.begin += count;
       position += count;
@@ -138,6 +158,12 @@ class KvStorage {
   template <class X>
   static Index bytes_of(const Tensor<X, 4>& t) {
     return t.size() * static_cast<Index>(sizeof(X));
+  }
+  static Index row_size(Index head_dim, Index v_dim) {
+    constexpr Index kMost = Index(1) << 60;
+    require(head_dim <= kMost && v_dim <= kMost, "a cache of head_dim ", head_dim, " and v_dim ", v_dim,
+            " has more numbers than there can be");
+    return head_dim + v_dim;
   }
   /// `which`: 0 the keys, 1 the values; `first`: numbers of a token in front of them.
   TokenRows<T> rows(Index which, Index first, Index dim) {

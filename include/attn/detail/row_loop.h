@@ -66,6 +66,7 @@ class RowLoop {
       block.m = layout.at(memory, i++);
       block.rows = {rows, static_cast<std::size_t>(blocks.size(number))};
       for (Index r = 0; Row & row : block.rows) row = begin(blocks.at(number, r), part, r, block.m), ++r;
+      block.visited = hull_of_visited(block.rows);
       rows += block.rows.size();
     }
     const KeyTile next = first_keys(blocks, following);
@@ -115,6 +116,7 @@ class RowLoop {
   struct Active {
     std::span<Row> rows;
     TileMemory<T> m;
+    Range visited;  ///< by any of the rows: tiles are cut from it, whoever is worked on together with the block
   };
 
   /// The first keys that a part visits.
@@ -131,13 +133,14 @@ class RowLoop {
       const bool again = (may_overflow && !FlashPass<T>::is_sound(block.m.sum[r])) ||
                          ((row.dropped_any || may_overflow) && !is_finite(block.m, r));
       if (again) {
-        Active alone{{&row, 1}, block.m};
+        Active alone{{&row, 1}, block.m, {}};
         alone.m.out += r * problem_.v_dim;
         alone.m.query += r * problem_.head_dim;
         alone.m.max += r;
         alone.m.sum += r;
         const bool by_selection = row.dropped_any;
         row = begin(row.queries, part, 0, alone.m);
+        alone.visited = row.visited;
         visit_keys({&alone, 1}, family_.row, following, by_selection);
       }
       ++r;
@@ -201,23 +204,30 @@ class RowLoop {
   void visit_keys(std::span<Active> blocks, const RowKernelSet<T>& whole, const KeyTile& following,
                   bool by_selection) const {
     Range all{0, 0};
-    for (const Active& block : blocks) all = hull(all, hull_of_visited(block.rows));
-    const Queries& first = blocks.front().rows.front().queries;
+    for (const Active& block : blocks) all = hull(all, block.visited);
     for (Range run{all.begin, 0}; run.begin < all.end; run.begin = run.end) {
       run.end = blocks.size() > 1
                     ? std::min((run.begin / key_tiles_.run_length() + 1) * key_tiles_.run_length(), all.end)
                     : all.end;
-      const KeyTile next_run = run.end < all.end ? key_tiles_.of(first, {run.end, run.end + kKeyTile}) : following;
       for (std::size_t i = 0; i < blocks.size(); ++i) {
-        const KeyTile next_block =
-            i + 1 < blocks.size() ? key_tiles_.of(blocks[i + 1].rows.front().queries, key_tiles_.first(run)) : next_run;
-        for (Range keys = key_tiles_.first(run); !keys.empty(); keys = key_tiles_.next(keys, run))
+        const Range own = intersect(run, blocks[i].visited);
+        for (Range keys = key_tiles_.first(own); !keys.empty(); keys = key_tiles_.next(keys, own))
           visit_tile(blocks[i], keys,
-                     keys.end < run.end ? key_tiles_.of(blocks[i].rows.front().queries, {keys.end, keys.end + kKeyTile})
-                                        : next_block,
+                     keys.end < own.end ? key_tiles_.of(blocks[i].rows.front().queries, key_tiles_.next(keys, own))
+                                        : next_turn(blocks, i, run, all, following),
                      keys.size() == kKeyTile ? whole : family_.row, by_selection);
       }
     }
+  }
+
+  /// What block `i` is followed by when its keys of a run are done.
+  KeyTile next_turn(std::span<const Active> blocks, std::size_t i, const Range& run, const Range& all,
+                    const KeyTile& following) const {
+    const bool same_run = i + 1 < blocks.size();
+    if (!same_run && run.end == all.end) return following;
+    const Active& next = blocks[same_run ? i + 1 : 0];
+    const Range keys = same_run ? run : Range{run.end, all.end};
+    return key_tiles_.of(next.rows.front().queries, key_tiles_.first(intersect(keys, next.visited)));
   }
 
   void visit_tile(const Active& block, const Range& keys, const KeyTile& next, const RowKernelSet<T>& kernels,

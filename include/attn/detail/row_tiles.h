@@ -57,10 +57,10 @@ class RowTiles {
     multiply_by_scales(tensors_.v, tile, queries, weights);
   }
 
-  /// What is fetched from memory of a tile: all, if it is a whole one in one piece, or nothing.
+  /// What is fetched from memory of a tile: all, if it lies in one piece, or nothing.
   Fetching fetching(const Tile& tile) const {
     return Fetching::of<T>(ahead(tensors_.k, tile), problem_.head_dim, ahead(tensors_.v, tile), problem_.v_dim,
-                           kKeyTile);
+                           tile.keys.size());
   }
 
  private:
@@ -105,7 +105,8 @@ class RowTiles {
   }
 
   RowsToRead ahead(const KeyRows<T>& t, const Tile& tile) const {
-    if (tile.keys.end > problem_.kv_len || !t.in_one_piece(tile.keys)) return {nullptr, Storage::native, 0, 0};
+    if (tile.keys.empty() || tile.keys.end > problem_.kv_len || !t.in_one_piece(tile.keys))
+      return {nullptr, Storage::native, 0, 0};
     return t.rows(tile.batch, tile.kv_head, tile.keys.begin);
   }
 
