@@ -112,12 +112,12 @@ TEST(Explain, KnowsThreadsMemoryAndLayout) {
   EXPECT_EQ(row.query_tiles, 1);
   EXPECT_EQ(row.tasks, 1);
   EXPECT_EQ(row.threads, 1);
-  const Matrices far(1, 9000);  // the keys of one query, for several threads
+  const Matrices far(1, 9000);  // the keys of one query, at least 1024 of them to a task
   const Explanation parts = explain(far.q, far.k, far.v, full(), {.executor = threads(3)});
-  EXPECT_EQ(parts.tasks, 4);
+  EXPECT_EQ(parts.tasks, 8);
   EXPECT_EQ(parts.threads, 3);
   EXPECT_EQ(parts.tiles(), (9000 + 63) / 64);
-  EXPECT_EQ(explain(far.q, far.k, far.v, full(), {.executor = serial()}).tasks, 4);
+  EXPECT_EQ(explain(far.q, far.k, far.v, full(), {.executor = serial()}).tasks, 8);
   const Matrices none(0, 300);
   const Explanation empty = explain(none.q, none.k, none.v);
   EXPECT_EQ(empty.query_tiles, 0);
