@@ -95,7 +95,7 @@ TEST(MultiHeadParameters, RefuseUnknownNamesAndOtherShapes) {
   const Tensor<double, 1> bias({3});
   const auto known = "in_proj_weight, in_proj_bias, out_proj.weight, out_proj.bias";
   expect_refused([&] { layer.load("out_proj_weight", weight); }, {"'out_proj_weight'", known});
-  expect_refused([&] { layer.weight("q_proj_weight"); }, {"'q_proj_weight'", known});
+  expect_refused([&] { layer.weight("qkv_weight"); }, {"'qkv_weight'", known});
   expect_refused([&] { layer.bias(""); }, {"''", known});
   expect_refused([&] { layer.load("in_proj_weight", weight); }, {"'in_proj_weight'", "(12, 4)", "(4, 12)"});
   expect_refused([&] { layer.load("in_proj_weight", bias); }, {"'in_proj_weight'", "(12, 4)", "(3)"});

@@ -1,0 +1,51 @@
+// Layer 5: what a MultiHeadAttention is made of, how it is called, and what it returns.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "attn/options.h"
+#include "attn/tensor.h"
+
+namespace attn {
+
+/// The sizes of a MultiHeadAttention, all numbers of features or heads, of which 0 stands for the default given here; and
+/// what else it is made of.
+struct MultiHeadConfig {
+  Index embed_dim = 0;     ///< of the query and of the result; there is no default
+  Index heads = 0;         ///< of the query, each of embed_dim / heads features; there is no default
+  Index kv_heads = 0;      ///< of key and value, a divisor of heads (Ainslie et al. 2023). Default heads
+  Index key_dim = 0;       ///< of the key input. Default embed_dim
+  Index value_dim = 0;     ///< of the value input. Default embed_dim
+  bool bias = true;        ///< has every projection a bias?
+  std::uint64_t seed = 0;  ///< of the random initial weights
+  std::optional<bool> in_bias = std::nullopt;   ///< have those of query, key and value? Default `bias`
+  std::optional<bool> out_bias = std::nullopt;  ///< has that of the result? Default `bias`
+};
+
+/// Which implementation computes the attention of the heads.
+enum class Path { flash, naive };
+
+/// How one call of a MultiHeadAttention is computed.
+struct MultiHeadOptions {
+  Path path = Path::flash;
+  /// Give out the weights of every head. They need memory for all q_len * kv_len pairs, so the call takes the naive
+  /// path.
+  bool weights = false;
+  /// Scale (default 1/sqrt(head_dim)) and q_offset of the heads; executor, instruction set and `compute` of heads and
+  /// projections. A workspace in it is not used.
+  Options attention = {};
+};
+
+/// What a MultiHeadAttention returns. Converts to its `out`, so that `Tensor<float, 3> y = layer(x, x, x);` works.
+template <class Out, class T>
+struct MultiHeadResult {
+  Out out;               ///< (batch, q_len, embed_dim), or (q_len, embed_dim) of matrices
+  Tensor<T, 4> weights;  ///< (batch, heads, q_len, kv_len); empty unless asked for
+
+  operator Out() const& { return out; }
+  operator Out() && { return std::move(out); }
+};
+
+}  // namespace attn
