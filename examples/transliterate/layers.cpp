@@ -8,19 +8,6 @@ namespace transliterate {
 
 namespace {
 
-/// Both stacked, the rows of `a` first.
-attn::Tensor<float, 2> stacked(const ModelFile::Matrix& a, const ModelFile::Matrix& b) {
-  attn::Tensor<float, 2> both({a.dim(0) + b.dim(0), a.dim(1)});
-  both.matrix() << a.matrix(), b.matrix();
-  return both;
-}
-
-attn::Tensor<float, 1> stacked(const ModelFile::Vector& a, const ModelFile::Vector& b) {
-  attn::Tensor<float, 1> both({a.size() + b.size()});
-  std::copy_n(b.data(), b.size(), std::copy_n(a.data(), a.size(), both.data()));
-  return both;
-}
-
 Eigen::RowVectorXf row_vector(const ModelFile::Vector& v) {
   return Eigen::Map<const Eigen::RowVectorXf>(v.data(), v.size());
 }
@@ -112,10 +99,10 @@ attn::MultiHeadAttention<float> load_self_attention(ModelFile& file, const std::
 
 attn::MultiHeadAttention<float> load_cross_attention(ModelFile& file, const std::string& prefix, attn::Index width) {
   attn::MultiHeadAttention<float> attention({.embed_dim = width, .heads = kHeads});
-  attention.load("in_proj_weight", stacked(file.matrix(prefix + "/linear_0/weight", width, width),
-                                           file.matrix(prefix + "/linear_1/weight", 2 * width, width)));
-  attention.load("in_proj_bias", stacked(file.vector(prefix + "/linear_0/bias", width),
-                                         file.vector(prefix + "/linear_1/bias", 2 * width)));
+  attention.load("q_proj_weight", file.matrix(prefix + "/linear_0/weight", width, width));
+  attention.load("q_proj_bias", file.vector(prefix + "/linear_0/bias", width));
+  attention.load_rows("in_proj_weight", width, file.matrix(prefix + "/linear_1/weight", 2 * width, width));
+  attention.load_rows("in_proj_bias", width, file.vector(prefix + "/linear_1/bias", 2 * width));
   attention.load("out_proj.weight", file.matrix(prefix + "/linear_2/weight", width, width));
   attention.load("out_proj.bias", file.vector(prefix + "/linear_2/bias", width));
   return attention;
