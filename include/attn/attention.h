@@ -1,7 +1,7 @@
 // Layer 4: the entry points, for matrices (one head) and for rank-4 tensors (batch, heads, len, dim).
 #pragma once
 
-#include "attn/detail/arguments.h"
+#include "attn/detail/checked_call.h"
 #include "attn/flash.h"
 #include "attn/mods.h"
 #include "attn/naive.h"
@@ -10,54 +10,6 @@
 #endif
 
 namespace attn {
-
-namespace detail {
-inline namespace ATTN_BUILT_FOR {
-
-/// The arguments of one call as checked rank-4 views, handed to `run(q, k, v, problem, bound_mods)`.
-template <class Q, class K, class V, class M, class Run>
-auto with_views(const Q& query, const K& key, const V& value, const M& mods, const Options& options, const Run& run) {
-  check_types<Q, K, V>();
-  using T = computed_t<typename Traits<Q>::Scalar>;
-  const auto& q_held = evaluated(query);
-  const auto& k_held = evaluated(key);
-  const auto& v_held = evaluated(value);
-  const StoredView<const T> q = as_rank4(view(q_held)), k = as_rank4(view(k_held)), v = as_rank4(view(v_held));
-  const Problem problem = make_problem<T>(q, k, v, options);
-  return run(q, k, v, problem, bind(mods, problem));
-}
-
-/// The caller's output as a writable rank-4 view.
-template <class T, class Out>
-StoredView<T> output_view(Out&& out, const Problem& problem) {
-  auto v = view(out);
-  using Scalar = std::remove_pointer_t<decltype(v.data())>;
-  static_assert(!std::is_const_v<Scalar>, "attn: the output must be writable, this one is const");
-  static_assert(std::is_same_v<computed_t<Scalar>, T>,
-                "attn: the output must hold the same scalar type as the query, or floats of 32 and 16 bits");
-  const StoredView<T> v4 = as_rank4(v);
-  check_output(problem, v4);
-  return v4;
-}
-
-template <class T, class Lse>
-TensorView<T, 3> lse_view(Lse&& lse, const Problem& problem) {
-  auto v = lse_rank3(lse);
-  static_assert(std::is_same_v<std::remove_pointer_t<decltype(v.data())>, T>,
-                "attn: lse must be writable and hold the scalar type of the query, float for those of 16 bits");
-  check_lse(problem, v);
-  return v;
-}
-
-/// Says that nobody wants the log-sum-exp.
-template <class T>
-TensorView<T, 3> no_lse() {
-  return {};
-}
-
-}  // namespace ATTN_BUILT_FOR
-}  // namespace detail
-
 inline namespace ATTN_BUILT_FOR {
 
 /// Scaled dot-product attention:
@@ -90,16 +42,10 @@ inline namespace ATTN_BUILT_FOR {
 template <class Q, class K, class V, class M = Mods<>>
 requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, const V& value, const M& mods = {},
                                               const Options& options = {}) {
-  return detail::with_views(
-      query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-        using Answer = detail::Answer<Q>;
-        Result<decltype(Answer::out(problem)), decltype(Answer::lse(problem))> result{Answer::out(problem),
-                                                                                      Answer::lse(problem)};
-        using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-        detail::flash<T>({detail::as_rank4(view(result.out)), detail::lse_rank3(result.lse), q, k, v, problem},
-                         detail::passes_of<T>(bound), options);
-        return result;
-      });
+  const detail::CheckedCall call(query, key, value, mods, options);
+  auto result = detail::Answer<Q>::result(call.problem);
+  detail::flash(call.tensors(result.out, result.lse), call.passes(), options);
+  return result;
 }
 
 /// The same into memory of the caller's: `out` is a matrix, block or map (q_len, v_dim), or a rank-4 tensor or view
@@ -110,12 +56,8 @@ requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, cons
 template <class Out, class Lse, class Q, class K, class V, class M = Mods<>>
 requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                                                   const M& mods = {}, const Options& options = {}) {
-  detail::with_views(
-      query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-        using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-        detail::flash<T>({detail::output_view<T>(out, problem), detail::lse_view<T>(lse, problem), q, k, v, problem},
-                         detail::passes_of<T>(bound), options);
-      });
+  const detail::CheckedCall call(query, key, value, mods, options);
+  detail::flash(call.tensors(out, lse), call.passes(), options);
 }
 
 /// The same without the log-sum-exp.
@@ -123,12 +65,8 @@ template <class Out, class Q, class K, class V, class M = Mods<>>
 requires(!detail::Viewable<M> && !detail::KvSource<K> &&
          !detail::KvSource<V>) void attention_into(Out&& out, const Q& query, const K& key, const V& value,
                                                    const M& mods = {}, const Options& options = {}) {
-  detail::with_views(query, key, value, mods, options,
-                     [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-                       using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-                       detail::flash<T>({detail::output_view<T>(out, problem), detail::no_lse<T>(), q, k, v, problem},
-                                        detail::passes_of<T>(bound), options);
-                     });
+  const detail::CheckedCall call(query, key, value, mods, options);
+  detail::flash(call.tensors(out), call.passes(), options);
 }
 
 /// What attention() would do with these arguments, without doing it: instruction set, tiles, threads, memory, and how
@@ -139,11 +77,8 @@ requires(!detail::Viewable<M> && !detail::KvSource<K> &&
 template <class Q, class K, class V, class M = Mods<>>
 requires(!detail::KvSource<K>) Explanation
     explain(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
-  return detail::with_views(
-      query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-        using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-        return detail::flash_explanation<T>({{}, {}, q, k, v, problem}, detail::passes_of<T>(bound), options);
-      });
+  const detail::CheckedCall call(query, key, value, mods, options);
+  return detail::flash_explanation(call.tensors(), call.passes(), options);
 }
 
 /// The bytes that Options::workspace must have for attention() with these arguments: exact, and linear in head_dim +
@@ -157,12 +92,8 @@ requires(!detail::KvSource<K>) Explanation
 template <class Q, class K, class V, class M = Mods<>>
 requires(!detail::KvSource<K>) std::size_t
     workspace_bytes(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
-  return detail::with_views(
-      query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-        using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-        return static_cast<std::size_t>(
-            detail::flash_workspace_bytes<T>({{}, {}, q, k, v, problem}, detail::passes_of<T>(bound), options));
-      });
+  const detail::CheckedCall call(query, key, value, mods, options);
+  return static_cast<std::size_t>(detail::flash_workspace_bytes(call.tensors(), call.passes(), options));
 }
 
 /// Attention by its definition: three nested passes over scores that are all in memory. The reference for tests and the
@@ -172,17 +103,10 @@ requires(!detail::KvSource<K>) std::size_t
 /// are 0 where no key is kept. Memory O(batch * heads * q_len * kv_len).
 template <class Q, class K, class V, class M = Mods<>>
 auto naive_attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
-  return detail::with_views(
-      query, key, value, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-        using Answer = detail::Answer<Q>;
-        using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-        NaiveResult<decltype(Answer::out(problem)), decltype(Answer::lse(problem)), decltype(Answer::weights(problem))>
-            result{Answer::out(problem), Answer::lse(problem), Answer::weights(problem)};
-        detail::naive<T>(detail::as_rank4(view(result.out)), detail::lse_rank3(result.lse),
-                         detail::as_rank4(view(result.weights)), q, k, v, detail::naive_mods<T>(bound, problem),
-                         problem, options.executor);
-        return result;
-      });
+  const detail::CheckedCall call(query, key, value, mods, options);
+  auto result = detail::Answer<Q>::naive_result(call.problem);
+  call.naive(options.executor, detail::as_rank4(view(result.weights)), result.out, result.lse);
+  return result;
 }
 
 /// The same into memory of the caller's and without giving out the weights: each worker keeps those of one head at a
@@ -190,12 +114,8 @@ auto naive_attention(const Q& query, const K& key, const V& value, const M& mods
 template <class Out, class Q, class K, class V, class M = Mods<>>
 void naive_attention_into(Out&& out, const Q& query, const K& key, const V& value, const M& mods = {},
                           const Options& options = {}) {
-  detail::with_views(query, key, value, mods, options,
-                     [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-                       using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-                       detail::naive<T>(detail::output_view<T>(out, problem), detail::no_lse<T>(), {}, q, k, v,
-                                        detail::naive_mods<T>(bound, problem), problem, options.executor);
-                     });
+  const detail::CheckedCall call(query, key, value, mods, options);
+  call.naive(options.executor, {}, out);
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -25,16 +25,9 @@ inline namespace ATTN_BUILT_FOR {
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class Query, detail::KvSource Cache, class M = Mods<>>
 auto attention(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
-  using T = detail::scalar_of<Cache>;
-  detail::check_query<Query, T>();
-  using Answer = detail::Answer<typename detail::QueryRows<Query>::Tensor>;
-  Result<decltype(Answer::out({})), decltype(Answer::lse({}))> result;
-  const auto make = [&](const Problem& problem) {
-    result = {Answer::out(problem), Answer::lse(problem)};
-    return detail::ResultViews<T>{detail::as_rank4(view(result.out)), detail::lse_rank3(result.lse)};
-  };
-  detail::with_batch(query, cache.batch(), mods, options, make,
-                     [&](const auto& sequences) { detail::flash_sequences(sequences, options); });
+  detail::CheckedSequences call(query, cache, mods, options);
+  auto result = detail::Answer<typename decltype(call)::Q>::result(call.problem);
+  detail::flash_sequences(call.sequences(result.out, result.lse), options);
   return result;
 }
 
@@ -43,50 +36,29 @@ auto attention(const Query& query, const Cache& cache, const M& mods = {}, const
 template <class Out, class Lse, class Query, detail::KvSource Cache, class M = Mods<>>
 void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {
-  using T = detail::scalar_of<Cache>;
-  detail::check_query<Query, T>();
-  const auto make = [&](const Problem& problem) {
-    return detail::ResultViews<T>{detail::output_view<T>(out, problem), detail::lse_view<T>(lse, problem)};
-  };
-  detail::with_batch(query, cache.batch(), mods, options, make,
-                     [&](const auto& sequences) { detail::flash_sequences(sequences, options); });
+  detail::CheckedSequences call(query, cache, mods, options);
+  detail::flash_sequences(call.sequences(out, lse), options);
 }
 
 /// The same without the log-sum-exp.
 template <class Out, class Query, detail::KvSource Cache, class M = Mods<>>
 void attention_into(Out&& out, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {
-  using T = detail::scalar_of<Cache>;
-  detail::check_query<Query, T>();
-  const auto make = [&](const Problem& problem) {
-    return detail::ResultViews<T>{detail::output_view<T>(out, problem), {}};
-  };
-  detail::with_batch(query, cache.batch(), mods, options, make,
-                     [&](const auto& sequences) { detail::flash_sequences(sequences, options); });
+  detail::CheckedSequences call(query, cache, mods, options);
+  detail::flash_sequences(call.sequences(out), options);
 }
 
 /// What attention() would do with these sequences, without doing it; see explain() for tensors.
 template <class Query, detail::KvSource Cache, class M = Mods<>>
 Explanation explain(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
-  using T = detail::scalar_of<Cache>;
-  detail::check_query<Query, T>();
-  Explanation explanation;
-  detail::with_batch(
-      query, cache.batch(), mods, options, [](const Problem&) { return detail::ResultViews<T>{}; },
-      [&](const auto& sequences) { explanation = detail::sequences_explanation(sequences, options); });
-  return explanation;
+  return detail::sequences_explanation(detail::CheckedSequences(query, cache, mods, options).sequences(), options);
 }
 
 /// The bytes that Options::workspace must have for attention() with these sequences. It depends on their lengths.
 template <class Query, detail::KvSource Cache, class M = Mods<>>
 std::size_t workspace_bytes(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
-  using T = detail::scalar_of<Cache>;
-  detail::check_query<Query, T>();
-  Index bytes = 0;
-  detail::with_batch(
-      query, cache.batch(), mods, options, [](const Problem&) { return detail::ResultViews<T>{}; },
-      [&](const auto& sequences) { bytes = detail::sequences_workspace_bytes(sequences, options); });
-  return static_cast<std::size_t>(bytes);
+  detail::CheckedSequences call(query, cache, mods, options);
+  return static_cast<std::size_t>(detail::sequences_workspace_bytes(call.sequences(), options));
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -128,12 +128,7 @@ class MultiHeadAttention {
     Options inner = options.attention;
     inner.workspace = {};  // its size would be that of a call that the user never sees
     if (options.weights)
-      detail::with_views(q, k, v, mods, inner,
-                         [&](auto& q4, auto& k4, auto& v4, const Problem& problem, const auto& bound) {
-                           using Number = detail::computed_t<T>;
-                           detail::naive<Number>(out, detail::no_lse<Number>(), weights.view(), q4, k4, v4,
-                                                 detail::naive_mods<Number>(bound, problem), problem, inner.executor);
-                         });
+      detail::CheckedCall(q, k, v, mods, inner).naive(inner.executor, weights.view(), out);
     else if (options.path == Path::naive)
       naive_attention_into(out, q, k, v, mods, inner);
     else

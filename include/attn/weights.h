@@ -94,24 +94,45 @@ class WeightTiles {
   QueryTiles<T> tiles_;
 };
 
-/// The tiles of a call: checks its arguments, then `use(tiles, problem)`.
-template <class Q, class K, class Lse, class M, class Use>
-auto with_weight_tiles(const Q& query, const K& key, const Lse& lse, const M& mods, const Options& options,
-                       const Use& use) {
-  return with_views(
-      query, key, key, mods, options, [&](auto& q, auto& k, auto& v, const Problem& problem, const auto& bound) {
-        using T = computed_t<typename Traits<Q>::Scalar>;
-        const auto rows = lse_rank3(lse);
-        const Shape<3> want{problem.batch, problem.heads, problem.q_len};
-        require(rows.shape() == want, "lse has shape ", rows.shape(), ", the queries need ", want,
-                " as (batch, heads, q_len)");
-        static_assert(std::is_same_v<std::remove_cv_t<std::remove_pointer_t<decltype(rows.data())>>, T>,
-                      "attn: lse must hold the scalar type of the query, float for those of 16 bits");
-        const TileModsOf<T, std::remove_cvref_t<decltype(bound)>> tile_mods(bound);
-        return use(WeightTiles<T>({{}, {}, q, k, v, problem}, rows, &tile_mods, std::min(isa_of(options), Isa::avx512)),
-                   problem);
-      });
-}
+/// A call whose weights are wanted again, checked: CheckedCall with the log-sum-exps that it gave.
+template <class Q, class K, class Lse, class M>
+class CheckedWeights {
+  const CheckedCall<Q, K, K, M> call_;
+
+ public:
+  using T = typename CheckedCall<Q, K, K, M>::T;
+
+  CheckedWeights(const Q& query, const K& key, const Lse& lse, const M& mods, const Options& options)
+      : call_(query, key, key, mods, options),
+        problem(call_.problem),
+        executor_(options.executor),
+        mods_(call_.mods),
+        tiles_(call_.tensors(), checked(lse, problem), &mods_, std::min(isa_of(options), Isa::avx512)) {}
+  CheckedWeights(const CheckedWeights&) = delete;
+
+  const Problem& problem;
+
+  /// See WeightTiles::run().
+  template <class Visit>
+  void for_each_tile(const Visit& visit) const {
+    tiles_.run(executor_, visit);
+  }
+
+ private:
+  static TensorView<const T, 3> checked(const Lse& lse, const Problem& problem) {
+    const auto rows = lse_rank3(lse);
+    const Shape<3> want{problem.batch, problem.heads, problem.q_len};
+    require(rows.shape() == want, "lse has shape ", rows.shape(), ", the queries need ", want,
+            " as (batch, heads, q_len)");
+    static_assert(std::is_same_v<std::remove_cv_t<std::remove_pointer_t<decltype(rows.data())>>, T>,
+                  "attn: lse must hold the scalar type of the query, float for those of 16 bits");
+    return rows;
+  }
+
+  const Executor executor_;
+  const TileModsOf<T, Bound<M>> mods_;
+  const WeightTiles<T> tiles_;
+};
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace detail
@@ -130,8 +151,7 @@ void for_each_weight_tile(const Q& query, const K& key, const Lse& lse, const M&
   static_assert(
       std::is_invocable_v<const Callback&, const WeightTile<detail::computed_t<typename detail::Traits<Q>::Scalar>>&>,
       "attn::for_each_weight_tile: the callback must take a tile: [](const auto& tile) { tile.weights(i, j); }");
-  detail::with_weight_tiles(query, key, lse, mods, options,
-                            [&](const auto& tiles, const Problem&) { tiles.run(options.executor, callback); });
+  detail::CheckedWeights(query, key, lse, mods, options).for_each_tile(callback);
 }
 
 /// How much each key is looked at: the sum of its weights over all queries, (batch, heads, kv_len). Arguments and cost as for
@@ -139,17 +159,16 @@ void for_each_weight_tile(const Q& query, const K& key, const Lse& lse, const M&
 template <class Q, class K, class Lse, class M = Mods<>>
 auto attention_mass(const Q& query, const K& key, const Lse& lse, const M& mods = {}, const Options& options = {}) {
   using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-  return detail::with_weight_tiles(query, key, lse, mods, options, [&](const auto& tiles, const Problem& problem) {
-    Tensor<T, 3> mass({problem.batch, problem.heads, problem.kv_len});
-    tiles.run(options.executor, [&](const WeightTile<T>& t) {
-      for (Index j = 0; j < t.keys.size(); ++j) {
-        T sum = 0;
-        for (Index i = 0; i < t.rows.size(); ++i) sum += t.weights(i, j);
-        mass(t.batch, t.head, t.keys.begin + j) += sum;
-      }
-    });
-    return mass;
+  const detail::CheckedWeights call(query, key, lse, mods, options);
+  Tensor<T, 3> mass({call.problem.batch, call.problem.heads, call.problem.kv_len});
+  call.for_each_tile([&](const WeightTile<T>& t) {
+    for (Index j = 0; j < t.keys.size(); ++j) {
+      T sum = 0;
+      for (Index i = 0; i < t.rows.size(); ++i) sum += t.weights(i, j);
+      mass(t.batch, t.head, t.keys.begin + j) += sum;
+    }
   });
+  return mass;
 }
 
 /// How spread out each query looks: the entropy of its weights, -sum w ln w, in nats, (batch, heads, q_len). 0: one key
@@ -157,20 +176,19 @@ auto attention_mass(const Q& query, const K& key, const Lse& lse, const M& mods 
 template <class Q, class K, class Lse, class M = Mods<>>
 auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, const Options& options = {}) {
   using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-  return detail::with_weight_tiles(query, key, lse, mods, options, [&](const auto& tiles, const Problem& problem) {
-    Tensor<T, 3> sums({problem.batch, problem.heads, problem.q_len});
-    tiles.run(options.executor, [&](const WeightTile<T>& t) {
-      for (Index i = 0; i < t.rows.size(); ++i) {
-        T sum = 0;
-        for (Index j = 0; j < t.keys.size(); ++j) {
-          const T w = t.weights(i, j);
-          sum -= w > T(0) || std::isnan(w) ? w * std::log(w) : T(0);
-        }
-        sums(t.batch, t.head, t.rows.begin + i) += sum;
+  const detail::CheckedWeights call(query, key, lse, mods, options);
+  Tensor<T, 3> sums({call.problem.batch, call.problem.heads, call.problem.q_len});
+  call.for_each_tile([&](const WeightTile<T>& t) {
+    for (Index i = 0; i < t.rows.size(); ++i) {
+      T sum = 0;
+      for (Index j = 0; j < t.keys.size(); ++j) {
+        const T w = t.weights(i, j);
+        sum -= w > T(0) || std::isnan(w) ? w * std::log(w) : T(0);
       }
-    });
-    return sums;
+      sums(t.batch, t.head, t.rows.begin + i) += sum;
+    }
   });
+  return sums;
 }
 
 /// The `count` largest weights of each query and their keys; of equal ones, those of the first keys; NaN before all. Memory
@@ -181,31 +199,30 @@ auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, co
                    const Options& options = {}) {
   using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
   detail::require(count >= 0, "top_k_weights: ", count, " weights; their number may not be negative");
-  return detail::with_weight_tiles(query, key, lse, mods, options, [&](const auto& tiles, const Problem& problem) {
-    const Shape<4> shape{problem.batch, problem.heads, problem.q_len, count};
-    TopWeights<T> top{Tensor<Index, 4>::uninitialized(shape), Tensor<T, 4>(shape)};
-    std::fill_n(top.keys.data(), top.keys.size(), Index(-1));
-    const auto is_before = [](T a, T b) { return a > b || (std::isnan(a) && !std::isnan(b)); };
-    tiles.run(options.executor, [&](const WeightTile<T>& t) {
-      for (Index i = 0; count > 0 && i < t.rows.size(); ++i) {
-        Index* const keys = &top.keys(t.batch, t.head, t.rows.begin + i, 0);
-        T* const weights = &top.weights(t.batch, t.head, t.rows.begin + i, 0);
-        for (Index j = 0; j < t.keys.size(); ++j) {
-          const T w = t.weights(i, j);
-          if (!is_before(w, weights[count - 1])) continue;
-          // Insertion into the descending list: most weights are not among the largest.
-          Index at = count - 1;
-          for (; at > 0 && is_before(w, weights[at - 1]); --at) {
-            weights[at] = weights[at - 1];
-            keys[at] = keys[at - 1];
-          }
-          weights[at] = w;
-          keys[at] = t.keys.begin + j;
+  const detail::CheckedWeights call(query, key, lse, mods, options);
+  const Shape<4> shape{call.problem.batch, call.problem.heads, call.problem.q_len, count};
+  TopWeights<T> top{Tensor<Index, 4>::uninitialized(shape), Tensor<T, 4>(shape)};
+  std::fill_n(top.keys.data(), top.keys.size(), Index(-1));
+  const auto is_before = [](T a, T b) { return a > b || (std::isnan(a) && !std::isnan(b)); };
+  call.for_each_tile([&](const WeightTile<T>& t) {
+    for (Index i = 0; count > 0 && i < t.rows.size(); ++i) {
+      Index* const keys = &top.keys(t.batch, t.head, t.rows.begin + i, 0);
+      T* const weights = &top.weights(t.batch, t.head, t.rows.begin + i, 0);
+      for (Index j = 0; j < t.keys.size(); ++j) {
+        const T w = t.weights(i, j);
+        if (!is_before(w, weights[count - 1])) continue;
+        // Insertion into the descending list: most weights are not among the largest.
+        Index at = count - 1;
+        for (; at > 0 && is_before(w, weights[at - 1]); --at) {
+          weights[at] = weights[at - 1];
+          keys[at] = keys[at - 1];
         }
+        weights[at] = w;
+        keys[at] = t.keys.begin + j;
       }
-    });
-    return top;
+    }
   });
+  return top;
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -1,6 +1,9 @@
 // Layer 3: what a user may pass as a tensor, turned into rank-4 views, and the shape of the answer that fits it.
 #pragma once
 
+#include <type_traits>
+#include <utility>
+
 #include "attn/detail/problem.h"
 #include "attn/detail/stored.h"
 
@@ -33,6 +36,10 @@ decltype(auto) evaluated(const X& x) {
   else
     return (x);
 }
+
+/// What evaluated() gives: an object, or a reference.
+template <class X>
+using Held = decltype(evaluated(std::declval<const X&>()));
 
 template <class X>
 concept Viewable = EigenDense<X> || EigenTensor<X> || requires {
@@ -71,10 +78,9 @@ TensorView<T, 4> as_rank4(const TensorView<T, 4>& t) {
   return t;
 }
 
-/// Says in one sentence what is wrong with the types of a call. `auto` makes compilers look into it at once, so that
-/// the sentence comes before whatever else fails.
+/// Says in one sentence what is wrong with the types of a call. Asked in a static_assert, before whatever else fails.
 template <class Q, class K, class V>
-constexpr auto check_types() {
+constexpr bool check_types() {
   using T = computed_t<typename Traits<Q>::Scalar>;
   static_assert(is_scalar<T> && is_scalar<typename Traits<K>::Scalar> && is_scalar<typename Traits<V>::Scalar>,
                 "attn: query, key and value must hold floating-point numbers; convert with .cast<float>()");
@@ -86,6 +92,7 @@ constexpr auto check_types() {
                 "attn: query, key and value must be matrices (len, dim) or rank-4 tensors (batch, heads, len, dim)");
   static_assert(Traits<Q>::kRank == Traits<K>::kRank && Traits<Q>::kRank == Traits<V>::kRank,
                 "attn: query, key and value must have the same rank, all matrices or all rank-4 tensors");
+  return true;
 }
 
 /// Room for the answer: Eigen matrices in the query's storage order for 2-D calls, tensors for 4-D calls. All hold the
@@ -119,6 +126,11 @@ struct Answer {
       return Tensor<T, 2>::uninitialized({p.q_len, p.kv_len});
     else
       return Tensor<T, 4>::uninitialized({p.batch, p.heads, p.q_len, p.kv_len});
+  }
+
+  static auto result(const Problem& p) { return Result<decltype(out(p)), decltype(lse(p))>{out(p), lse(p)}; }
+  static auto naive_result(const Problem& p) {
+    return NaiveResult<decltype(out(p)), decltype(lse(p)), decltype(weights(p))>{out(p), lse(p), weights(p)};
   }
 };
 

@@ -155,4 +155,8 @@ auto bind(const M& mods, const Problem& problem) {
     return each(mods);
 }
 
+/// What it makes of them.
+template <class M>
+using Bound = decltype(bind(std::declval<const M&>(), std::declval<const Problem&>()));
+
 }  // namespace attn::detail

@@ -67,84 +67,111 @@ class BoundSequence {
   const TileMods<T>* mods() const { return passes_.in_one(); }
 
  private:
-  using Bound = decltype(bind(std::declval<const M&>(), std::declval<const Problem&>()));
-  Bound bound_;
-  PassesOf<T, Bound> passes_;
+  Bound<M> bound_;
+  PassesOf<T, Bound<M>> passes_;
 };
 
 /// The type that attention over a cache is computed in.
 template <class Cache>
 using scalar_of = typename std::remove_cvref_t<decltype(std::declval<const Cache&>().batch())>::Scalar;
 
-/// The result of a call as views, without data for calls that only ask.
-template <class T>
-struct ResultViews {
-  StoredView<T> out;
-  TensorView<T, 3> lse;
-};
-
 /// Says in one sentence what is wrong with the types of a call; see check_types().
 template <class Query, class T>
-constexpr auto check_query() {
+constexpr bool check_query() {
   using Q = typename QueryRows<Query>::Tensor;
   static_assert(is_scalar<typename Traits<Q>::Scalar> && std::is_same_v<computed_t<typename Traits<Q>::Scalar>, T>,
                 "attn: query must hold the scalar type of the cache, or floats of 32 and 16 bits");
   static_assert(Traits<Q>::kRank == 2 || Traits<Q>::kRank == 4,
                 "attn: query must be a matrix (len, dim) or a rank-4 tensor (batch, heads, len, dim)");
+  return true;
 }
 
-/// Checks a call over `batch` and gives use(sequences). `result(problem)` gives the views for a result of these sizes.
-template <class T, class Query, class M, class MakeResult, class Use>
-void with_batch(const Query& query, const KvBatch<T>& batch, const M& mods, const Options& options,
-                const MakeResult& result, const Use& use) {
+/// The arguments of a call over kept keys and values: see CheckedCall.
+template <class Query, class Cache, class M>
+class CheckedSequences {
+  static_assert(check_query<Query, scalar_of<Cache>>());
+
+ public:
+  using Q = typename QueryRows<Query>::Tensor;
+  using T = scalar_of<Cache>;
+
+ private:
   using Rows = QueryRows<Query>;
-  const auto& held = evaluated(Rows::tensor(query));
-  const StoredView<const T> q = as_rank4(view(held));
-  Rows::check(query, q.shape(), batch.size());
-  // Of queries, results or log-sum-exps.
-  const auto part = [](const auto& t, Index batch_element, const Range& rows) {
+
+  const Query& query_;
+  const Held<Q> q_held_;
+  const decltype(std::declval<const Cache&>().batch()) batch_;  // a reference, if the caller has a batch
+  const StoredView<const T> q_;
+  std::deque<BoundSequence<T, M>> bound_;
+  std::vector<Sequence<T>> sequences_;
+
+ public:
+  CheckedSequences(const Query& query, const Cache& cache, const M& mods, const Options& options)
+      : query_(query),
+        q_held_(evaluated(Rows::tensor(query))),
+        batch_(cache.batch()),
+        q_(as_rank4(view(q_held_))),
+        problem(problem_of_all(q_, batch_.v_dim())) {
+    Rows::check(query, q_.shape(), batch_.size());
+    Rows::for_each(query, q_.shape(), batch_.size(), [&](Index s, Index element, const Range& rows) {
+      const Problem own = make_problem<T>(part(q_, element, rows), keys_like(batch_.keys(s), batch_.length(s)),
+                                          keys_like(batch_.values(s), batch_.length(s)), options);
+      Problem for_mods = own;
+      for_mods.batch = batch_.size();
+      for_mods.sequence = s;
+      bound_.emplace_back(own, for_mods, mods, batch_.rope());
+    });
+  }
+  CheckedSequences(const CheckedSequences&) = delete;
+
+  /// The sizes of all queries and of their results, whatever the sequences.
+  const Problem problem;
+
+  /// The sequences, each with its part of the result: see result_views(). Valid until the next call.
+  template <class... To>
+  std::span<const Sequence<T>> sequences(To&&... result) {
+    const ResultViews<T> to = result_views<T>(problem, result...);
+    sequences_.clear();
+    Rows::for_each(query_, q_.shape(), batch_.size(), [&](Index s, Index element, const Range& rows) {
+      BoundSequence<T, M>& b = bound_[static_cast<std::size_t>(s)];
+      if (to.out.data()) b.rotation = rotation_of<T>(batch_.rope(), b.problem.q_offset, b.problem.q_len);
+      const CallTensors<T> tensors{part(to.out, element, rows),
+                                   part(to.lse, element, rows),
+                                   part(q_, element, rows),
+                                   batch_.keys(s),
+                                   batch_.values(s),
+                                   b.problem,
+                                   s,
+                                   batch_.rope() ? &b.rotation : nullptr};
+      sequences_.push_back({tensors, b.mods()});
+    });
+    return sequences_;
+  }
+
+ private:
+  /// The rows of a sequence, of queries, results or log-sum-exps.
+  template <class View>
+  static View part(const View& t, Index batch_element, const Range& rows) {
     auto shape = t.shape();
     shape[0] = 1;
     shape[2] = rows.size();
     const Index offset = t.data() ? batch_element * t.stride(0) + rows.begin * t.stride(2) : 0;
     return t.part(offset, shape, t.strides());
-  };
-  // For shapes alone.
-  const auto keys_like = [&](const StoredView<const T>& pages, Index length) {
+  }
+  /// For shapes alone.
+  static StoredView<const T> keys_like(const StoredView<const T>& pages, Index length) {
     return pages.part(0, {1, pages.dim(1), length, pages.dim(3)}, pages.strides());
-  };
-  Problem whole;
-  whole.batch = q.dim(0);
-  whole.heads = q.dim(1);
-  whole.q_len = q.dim(2);
-  whole.v_dim = batch.v_dim();
+  }
 
-  std::deque<BoundSequence<T, M>> bound;
-  Rows::for_each(query, q.shape(), batch.size(), [&](Index s, Index element, const Range& rows) {
-    Problem problem = make_problem<T>(part(q, element, rows), keys_like(batch.keys(s), batch.length(s)),
-                                      keys_like(batch.values(s), batch.length(s)), options);
-    const Problem own = problem;
-    problem.batch = batch.size();
-    problem.sequence = s;
-    bound.emplace_back(own, problem, mods, batch.rope());
-  });
-  const ResultViews<T> to = result(whole);
-  std::vector<Sequence<T>> sequences;
-  Rows::for_each(query, q.shape(), batch.size(), [&](Index s, Index element, const Range& rows) {
-    BoundSequence<T, M>& b = bound[static_cast<std::size_t>(s)];
-    if (to.out.data()) b.rotation = rotation_of<T>(batch.rope(), b.problem.q_offset, b.problem.q_len);
-    const CallTensors<T> tensors{part(to.out, element, rows),
-                                 part(to.lse, element, rows),
-                                 part(q, element, rows),
-                                 batch.keys(s),
-                                 batch.values(s),
-                                 b.problem,
-                                 s,
-                                 batch.rope() ? &b.rotation : nullptr};
-    sequences.push_back({tensors, b.mods()});
-  });
-  use(std::span<const Sequence<T>>(sequences));
-}
+  static Problem problem_of_all(const StoredView<const T>& q, Index v_dim) {
+    Problem all;
+    all.batch = q.dim(0);
+    all.heads = q.dim(1);
+    all.q_len = q.dim(2);
+    all.v_dim = v_dim;
+    return all;
+  }
+};
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace detail

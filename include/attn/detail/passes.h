@@ -126,6 +126,7 @@ template <class T, class Mods>
 using TileModsIfAny =
     std::conditional_t<Mods::kHasScores || Mods::kHasMasks || Mods::kHasSinks, TileModsOf<T, Mods>, NoTileMods>;
 
+/// `mods` must live as long.
 template <class T, class Mods>
 class PassesOf final : public Passes<T> {
  public:
@@ -174,12 +175,6 @@ class PassesOf final : public Passes<T> {
   const Mods& mods_;
   TileModsIfAny<T, Mods> tile_mods_;
 };
-
-/// `mods` must live as long.
-template <class T, class Mods>
-PassesOf<T, Mods> passes_of(const Mods& mods) {
-  return PassesOf<T, Mods>(mods);
-}
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

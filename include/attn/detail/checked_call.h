@@ -1,0 +1,105 @@
+// Layer 3: a call, checked: its tensors as rank-4 views, its sizes, and its mods made ready for them.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include "attn/detail/arguments.h"
+#include "attn/detail/passes.h"
+#include "attn/naive.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Where a call writes to. Null: not wanted.
+template <class T>
+struct ResultViews {
+  StoredView<T> out;
+  TensorView<T, 3> lse;
+};
+
+/// The caller's output as a writable rank-4 view.
+template <class T, class Out>
+StoredView<T> output_view(Out&& out, const Problem& problem) {
+  auto v = view(out);
+  using Scalar = std::remove_pointer_t<decltype(v.data())>;
+  static_assert(!std::is_const_v<Scalar>, "attn: the output must be writable, this one is const");
+  static_assert(std::is_same_v<computed_t<Scalar>, T>,
+                "attn: the output must hold the same scalar type as the query, or floats of 32 and 16 bits");
+  const StoredView<T> v4 = as_rank4(v);
+  check_output(problem, v4);
+  return v4;
+}
+
+template <class T, class Lse>
+TensorView<T, 3> lse_view(Lse&& lse, const Problem& problem) {
+  auto v = lse_rank3(lse);
+  static_assert(std::is_same_v<std::remove_pointer_t<decltype(v.data())>, T>,
+                "attn: lse must be writable and hold the scalar type of the query, float for those of 16 bits");
+  check_lse(problem, v);
+  return v;
+}
+
+/// Checked views of `out` and `lse`, which fit `problem`; of `out` alone; or of nothing, for calls that only ask.
+template <class T, class Out, class Lse>
+ResultViews<T> result_views(const Problem& problem, Out&& out, Lse&& lse) {
+  return {output_view<T>(out, problem), lse_view<T>(lse, problem)};
+}
+template <class T, class Out>
+ResultViews<T> result_views(const Problem& problem, Out&& out) {
+  return {output_view<T>(out, problem), {}};
+}
+template <class T>
+ResultViews<T> result_views(const Problem&) {
+  return {};
+}
+
+/// The arguments of one call. Every entry point makes one of these first: whoever has it has a call without mistakes in types
+/// and sizes. It refers to the caller's tensors and mods, and its parts to each other, so that it stays where it is made.
+/// @throws std::invalid_argument if sizes disagree, or a mod does not fit them.
+template <class Q, class K, class V, class M>
+class CheckedCall {
+  static_assert(check_types<Q, K, V>());
+
+  const Held<Q> q_held_;
+  const Held<K> k_held_;
+  const Held<V> v_held_;
+
+ public:
+  using T = computed_t<typename Traits<Q>::Scalar>;
+
+  CheckedCall(const Q& query, const K& key, const V& value, const M& given_mods, const Options& options)
+      : q_held_(evaluated(query)),
+        k_held_(evaluated(key)),
+        v_held_(evaluated(value)),
+        q(as_rank4(view(q_held_))),
+        k(as_rank4(view(k_held_))),
+        v(as_rank4(view(v_held_))),
+        problem(make_problem<T>(q, k, v, options)),
+        mods(bind(given_mods, problem)) {}
+  CheckedCall(const CheckedCall&) = delete;
+
+  const StoredView<const T> q, k, v;
+  const Problem problem;
+  const Bound<M> mods;
+
+  /// All tensors, with those of the result: see result_views().
+  template <class... To>
+  CallTensors<T> tensors(To&&... result) const {
+    const ResultViews<T> to = result_views<T>(problem, result...);
+    return {to.out, to.lse, q, k, v, problem};
+  }
+
+  /// The passes of the flash path.
+  PassesOf<T, Bound<M>> passes() const { return PassesOf<T, Bound<M>>(mods); }
+
+  /// The call by its definition. Null weights: not wanted.
+  template <class... To>
+  void naive(const Executor& executor, const StoredView<T>& weights, To&&... result) const {
+    const ResultViews<T> to = result_views<T>(problem, result...);
+    detail::naive<T>(to.out, to.lse, weights, q, k, v, naive_mods<T>(mods, problem), problem, executor);
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
