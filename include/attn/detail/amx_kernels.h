@@ -28,6 +28,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
+template <class Tiles>
 struct AmxKernels {
   static constexpr Index kQueries = AmxSoftmax::kQueries;
 
@@ -41,10 +42,10 @@ struct AmxKernels {
       const float* q = m.query;
       zero_square();
       for (Index d = 0; d < depth; d += kStep, k += AmxTiles::kBytes, q += kRows * kQueries) {
-        AmxTiles::load<6>(q, kRowBytes);
-        AmxTiles::load<4>(k, stride);
-        AmxTiles::load<7>(q + kLanes, kRowBytes);
-        AmxTiles::load<5>(k + kRows * stride, stride);
+        Tiles::load(tmm6, q, kRowBytes);
+        Tiles::load(tmm4, k, stride);
+        Tiles::load(tmm7, q + kLanes, kRowBytes);
+        Tiles::load(tmm5, k + kRows * stride, stride);
         multiply_square();
       }
       store_square(m.scores + j * kQueries);
@@ -77,10 +78,10 @@ struct AmxKernels {
         load_square(out);
       const float* weights = m.weights;
       for (Index step = 0; step < steps; ++step, weights += kRows * kQueries) {
-        AmxTiles::load<6>(weights, kRowBytes);
-        AmxTiles::load<4>(v + step * to_next, AmxTiles::kBytes);
-        AmxTiles::load<7>(weights + kLanes, kRowBytes);
-        AmxTiles::load<5>(v + step * to_next + kTileBytes, AmxTiles::kBytes);
+        Tiles::load(tmm6, weights, kRowBytes);
+        Tiles::load(tmm4, v + step * to_next, AmxTiles::kBytes);
+        Tiles::load(tmm7, weights + kLanes, kRowBytes);
+        Tiles::load(tmm5, v + step * to_next + kTileBytes, AmxTiles::kBytes);
         multiply_square();
       }
       store_square(out);
@@ -96,50 +97,50 @@ struct AmxKernels {
 
   // Sums are in registers 0 to 3: two times 16 rows, two times 16 queries.
   static ATTN_INLINE void zero_square() {
-    AmxTiles::zero<0>();
-    AmxTiles::zero<1>();
-    AmxTiles::zero<2>();
-    AmxTiles::zero<3>();
+    Tiles::zero(tmm0);
+    Tiles::zero(tmm1);
+    Tiles::zero(tmm2);
+    Tiles::zero(tmm3);
   }
   static ATTN_INLINE void multiply_square() {
-    AmxTiles::multiply<0, 4, 6>();
-    AmxTiles::multiply<1, 4, 7>();
-    AmxTiles::multiply<2, 5, 6>();
-    AmxTiles::multiply<3, 5, 7>();
+    Tiles::multiply(tmm0, tmm4, tmm6);
+    Tiles::multiply(tmm1, tmm4, tmm7);
+    Tiles::multiply(tmm2, tmm5, tmm6);
+    Tiles::multiply(tmm3, tmm5, tmm7);
   }
   static ATTN_INLINE void load_square(const float* from) {
-    AmxTiles::load<0>(from, kRowBytes);
-    AmxTiles::load<1>(from + kLanes, kRowBytes);
-    AmxTiles::load<2>(from + kRows * kQueries, kRowBytes);
-    AmxTiles::load<3>(from + kRows * kQueries + kLanes, kRowBytes);
+    Tiles::load(tmm0, from, kRowBytes);
+    Tiles::load(tmm1, from + kLanes, kRowBytes);
+    Tiles::load(tmm2, from + kRows * kQueries, kRowBytes);
+    Tiles::load(tmm3, from + kRows * kQueries + kLanes, kRowBytes);
   }
   static ATTN_INLINE void store_square(float* to) {
-    AmxTiles::store<0>(to, kRowBytes);
-    AmxTiles::store<1>(to + kLanes, kRowBytes);
-    AmxTiles::store<2>(to + kRows * kQueries, kRowBytes);
-    AmxTiles::store<3>(to + kRows * kQueries + kLanes, kRowBytes);
+    Tiles::store(tmm0, to, kRowBytes);
+    Tiles::store(tmm1, to + kLanes, kRowBytes);
+    Tiles::store(tmm2, to + kRows * kQueries, kRowBytes);
+    Tiles::store(tmm3, to + kRows * kQueries + kLanes, kRowBytes);
   }
 
   /// All of a query of 64 dimensions, or of the weights of 64 keys, stays in registers 4 to 7.
   static ATTN_INLINE void load_second(const float* from) {
-    AmxTiles::load<4>(from, kRowBytes);
-    AmxTiles::load<5>(from + kLanes, kRowBytes);
-    AmxTiles::load<6>(from + kRows * kQueries, kRowBytes);
-    AmxTiles::load<7>(from + kRows * kQueries + kLanes, kRowBytes);
+    Tiles::load(tmm4, from, kRowBytes);
+    Tiles::load(tmm5, from + kLanes, kRowBytes);
+    Tiles::load(tmm6, from + kRows * kQueries, kRowBytes);
+    Tiles::load(tmm7, from + kRows * kQueries + kLanes, kRowBytes);
   }
   static ATTN_INLINE void score_depth_64(const TileMemory<float>& m, const std::byte* key, Index stride, Index keys) {
     load_second(m.query);
     for (Index j = 0; j < padded(keys, kStep); j += kRows, key += kRows * stride) {
-      AmxTiles::zero<0>();
-      AmxTiles::load<2>(key, stride);
-      AmxTiles::multiply<0, 2, 4>();
-      AmxTiles::load<3>(key + AmxTiles::kBytes, stride);
-      AmxTiles::multiply<0, 3, 6>();
-      AmxTiles::zero<1>();
-      AmxTiles::multiply<1, 2, 5>();
-      AmxTiles::multiply<1, 3, 7>();
-      AmxTiles::store<0>(m.scores + j * kQueries, kRowBytes);
-      AmxTiles::store<1>(m.scores + j * kQueries + kLanes, kRowBytes);
+      Tiles::zero(tmm0);
+      Tiles::load(tmm2, key, stride);
+      Tiles::multiply(tmm0, tmm2, tmm4);
+      Tiles::load(tmm3, key + AmxTiles::kBytes, stride);
+      Tiles::multiply(tmm0, tmm3, tmm6);
+      Tiles::zero(tmm1);
+      Tiles::multiply(tmm1, tmm2, tmm5);
+      Tiles::multiply(tmm1, tmm3, tmm7);
+      Tiles::store(tmm0, m.scores + j * kQueries, kRowBytes);
+      Tiles::store(tmm1, m.scores + j * kQueries + kLanes, kRowBytes);
     }
   }
   static ATTN_INLINE void value_keys_64(const TileMemory<float>& m, const std::byte* v, Index columns, Carry carry) {
@@ -147,21 +148,21 @@ struct AmxKernels {
     const Index to_next = columns / kRows * kTileBytes;  // 32 keys
     for (Index c = 0; c < columns; c += kRows, v += kTileBytes) {
       float* const out = m.out + c * kQueries;
-      AmxTiles::load<2>(v, AmxTiles::kBytes);
+      Tiles::load(tmm2, v, AmxTiles::kBytes);
       if (carry == Carry::zero) {
-        AmxTiles::zero<0>();
-        AmxTiles::zero<1>();
+        Tiles::zero(tmm0);
+        Tiles::zero(tmm1);
       } else {
-        AmxTiles::load<0>(out, kRowBytes);
-        AmxTiles::load<1>(out + kLanes, kRowBytes);
+        Tiles::load(tmm0, out, kRowBytes);
+        Tiles::load(tmm1, out + kLanes, kRowBytes);
       }
-      AmxTiles::load<3>(v + to_next, AmxTiles::kBytes);
-      AmxTiles::multiply<0, 2, 4>();
-      AmxTiles::multiply<1, 2, 5>();
-      AmxTiles::multiply<0, 3, 6>();
-      AmxTiles::multiply<1, 3, 7>();
-      AmxTiles::store<0>(out, kRowBytes);
-      AmxTiles::store<1>(out + kLanes, kRowBytes);
+      Tiles::load(tmm3, v + to_next, AmxTiles::kBytes);
+      Tiles::multiply(tmm0, tmm2, tmm4);
+      Tiles::multiply(tmm1, tmm2, tmm5);
+      Tiles::multiply(tmm0, tmm3, tmm6);
+      Tiles::multiply(tmm1, tmm3, tmm7);
+      Tiles::store(tmm0, out, kRowBytes);
+      Tiles::store(tmm1, out + kLanes, kRowBytes);
     }
   }
 
@@ -179,22 +180,25 @@ struct AmxKernels {
   }
 };
 
-/// Tiles of any height are as wide as any other. What is stored and selected is stored and selected as with AVX-512.
-inline constexpr KernelFamily<float> kAmxFamily = [] {
-  KernelFamily<float> family = kFamily<float, Avx512Kernels, 64, 32>;
+/// Tiles of any height are as wide as any other. What is stored and selected is stored and selected as with AVX-512, whose
+/// family is to be given.
+template <class Tiles>
+constexpr KernelFamily<float> amx_family(KernelFamily<float> family) {
   family.format = {Storage::bf16, AmxTiles::kColumns, AmxTiles::kColumns, AmxTiles::kColumns, true};
   family.widest = 1;
-  family.row.score = AmxRowKernels::score;
-  family.row.value = AmxRowKernels::value;
-  family.by_vectors[0] = {AmxKernels::kQueries, AmxKernels::score, AmxSoftmax::softmax, AmxKernels::value};
-  family.pack_rows = AmxPacking::pack_rows;
+  family.row.score = AmxRowKernels<Tiles>::score;
+  family.row.value = AmxRowKernels<Tiles>::value;
+  family.by_vectors[0] = {AmxSoftmax::kQueries, AmxKernels<Tiles>::score, AmxSoftmax::softmax,
+                          AmxKernels<Tiles>::value};
+  family.pack_rows = AmxPacking::pack_rows<Tiles>;
   family.find_max = nullptr;
-  family.begin = AmxTiles::begin;
-  family.end = AmxTiles::end;
-  family.scale_scores = AmxKernels::scale_scores;
+  family.begin = Tiles::begin;
+  family.end = Tiles::end;
+  family.scale_scores = AmxKernels<Tiles>::scale_scores;
   family.arrange_values = AmxPacking::transpose_values;
   return family;
-}();
+}
+inline constexpr KernelFamily<float> kAmxFamily = amx_family<AmxTiles>(kFamily<float, Avx512Kernels, 64, 32>);
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

@@ -17,6 +17,7 @@ struct AmxPacking {
   static constexpr Index kColumns = AmxTiles::kColumns;
 
   /// Copies rows behind each other, rounded to bf16 and filled up with zeros to a multiple of 32 columns.
+  template <class Tiles>
   ATTN_TARGET_AVX512 static void pack_rows(const RowsToRead& from, Index rows, Index columns, float* to) {
     const Index padded_columns = padded(columns, kColumns);
     auto* const packed = reinterpret_cast<std::byte*>(to);
@@ -43,7 +44,7 @@ struct AmxPacking {
         Vec low, high;
         S::load(low, floats.data + r * floats.stride);
         S::load(high, floats.data + r * floats.stride + kColumns / 2);
-        asm("vcvtne2ps2bf16 %0, %1, %0" : "+v"(low) : "v"(high));
+        Tiles::round_to_bf16(low, high);
         S::store(reinterpret_cast<float*>(packed + 2 * (r * padded_columns + c)), low);
       }
     }

@@ -17,6 +17,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
+template <class Tiles>
 struct AmxRowKernels {
   static constexpr Index kMost = AmxTiles::kRows;
 
@@ -29,29 +30,29 @@ struct AmxRowKernels {
     const std::byte* k = key.data;
     const float* q = m.arranged;
     // Half of the keys are fetched beside the products.
-    AmxTiles::zero<0>();
-    AmxTiles::zero<1>();
-    AmxTiles::zero<2>();
-    AmxTiles::zero<3>();
+    Tiles::zero(tmm0);
+    Tiles::zero(tmm1);
+    Tiles::zero(tmm2);
+    Tiles::zero(tmm3);
     for (Index d = 0; d < head_dim; d += kStep, k += AmxTiles::kBytes, q += kMost * kQueryColumns) {
-      AmxTiles::load<6>(q, 4 * kQueryColumns);
-      AmxTiles::load<4>(k, stride);
-      AmxTiles::multiply<0, 4, 6>();
+      Tiles::load(tmm6, q, 4 * kQueryColumns);
+      Tiles::load(tmm4, k, stride);
+      Tiles::multiply(tmm0, tmm4, tmm6);
       fetching.lines<8>();
-      AmxTiles::load<5>(k + 16 * stride, stride);
-      AmxTiles::multiply<1, 5, 6>();
+      Tiles::load(tmm5, k + 16 * stride, stride);
+      Tiles::multiply(tmm1, tmm5, tmm6);
       fetching.lines<8>();
-      AmxTiles::load<4>(k + 32 * stride, stride);
-      AmxTiles::multiply<2, 4, 6>();
+      Tiles::load(tmm4, k + 32 * stride, stride);
+      Tiles::multiply(tmm2, tmm4, tmm6);
       fetching.lines<8>();
-      AmxTiles::load<5>(k + 48 * stride, stride);
-      AmxTiles::multiply<3, 5, 6>();
+      Tiles::load(tmm5, k + 48 * stride, stride);
+      Tiles::multiply(tmm3, tmm5, tmm6);
       fetching.lines<8>();
     }
-    AmxTiles::store<0>(products, kRowBytes);
-    AmxTiles::store<1>(products + 16 * kMost, kRowBytes);
-    AmxTiles::store<2>(products + 32 * kMost, kRowBytes);
-    AmxTiles::store<3>(products + 48 * kMost, kRowBytes);
+    Tiles::store(tmm0, products, kRowBytes);
+    Tiles::store(tmm1, products + 16 * kMost, kRowBytes);
+    Tiles::store(tmm2, products + 32 * kMost, kRowBytes);
+    Tiles::store(tmm3, products + 48 * kMost, kRowBytes);
     for (Index r = 0; r < rows; r += 4)
       for (Index j = 0; j < kKeyTile; j += kLanes) {
         for (Index d = 0; r == 0 && d < head_dim; d += kStep) fetching.lines<8>();
@@ -72,28 +73,28 @@ struct AmxRowKernels {
         Vec low, high;
         S::load(low, m.scores + r * kKeyTile + j);
         S::load(high, m.scores + r * kKeyTile + j + kLanes);
-        asm("vcvtne2ps2bf16 %0, %1, %0" : "+v"(low) : "v"(high));
+        Tiles::round_to_bf16(low, high);
         S::store(weights + r * kStep + j / 2, low);
       }
-    AmxTiles::load<2>(weights, 4 * kStep);
-    AmxTiles::load<5>(weights + kLanes, 4 * kStep);
+    Tiles::load(tmm2, weights, 4 * kStep);
+    Tiles::load(tmm5, weights + kLanes, 4 * kStep);
     const Index stride = 2 * value.stride;
     for (Index c = 0; c < v_dim; c += kStep) {
       alignas(64) Array<std::byte, 4 * kTileBytes> pairs;
       pair_up(value.data + 2 * c, stride, pairs, fetching);
-      AmxTiles::zero<0>();
-      AmxTiles::zero<1>();
-      AmxTiles::load<3>(pairs, AmxTiles::kBytes);
-      AmxTiles::multiply<0, 2, 3>();
-      AmxTiles::load<4>(pairs + kTileBytes, AmxTiles::kBytes);
-      AmxTiles::multiply<1, 2, 4>();
-      AmxTiles::load<6>(pairs + 2 * kTileBytes, AmxTiles::kBytes);
-      AmxTiles::multiply<0, 5, 6>();
-      AmxTiles::load<7>(pairs + 3 * kTileBytes, AmxTiles::kBytes);
-      AmxTiles::multiply<1, 5, 7>();
+      Tiles::zero(tmm0);
+      Tiles::zero(tmm1);
+      Tiles::load(tmm3, pairs, AmxTiles::kBytes);
+      Tiles::multiply(tmm0, tmm2, tmm3);
+      Tiles::load(tmm4, pairs + kTileBytes, AmxTiles::kBytes);
+      Tiles::multiply(tmm1, tmm2, tmm4);
+      Tiles::load(tmm6, pairs + 2 * kTileBytes, AmxTiles::kBytes);
+      Tiles::multiply(tmm0, tmm5, tmm6);
+      Tiles::load(tmm7, pairs + 3 * kTileBytes, AmxTiles::kBytes);
+      Tiles::multiply(tmm1, tmm5, tmm7);
       alignas(64) Array<float, kMost * kStep> sums;  // (queries, columns), these in the order of pair_up()
-      AmxTiles::store<0>(sums, 4 * kStep);
-      AmxTiles::store<1>(sums + kLanes, 4 * kStep);
+      Tiles::store(tmm0, sums, 4 * kStep);
+      Tiles::store(tmm1, sums + kLanes, 4 * kStep);
       for (Index r = 0; r < rows; ++r) add_sums(sums + r * kStep, m.rescale[r], m.out + r * v_dim + c);
     }
   }

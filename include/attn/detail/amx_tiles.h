@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "attn/detail/simd.h"
 
@@ -10,8 +11,19 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
+template <int number>
+using TileRegister = std::integral_constant<int, number>;
+inline constexpr TileRegister<0> tmm0;
+inline constexpr TileRegister<1> tmm1;
+inline constexpr TileRegister<2> tmm2;
+inline constexpr TileRegister<3> tmm3;
+inline constexpr TileRegister<4> tmm4;
+inline constexpr TileRegister<5> tmm5;
+inline constexpr TileRegister<6> tmm6;
+inline constexpr TileRegister<7> tmm7;
+
 /// Eight registers of 16 rows of 64 bytes: 16 floats, or 16 pairs of bf16. The compilers know nothing of them and keep the
-/// order of these statements.
+/// order of these statements. Kernels take this type as `Tiles`: tests give them one in software.
 struct AmxTiles {
   static constexpr Index kRows = 16, kBytes = 64;
   static constexpr Index kColumns = 32;  ///< numbers of bf16 in a row
@@ -39,22 +51,29 @@ struct AmxTiles {
     return calls;
   }
 
-  template <int kRegister>
-  static ATTN_INLINE void load(const void* from, Index stride) {
-    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(kRegister) : "memory");
+  template <int number>
+  static ATTN_INLINE void load(TileRegister<number>, const void* from, Index stride) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(number) : "memory");
   }
-  template <int kRegister>
-  static ATTN_INLINE void store(void* to, Index stride) {
-    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(kRegister) : "memory");
+  template <int number>
+  static ATTN_INLINE void store(TileRegister<number>, void* to, Index stride) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(number) : "memory");
   }
-  template <int kRegister>
-  static ATTN_INLINE void zero() {
-    asm volatile("tilezero %%tmm%c0" : : "i"(kRegister));
+  template <int number>
+  static ATTN_INLINE void zero(TileRegister<number>) {
+    asm volatile("tilezero %%tmm%c0" : : "i"(number));
   }
   /// sum(i, j) += a(i, 2k) b(k, j, 0) + a(i, 2k + 1) b(k, j, 1), summed up over k; numbers that are denormal count as 0.
-  template <int kSum, int kA, int kB>
-  static ATTN_INLINE void multiply() {
-    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kA), "i"(kB));
+  template <int sum, int a, int b>
+  static ATTN_INLINE void multiply(TileRegister<sum>, TileRegister<a>, TileRegister<b>) {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sum), "i"(a), "i"(b));
+  }
+
+  /// Rounds the 16 floats of each to bf16, those of `low` before those of `high`. No instruction of tiles, but one that
+  /// every processor with tiles has (AVX512-BF16).
+  template <class V>
+  ATTN_TARGET_AVX512 static ATTN_INLINE void round_to_bf16(V& low, const V& high) {
+    asm("vcvtne2ps2bf16 %0, %1, %0" : "+v"(low) : "v"(high));
   }
 };
 

@@ -36,6 +36,20 @@ inline bool scales_after_products(long double scale) {
   return scale >= 0x1p-64L && scale <= std::numeric_limits<float>::max() / 2;
 }
 
+#if ATTN_AMX
+#if defined(ATTN_SOFTWARE_TILES)
+const KernelFamily<float>& software_tiles_family();  ///< of tests, as software_tiles() is
+#endif
+
+/// The kernels of the matrix unit, or of what stands in for it.
+inline const KernelFamily<float>& matrix_unit_family() {
+#if defined(ATTN_SOFTWARE_TILES)
+  if (software_tiles()) return software_tiles_family();
+#endif
+  return kAmxFamily;
+}
+#endif
+
 /// `fits`: may numbers be rounded to bf16?
 template <class T>
 ChosenKernels<T> choose_kernels(const Options& options, bool fits) {
@@ -46,7 +60,8 @@ ChosenKernels<T> choose_kernels(const Options& options, bool fits) {
                     : isa != Isa::amx  ? Amx::not_there
                     : !amx_permitted() ? Amx::refused
                                        : Amx::used;
-    return {amx == Amx::used ? kAmxFamily : exact, exact, amx == Amx::used ? isa : std::min(isa, Isa::avx512), amx};
+    return {amx == Amx::used ? matrix_unit_family() : exact, exact, amx == Amx::used ? isa : std::min(isa, Isa::avx512),
+            amx};
   } else {
     return {exact, exact, std::min(isa, Isa::avx512), fits ? Amx::not_there : Amx::not_for_these};
   }

@@ -17,6 +17,14 @@
 
 namespace attn::detail {
 
+/// Does software stand in for the matrix unit? Tests alone have such software: they are compiled with ATTN_SOFTWARE_TILES
+/// and define this (tests/support/software_tiles.cpp).
+#if defined(ATTN_SOFTWARE_TILES)
+bool software_tiles();
+#else
+constexpr bool software_tiles() { return false; }
+#endif
+
 #if ATTN_X86
 /// Conversions between float and binary16. clang 14 has no name for it. Asked once: under a hypervisor each CPUID takes tens
 /// of microseconds.
@@ -34,6 +42,7 @@ inline bool cpu_has_f16c() {
 inline bool cpu_has_amx() {
 #if ATTN_AMX
   static const bool has = [] {
+    if (software_tiles()) return true;
     unsigned a, b, c, d;
     constexpr unsigned kOsXsave = 1u << 27, kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAvx512Bf16 = 1u << 5;
     if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kOsXsave) == 0) return false;
@@ -56,6 +65,7 @@ inline bool amx_permitted() {
 #if ATTN_AMX
   static const bool granted = [] {
     if (!cpu_has_amx()) return false;
+    if (software_tiles()) return true;
     // Not through the headers of the system, which would put its functions into every program's global namespace.
     constexpr long kArchPrctl = 158, kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XTILEDATA
     long result;
