@@ -86,18 +86,19 @@ inline attn::Options options_of(const Numbers& numbers) {
   return {.scale = numbers.scale, .q_offset = numbers.q_offset, .executor = attn::serial()};
 }
 
-/// Those that can run here.
-inline std::vector<attn::Isa> all_instruction_sets() {
+/// Those that can run here and have kernels of their own for tensors that are not of 16 bits.
+inline std::vector<attn::Isa> instruction_sets() {
   std::vector<attn::Isa> sets;
   for (attn::Isa isa : attn::kIsas)
-    if (attn::available(isa)) sets.push_back(isa);
+    if (isa != attn::Isa::amx && attn::available(isa)) sets.push_back(isa);
   return sets;
 }
 
-/// Those of them that have kernels of their own for tensors that are not of 16 bits.
-inline std::vector<attn::Isa> instruction_sets() {
-  std::vector<attn::Isa> sets = all_instruction_sets();
-  std::erase(sets, attn::Isa::amx);
+/// With the matrix unit. What runs on software in its place runs on that alone: the others have a run of their own.
+inline std::vector<attn::Isa> all_instruction_sets() {
+  if (attn::detail::software_tiles()) return {attn::Isa::amx};
+  std::vector<attn::Isa> sets = instruction_sets();
+  if (attn::available(attn::Isa::amx)) sets.push_back(attn::Isa::amx);
   return sets;
 }
 

@@ -1,0 +1,159 @@
+// What tests put in place of the matrix unit where the environment variable ATTN_SOFTWARE_TILES is set.
+#include "software_tiles.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+
+#include "attn/detail/amx_kernels.h"
+
+namespace attn::detail {
+
+bool software_tiles() {
+  static const bool asked = [] {
+    const char* const value = std::getenv("ATTN_SOFTWARE_TILES");
+    return ATTN_AMX && value != nullptr && *value != '\0';
+  }();
+  return asked;
+}
+
+}  // namespace attn::detail
+
+#if ATTN_AMX
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+extern template const KernelFamily<float>& kernel_family<float>(Isa);  // in loops.cpp
+
+const KernelFamily<float>& software_tiles_family() {
+  static const KernelFamily<float> family = amx_family<test::SoftwareTiles>(kernel_family<float>(Isa::avx512));
+  return family;
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
+
+namespace attn::test {
+namespace {
+
+constexpr int kRegisters = 8, kRows = 16, kFloats = 16;
+constexpr std::size_t kBytes = 64;
+
+struct TileData {
+  alignas(kBytes) std::uint32_t rows[kRows][kFloats];
+};
+
+struct Registers {
+  int depth = 0;
+  TileData tiles[kRegisters];
+};
+thread_local Registers registers;
+
+[[noreturn]] void abort_with(const char* what) {
+  std::fprintf(stderr, "attn: software tiles: %s\n", what);
+  std::abort();
+}
+
+TileData& tile(int number) {
+  if (registers.depth == 0) abort_with("a register is used on a thread that is not between begin() and end()");
+  return registers.tiles[number];
+}
+
+const std::byte* row_at(const void* from, Index stride, int row) {
+  return static_cast<const std::byte*>(from) + row * stride;
+}
+
+using S = detail::Simd<float, 64>;
+
+/// sum += x * y, rounded once. An instruction, and no operators: whether compilers contract those depends on flags.
+ATTN_TARGET_AVX512 ATTN_INLINE void add_product(S::Vec& sum, const S::IntVec& x, const S::IntVec& y) {
+  asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"((S::Vec)x), "v"((S::Vec)y));
+}
+
+/// TDPBF16PS by its pseudo-code: the products of even and of odd numbers are summed up apart, each from 0 on by fused
+/// multiplications; their sum is added to what was there. Not inlined, because the control word of the caller must not change
+/// between its instructions.
+ATTN_TARGET_AVX512 __attribute__((noinline)) void add_dot_products(TileData& sum, const TileData& a,
+                                                                   const TileData& b) {
+  for (int i = 0; i < kRows; ++i) {
+    S::Vec even{}, odd{};
+    for (int k = 0; k < kFloats; ++k) {
+      const std::uint32_t pair = a.rows[i][k];
+      S::IntVec pairs;
+      std::memcpy(&pairs, b.rows[k], kBytes);
+      add_product(even, S::IntVec{} + static_cast<std::int32_t>(pair << 16), pairs << 16);
+      add_product(odd, S::IntVec{} + static_cast<std::int32_t>(pair & 0xffff0000), pairs & -0x10000);
+    }
+    S::Vec before;
+    std::memcpy(&before, sum.rows[i], kBytes);
+    const S::Vec after = before + (even + odd);
+    std::memcpy(sum.rows[i], &after, kBytes);
+  }
+}
+
+/// While it lives, vectors compute as tiles do: all exceptions masked, rounding to the nearest, halfway to even (bits 13 and
+/// 14 are 0), denormal results become 0 (bit 15), and denormal numbers count as 0 (bit 6).
+class ControlWordOfTiles {
+ public:
+  ControlWordOfTiles() {
+    constexpr std::uint32_t kMasked = 0x1f80, kFlushToZero = 1u << 15, kDenormalsAreZeros = 1u << 6;
+    const std::uint32_t word = kMasked | kFlushToZero | kDenormalsAreZeros;
+    asm volatile("stmxcsr %0" : "=m"(before_) : : "memory");
+    asm volatile("ldmxcsr %0" : : "m"(word) : "memory");
+  }
+  ControlWordOfTiles(const ControlWordOfTiles&) = delete;
+  ~ControlWordOfTiles() { asm volatile("ldmxcsr %0" : : "m"(before_) : "memory"); }
+
+ private:
+  std::uint32_t before_;
+};
+
+/// VCVTNE2PS2BF16 for one number: denormals become 0, NaNs quiet.
+std::uint16_t to_bf16(std::uint32_t x) {
+  const std::uint32_t magnitude = x & 0x7fffffff;
+  const auto upper = static_cast<std::uint16_t>(x >> 16);
+  if (magnitude < 0x00800000) return upper & 0x8000;
+  if (magnitude > 0x7f800000) return upper | 0x0040;
+  return static_cast<std::uint16_t>((x + 0x7fff + (upper & 1)) >> 16);
+}
+
+}  // namespace
+
+void SoftwareTiles::begin() {
+  if (registers.depth++ > 0) return;
+  for (TileData& t : registers.tiles) t = {};
+}
+void SoftwareTiles::end() {
+  if (registers.depth == 0) abort_with("end() without begin() on this thread");
+  --registers.depth;
+}
+
+void SoftwareTiles::load(int number, const void* from, Index stride) {
+  TileData& to = tile(number);
+  for (int i = 0; i < kRows; ++i) std::memcpy(to.rows[i], row_at(from, stride, i), kBytes);
+}
+void SoftwareTiles::store(int number, void* to, Index stride) {
+  const TileData& from = tile(number);
+  for (int i = 0; i < kRows; ++i) std::memcpy(static_cast<std::byte*>(to) + i * stride, from.rows[i], kBytes);
+}
+void SoftwareTiles::zero(int number) { tile(number) = {}; }
+
+void SoftwareTiles::multiply(int sum, int a, int b) {
+  TileData& t = tile(sum);
+  const ControlWordOfTiles control_word;
+  add_dot_products(t, tile(a), tile(b));
+}
+
+void SoftwareTiles::round_floats_to_bf16(void* low, const void* high) {
+  std::uint32_t x[2 * kFloats];
+  std::memcpy(x, low, kBytes);
+  std::memcpy(x + kFloats, high, kBytes);
+  std::uint16_t rounded[2 * kFloats];
+  std::transform(std::begin(x), std::end(x), rounded, to_bf16);
+  std::memcpy(low, rounded, kBytes);
+}
+
+}  // namespace attn::test
+#endif
