@@ -48,6 +48,12 @@ requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, cons
   return result;
 }
 
+/// The same without mods, options in their place: `attention(q, k, v, {.scale = 0.5})`. All calls have this form too.
+template <class Q, class K, class V>
+requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, const V& value, const Options& options) {
+  return attention(query, key, value, Mods<>(), options);
+}
+
 /// The same into memory of the caller's: `out` is a matrix, block or map (q_len, v_dim), or a rank-4 tensor or view
 /// (batch, heads, q_len, v_dim); `lse` an Eigen vector (q_len), or a rank-3 tensor or view (batch, heads, q_len).
 /// Neither may overlap an input, nor may two elements of one share memory.
@@ -59,6 +65,11 @@ requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q&
   const detail::CheckedCall call(query, key, value, mods, options);
   detail::flash(call.tensors(out, lse), call.passes(), options);
 }
+template <class Out, class Lse, class Q, class K, class V>
+requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
+                                                  const Options& options) {
+  attention_into(out, lse, query, key, value, Mods<>(), options);
+}
 
 /// The same without the log-sum-exp.
 template <class Out, class Q, class K, class V, class M = Mods<>>
@@ -67,6 +78,11 @@ requires(!detail::Viewable<M> && !detail::KvSource<K> &&
                                                    const M& mods = {}, const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options);
   detail::flash(call.tensors(out), call.passes(), options);
+}
+template <class Out, class Q, class K, class V>
+requires(!detail::KvSource<K> && !detail::KvSource<V>) void attention_into(Out&& out, const Q& query, const K& key,
+                                                                           const V& value, const Options& options) {
+  attention_into(out, query, key, value, Mods<>(), options);
 }
 
 /// What attention() would do with these arguments, without doing it: instruction set, tiles, threads, memory, and how
@@ -79,6 +95,11 @@ requires(!detail::KvSource<K>) Explanation
     explain(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options);
   return detail::flash_explanation(call.tensors(), call.passes(), options);
+}
+template <class Q, class K, class V>
+requires(!detail::KvSource<K>) Explanation
+    explain(const Q& query, const K& key, const V& value, const Options& options) {
+  return explain(query, key, value, Mods<>(), options);
 }
 
 /// The bytes that Options::workspace must have for attention() with these arguments: exact, and linear in head_dim +
@@ -95,6 +116,11 @@ requires(!detail::KvSource<K>) std::size_t
   const detail::CheckedCall call(query, key, value, mods, options);
   return static_cast<std::size_t>(detail::flash_workspace_bytes(call.tensors(), call.passes(), options));
 }
+template <class Q, class K, class V>
+requires(!detail::KvSource<K>) std::size_t
+    workspace_bytes(const Q& query, const K& key, const V& value, const Options& options) {
+  return workspace_bytes(query, key, value, Mods<>(), options);
+}
 
 /// Attention by its definition: three nested passes over scores that are all in memory. The reference for tests and the
 /// yardstick for speed.
@@ -108,6 +134,10 @@ auto naive_attention(const Q& query, const K& key, const V& value, const M& mods
   call.naive(options.executor, detail::as_rank4(view(result.weights)), result.out, result.lse);
   return result;
 }
+template <class Q, class K, class V>
+auto naive_attention(const Q& query, const K& key, const V& value, const Options& options) {
+  return naive_attention(query, key, value, Mods<>(), options);
+}
 
 /// The same into memory of the caller's and without giving out the weights: each worker keeps those of one head at a
 /// time. Memory O(q_len * kv_len) per worker. This is the fair opponent in benchmarks.
@@ -116,6 +146,10 @@ void naive_attention_into(Out&& out, const Q& query, const K& key, const V& valu
                           const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options);
   call.naive(options.executor, {}, out);
+}
+template <class Out, class Q, class K, class V>
+void naive_attention_into(Out&& out, const Q& query, const K& key, const V& value, const Options& options) {
+  naive_attention_into(out, query, key, value, Mods<>(), options);
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -30,6 +30,10 @@ auto attention(const Query& query, const Cache& cache, const M& mods = {}, const
   detail::flash_sequences(call.sequences(result.out, result.lse), options);
   return result;
 }
+template <class Query, detail::KvSource Cache>
+auto attention(const Query& query, const Cache& cache, const Options& options) {
+  return attention(query, cache, Mods<>(), options);
+}
 
 /// The same into memory of the caller's: `out` (batch, heads, q_len, v_dim), `lse` (batch, heads, q_len); see attention_into()
 /// for tensors. For ragged queries they have a batch of 1 and all tokens, as the queries do.
@@ -39,6 +43,10 @@ void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache
   detail::CheckedSequences call(query, cache, mods, options);
   detail::flash_sequences(call.sequences(out, lse), options);
 }
+template <class Out, class Lse, class Query, detail::KvSource Cache>
+void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const Options& options) {
+  attention_into(out, lse, query, cache, Mods<>(), options);
+}
 
 /// The same without the log-sum-exp.
 template <class Out, class Query, detail::KvSource Cache, class M = Mods<>>
@@ -47,11 +55,19 @@ void attention_into(Out&& out, const Query& query, const Cache& cache, const M& 
   detail::CheckedSequences call(query, cache, mods, options);
   detail::flash_sequences(call.sequences(out), options);
 }
+template <class Out, class Query, detail::KvSource Cache>
+void attention_into(Out&& out, const Query& query, const Cache& cache, const Options& options) {
+  attention_into(out, query, cache, Mods<>(), options);
+}
 
 /// What attention() would do with these sequences, without doing it; see explain() for tensors.
 template <class Query, detail::KvSource Cache, class M = Mods<>>
 Explanation explain(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
   return detail::sequences_explanation(detail::CheckedSequences(query, cache, mods, options).sequences(), options);
+}
+template <class Query, detail::KvSource Cache>
+Explanation explain(const Query& query, const Cache& cache, const Options& options) {
+  return explain(query, cache, Mods<>(), options);
 }
 
 /// The bytes that Options::workspace must have for attention() with these sequences. It depends on their lengths.
@@ -59,6 +75,10 @@ template <class Query, detail::KvSource Cache, class M = Mods<>>
 std::size_t workspace_bytes(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
   detail::CheckedSequences call(query, cache, mods, options);
   return static_cast<std::size_t>(detail::sequences_workspace_bytes(call.sequences(), options));
+}
+template <class Query, detail::KvSource Cache>
+std::size_t workspace_bytes(const Query& query, const Cache& cache, const Options& options) {
+  return workspace_bytes(query, cache, Mods<>(), options);
 }
 
 }  // namespace ATTN_BUILT_FOR

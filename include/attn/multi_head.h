@@ -1,6 +1,7 @@
 // Layer 5: multi-head attention, the layer with its projections.
 #pragma once
 
+#include <concepts>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,14 @@
 #include "attn/detail/multi_head_inputs.h"
 
 namespace attn {
+
+namespace detail {
+
+/// What may stand in the place of mods.
+template <class X>
+concept AnyOptions = std::same_as<X, Options> || std::same_as<X, MultiHeadOptions>;
+
+}  // namespace detail
 
 inline namespace ATTN_BUILT_FOR {
 
@@ -89,15 +98,8 @@ class MultiHeadAttention {
   /// as neither the weights nor the naive path are asked for.
   /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
   template <class Q, class K, class V, class M = Mods<>>
-  auto operator()(const Q& query, const K& key, const V& value, const M& mods = {}) const {
-    return (*this)(query, key, value, mods, MultiHeadOptions{});
-  }
-  template <class Q, class K, class V, class M = Mods<>>
-  auto operator()(const Q& query, const K& key, const V& value, const M& mods, const Options& options) const {
-    return (*this)(query, key, value, mods, MultiHeadOptions{Path::flash, false, options});
-  }
-  template <class Q, class K, class V, class M = Mods<>>
-  auto operator()(const Q& query, const K& key, const V& value, const M& mods, const MultiHeadOptions& options) const {
+  requires(!detail::AnyOptions<M>) auto operator()(const Q& query, const K& key, const V& value, const M& mods = {},
+                                                   const MultiHeadOptions& options = {}) const {
     detail::check_layer_types<T, Q, K, V>();
     const auto& q_held = detail::evaluated(query);
     const auto& k_held = detail::evaluated(key);
@@ -110,6 +112,20 @@ class MultiHeadAttention {
       weights = Tensor<T, 4>::uninitialized({inputs[0].dim(0), config().heads, inputs[0].dim(1), inputs[1].dim(1)});
     auto out = detail::result_like<Q>(joined(attend(inputs, weights, mods, options), options));
     return MultiHeadResult<decltype(out), T>{std::move(out), std::move(weights)};
+  }
+  /// With the Options of the heads alone. (A template, so that `{}` is the MultiHeadOptions.)
+  template <class Q, class K, class V, class M = Mods<>, std::same_as<Options> O = Options>
+  auto operator()(const Q& query, const K& key, const V& value, const M& mods, const O& options) const {
+    return (*this)(query, key, value, mods, MultiHeadOptions{Path::flash, false, options});
+  }
+  /// Both without mods.
+  template <class Q, class K, class V>
+  auto operator()(const Q& query, const K& key, const V& value, const MultiHeadOptions& options) const {
+    return (*this)(query, key, value, Mods<>(), options);
+  }
+  template <class Q, class K, class V, std::same_as<Options> O = Options>
+  auto operator()(const Q& query, const K& key, const V& value, const O& options) const {
+    return (*this)(query, key, value, Mods<>(), options);
   }
 
  private:

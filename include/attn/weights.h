@@ -134,6 +134,10 @@ class CheckedWeights {
   const WeightTiles<T> tiles_;
 };
 
+template <class Callback, class Q>
+constexpr bool takes_tiles =
+    std::is_invocable_v<const Callback&, const WeightTile<computed_t<typename Traits<Q>::Scalar>>&>;
+
 }  // namespace ATTN_BUILT_FOR
 }  // namespace detail
 inline namespace ATTN_BUILT_FOR {
@@ -145,13 +149,20 @@ inline namespace ATTN_BUILT_FOR {
 /// 0. Those of a head come from one thread, rows ascending, within them keys ascending; heads may come at the same time.
 /// options.workspace is not used. Cost: the score product and the softmax, about half of a call.
 /// @throws std::invalid_argument as attention() does, and if lse has not the shape (q_len) or (batch, heads, q_len).
-template <class Q, class K, class Lse, class M, class Callback>
+template <class Q, class K, class Lse, class M = Mods<>, class Callback>
 void for_each_weight_tile(const Q& query, const K& key, const Lse& lse, const M& mods, const Callback& callback,
                           const Options& options = {}) {
   static_assert(
-      std::is_invocable_v<const Callback&, const WeightTile<detail::computed_t<typename detail::Traits<Q>::Scalar>>&>,
+      detail::takes_tiles<Callback, Q>,
       "attn::for_each_weight_tile: the callback must take a tile: [](const auto& tile) { tile.weights(i, j); }");
   detail::CheckedWeights(query, key, lse, mods, options).for_each_tile(callback);
+}
+/// Without mods.
+template <class Q, class K, class Lse, class Callback>
+requires(detail::takes_tiles<Callback, Q>) void for_each_weight_tile(const Q& query, const K& key, const Lse& lse,
+                                                                     const Callback& callback,
+                                                                     const Options& options = {}) {
+  for_each_weight_tile(query, key, lse, Mods<>(), callback, options);
 }
 
 /// How much each key is looked at: the sum of its weights over all queries, (batch, heads, kv_len). Arguments and cost as for
@@ -169,6 +180,10 @@ auto attention_mass(const Q& query, const K& key, const Lse& lse, const M& mods 
     }
   });
   return mass;
+}
+template <class Q, class K, class Lse>
+auto attention_mass(const Q& query, const K& key, const Lse& lse, const Options& options) {
+  return attention_mass(query, key, lse, Mods<>(), options);
 }
 
 /// How spread out each query looks: the entropy of its weights, -sum w ln w, in nats, (batch, heads, q_len). 0: one key
@@ -189,6 +204,10 @@ auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, c
     }
   });
   return sums;
+}
+template <class Q, class K, class Lse>
+auto entropy(const Q& query, const K& key, const Lse& lse, const Options& options) {
+  return entropy(query, key, lse, Mods<>(), options);
 }
 
 /// The `count` largest weights of each query and their keys; of equal ones, those of the first keys; NaN before all. Memory
@@ -223,6 +242,10 @@ auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, co
     }
   });
   return top;
+}
+template <class Q, class K, class Lse>
+auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, const Options& options) {
+  return top_k_weights(query, key, lse, count, Mods<>(), options);
 }
 
 }  // namespace ATTN_BUILT_FOR
