@@ -68,16 +68,16 @@ void expect_formula(const Model& m, const M& mods = {}, const Keep& keep = kKeep
   }
 }
 
-constexpr MultiHeadConfig kSame{.embed_dim = 12, .heads = 4, .kv_heads = 4, .key_dim = 12, .value_dim = 12};
-constexpr MultiHeadConfig kGrouped{.embed_dim = 12, .heads = 4, .kv_heads = 2, .key_dim = 12, .value_dim = 12};
-constexpr MultiHeadConfig kCross{.embed_dim = 12, .heads = 4, .kv_heads = 1, .key_dim = 5, .value_dim = 7};
-constexpr MultiHeadConfig kNoBias{
+const MultiHeadConfig kSame{.embed_dim = 12, .heads = 4, .kv_heads = 4, .key_dim = 12, .value_dim = 12};
+const MultiHeadConfig kGrouped{.embed_dim = 12, .heads = 4, .kv_heads = 2, .key_dim = 12, .value_dim = 12};
+const MultiHeadConfig kCross{.embed_dim = 12, .heads = 4, .kv_heads = 1, .key_dim = 5, .value_dim = 7};
+const MultiHeadConfig kNoBias{
     .embed_dim = 12, .heads = 3, .kv_heads = 3, .key_dim = 12, .value_dim = 12, .bias = false};
-constexpr MultiHeadConfig kCrossNoBias{
+const MultiHeadConfig kCrossNoBias{
     .embed_dim = 12, .heads = 6, .kv_heads = 3, .key_dim = 12, .value_dim = 7, .bias = false};
 // Wider than a tile of the kernels that project, and no whole number of tiles.
-constexpr MultiHeadConfig kWide{.embed_dim = 100, .heads = 4, .kv_heads = 2, .key_dim = 100, .value_dim = 100};
-constexpr MultiHeadConfig kWideCross{.embed_dim = 100, .heads = 5, .kv_heads = 5, .key_dim = 70, .value_dim = 97};
+const MultiHeadConfig kWide{.embed_dim = 100, .heads = 4, .kv_heads = 2, .key_dim = 100, .value_dim = 100};
+const MultiHeadConfig kWideCross{.embed_dim = 100, .heads = 5, .kv_heads = 5, .key_dim = 70, .value_dim = 97};
 
 template <class T>
 class MultiHead : public ::testing::Test {};

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "attn/detail/append_undo.h"
 #include "attn/detail/kv_storage.h"
 #include "attn/kv_attention.h"
 
@@ -146,6 +147,12 @@ class KvCache {
   }
 
  private:
+  friend class detail::AppendUndo<KvCache>;
+  const std::vector<Index>& marks() const { return lengths_; }
+  void restore(const std::vector<Index>& lengths) noexcept {
+    std::copy(lengths.begin(), lengths.end(), lengths_.begin());
+  }
+
   using Storage = detail::KvStorage<T>;
   using View = detail::StoredView<const Computed>;
 

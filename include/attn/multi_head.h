@@ -8,7 +8,10 @@
 #include <vector>
 
 #include "attn/attention.h"
-#include "attn/detail/multi_head_inputs.h"
+#include "attn/detail/multi_head_cache.h"
+#include "attn/detail/multi_head_results.h"
+#include "attn/kv_cache.h"
+#include "attn/paged_kv_cache.h"
 
 namespace attn {
 
@@ -17,6 +20,10 @@ namespace detail {
 /// What may stand in the place of mods.
 template <class X>
 concept AnyOptions = std::same_as<X, Options> || std::same_as<X, MultiHeadOptions>;
+
+/// What is not a cache.
+template <class X>
+concept LayerInput = !KvSource<X>;
 
 }  // namespace detail
 
@@ -92,71 +99,159 @@ class MultiHeadAttention {
   ///
   /// @param mods     what differs from plain attention, see attention(); positions count tokens.
   /// @param options  see MultiHeadOptions, or the Options of the heads alone.
-  /// @returns out: a Tensor<T, 3>, or like a query of rank 2; and the weights, if asked for.
+  /// @returns out: a Tensor<T, 3>, or like a query of rank 2; and what else is asked for, see MultiHeadResult.
   ///
   /// A query that keeps no key gives out_proj.bias; so does kv_len == 0. Extra memory is linear in the lengths, as long
   /// as neither the weights nor the naive path are asked for.
   /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
-  template <class Q, class K, class V, class M = Mods<>>
+  template <class Q, detail::LayerInput K, class V, class M = Mods<>>
   requires(!detail::AnyOptions<M>) auto operator()(const Q& query, const K& key, const V& value, const M& mods = {},
                                                    const MultiHeadOptions& options = {}) const {
-    detail::check_layer_types<T, Q, K, V>();
+    static_assert(detail::check_layer_types<T, Q, K, V>());
     const auto& q_held = detail::evaluated(query);
     const auto& k_held = detail::evaluated(key);
     const auto& v_held = detail::evaluated(value);
     const Inputs inputs{detail::as_rank3(view(q_held)), detail::as_rank3(view(k_held)), detail::as_rank3(view(v_held))};
     detail::check_inputs<T>(config(), inputs);
-
-    Tensor<T, 4> weights;
-    if (options.weights)
-      weights = Tensor<T, 4>::uninitialized({inputs[0].dim(0), config().heads, inputs[0].dim(1), inputs[1].dim(1)});
-    auto out = detail::result_like<Q>(joined(attend(inputs, weights, mods, options), options));
-    return MultiHeadResult<decltype(out), T>{std::move(out), std::move(weights)};
+    return detail::join_heads<Q>(parameters_, detail::attended(parameters_, inputs, mods, options), options);
   }
   /// With the Options of the heads alone. (A template, so that `{}` is the MultiHeadOptions.)
-  template <class Q, class K, class V, class M = Mods<>, std::same_as<Options> O = Options>
+  template <class Q, detail::LayerInput K, class V, class M = Mods<>, std::same_as<Options> O = Options>
   auto operator()(const Q& query, const K& key, const V& value, const M& mods, const O& options) const {
-    return (*this)(query, key, value, mods, MultiHeadOptions{Path::flash, false, options});
+    return (*this)(query, key, value, mods, MultiHeadOptions{.attention = options});
   }
   /// Both without mods.
-  template <class Q, class K, class V>
+  template <class Q, detail::LayerInput K, class V>
   auto operator()(const Q& query, const K& key, const V& value, const MultiHeadOptions& options) const {
     return (*this)(query, key, value, Mods<>(), options);
   }
-  template <class Q, class K, class V, std::same_as<Options> O = Options>
+  template <class Q, detail::LayerInput K, class V, std::same_as<Options> O = Options>
   auto operator()(const Q& query, const K& key, const V& value, const O& options) const {
     return (*this)(query, key, value, Mods<>(), options);
+  }
+
+  /// Applies the layer to the next tokens of the sequences of a cache, which all three inputs are: appends their keys and
+  /// values to the cache, and attends over all that it has then.
+  ///
+  ///     attn::KvCache<float> cache = mha.make_cache({.batch = 2});
+  ///     y = mha(prompt, cache, attn::causal()).out;               // (2, len, embed_dim)
+  ///     y = mha(token, cache, attn::causal()).out;                // (2, 1, embed_dim)
+  ///     y = mha(attn::ragged(x, {512, 1}), pages.select({a, b}), attn::causal()).out;    // x and y are (1, 513, embed_dim)
+  ///
+  /// The cache is a KvCache or sequences of a PagedKvCache, of any scalar that is computed as T is, and has the rope of the
+  /// layer: it turns keys as they come and queries as they are read. Whatever is fed at a time, results are those of all
+  /// tokens at once with a mask that looks back only. Path and weights are those of calls without a cache.
+  ///
+  /// If it throws, for want of pages or for whatever reason, the cache has the tokens that it had.
+  /// @throws std::invalid_argument if sizes or ropes disagree; what the append() of the cache throws.
+  template <class X, detail::KvSource Cache, class M = Mods<>>
+  requires(!detail::AnyOptions<M>) auto operator()(const X& x, Cache&& cache, const M& mods = {},
+                                                   const MultiHeadOptions& options = {}) const {
+    static_assert(check_appendable<X, Cache>());
+    return detail::with_inputs<T>(x, [&](const Inputs& inputs) {
+      detail::check_inputs<T>(config(), inputs);
+      detail::check_cache(parameters_, x, inputs[0], cache.batch());
+      const detail::ProjectedHeads<T> heads(parameters_, inputs, Input::query, Input::value, options.attention);
+      detail::AppendUndo undo(cache);
+      detail::append_heads(cache, x, heads);
+      auto result = over_cache(x, heads, cache.batch(), mods, options);
+      undo.keep();
+      return result;
+    });
+  }
+  template <class X, detail::KvSource Cache, class M = Mods<>, std::same_as<Options> O = Options>
+  auto operator()(const X& x, Cache&& cache, const M& mods, const O& options) const {
+    return (*this)(x, cache, mods, MultiHeadOptions{.attention = options});
+  }
+  template <class X, detail::KvSource Cache>
+  auto operator()(const X& x, Cache&& cache, const MultiHeadOptions& options) const {
+    return (*this)(x, cache, Mods<>(), options);
+  }
+  template <class X, detail::KvSource Cache, std::same_as<Options> O = Options>
+  auto operator()(const X& x, Cache&& cache, const O& options) const {
+    return (*this)(x, cache, Mods<>(), options);
+  }
+
+  /// The same without appending: attends to what the cache has, as from a decoder to an encoder. Queries are the last of the
+  /// tokens in it, unless Options::q_offset says otherwise, which only masks and ropes ask for.
+  ///
+  ///     mha.append(encoder_states, cache);                        // once: (batch, kv_len, key_dim)
+  ///     y = mha.attend(x, cache).out;                             // x (batch, q_len, embed_dim), at every step
+  template <class X, detail::KvSource Cache, class M = Mods<>>
+  requires(!detail::AnyOptions<M>) auto attend(const X& x, const Cache& cache, const M& mods = {},
+                                               const MultiHeadOptions& options = {}) const {
+    static_assert(detail::check_layer_types_over<T, X, Cache>());
+    return detail::with_inputs<T>(x, [&](const Inputs& inputs) {
+      detail::check_features("query", inputs[0], config().embed_dim, "embed_dim");
+      const auto batch = cache.batch();
+      detail::check_cache(parameters_, x, inputs[0], batch);
+      const detail::ProjectedHeads<T> heads(parameters_, inputs, Input::query, Input::query, options.attention);
+      return over_cache(x, heads, batch, mods, options);
+    });
+  }
+  template <class X, detail::KvSource Cache, class M = Mods<>, std::same_as<Options> O = Options>
+  auto attend(const X& x, const Cache& cache, const M& mods, const O& options) const {
+    return attend(x, cache, mods, MultiHeadOptions{.attention = options});
+  }
+  template <class X, detail::KvSource Cache>
+  auto attend(const X& x, const Cache& cache, const MultiHeadOptions& options) const {
+    return attend(x, cache, Mods<>(), options);
+  }
+  template <class X, detail::KvSource Cache, std::same_as<Options> O = Options>
+  auto attend(const X& x, const Cache& cache, const O& options) const {
+    return attend(x, cache, Mods<>(), options);
+  }
+
+  /// Projects tokens, which key and value inputs are, and appends their keys and values to the cache. What throws leaves the
+  /// cache as it was.
+  template <class X, detail::KvSource Cache>
+  void append(const X& tokens, Cache&& cache, const Options& options = {}) const {
+    static_assert(check_appendable<X, Cache>());
+    detail::with_inputs<T>(tokens, [&](const Inputs& inputs) {
+      detail::check_features("key", inputs[1], config().key_dim, "key_dim");
+      detail::check_features("value", inputs[2], config().value_dim, "value_dim");
+      detail::check_cache(parameters_, tokens, inputs[1], cache.batch());
+      detail::append_heads(cache, tokens,
+                           detail::ProjectedHeads<T>(parameters_, inputs, Input::key, Input::value, options));
+    });
+  }
+
+  /// A cache of numbers S for this layer: kv_heads, head_dim, v_dim and rope are the layer's whatever `sizes` has there.
+  template <class S = T>
+  KvCache<S> make_cache(const KvCacheConfig& sizes = {}) const {
+    return KvCache<S>(fitted(sizes));
+  }
+  template <class S = T>
+  PagedKvCache<S> make_paged_cache(const PagedKvCacheConfig& sizes) const {
+    return PagedKvCache<S>(fitted(sizes));
   }
 
  private:
   using Inputs = detail::Inputs<T>;
   using Input = detail::Input;
 
-  /// The results of all heads next to each other, (batch, q_len, embed_dim).
-  template <class M>
-  Tensor<T, 3> attend(const Inputs& inputs, Tensor<T, 4>& weights, const M& mods,
-                      const MultiHeadOptions& options) const {
-    const Index batch = inputs[0].dim(0), q_len = inputs[0].dim(1);
-    const detail::ProjectedHeads<T> heads(parameters_, inputs, Input::query, Input::value, options.attention);
-    const TensorView<const T, 4> q = heads.query(), k = heads.key(), v = heads.value();
-    auto result = Tensor<T, 3>::uninitialized({batch, q_len, config().embed_dim});
-    const TensorView<T, 4> out = bshd(result.data(), batch, q_len, config().heads, head_dim());
-    Options inner = options.attention;
-    inner.workspace = {};  // its size would be that of a call that the user never sees
-    if (options.weights)
-      detail::CheckedCall(q, k, v, mods, inner).naive(inner.executor, weights.view(), out);
-    else if (options.path == Path::naive)
-      naive_attention_into(out, q, k, v, mods, inner);
-    else
-      attention_into(out, q, k, v, mods, inner);
-    return result;
+  template <class X, class Cache>
+  static constexpr bool check_appendable() {
+    static_assert(detail::check_layer_types_over<T, X, std::remove_cvref_t<Cache>>());
+    static_assert(detail::KvStore<Cache>,
+                  "attn: a layer appends to a KvCache that is not const, or to sequences of a PagedKvCache, "
+                  "cache.select({a, b}); attend(x, cache) takes others, and only reads");
+    return true;
   }
 
-  /// The results of the heads through the last projection.
-  Tensor<T, 3> joined(const Tensor<T, 3>& heads, const MultiHeadOptions& options) const {
-    auto out = Tensor<T, 3>::uninitialized(heads.shape());
-    parameters_.output_projection()(heads.data(), out.data(), heads.dim(0) * heads.dim(1), options.attention);
-    return out;
+  template <class X, class M>
+  auto over_cache(const X& x, const detail::ProjectedHeads<T>& heads, const KvBatch<detail::computed_t<T>>& batch,
+                  const M& mods, const MultiHeadOptions& options) const {
+    using Q = typename detail::QueryRows<X>::Tensor;
+    return detail::join_heads<Q>(parameters_, detail::attended_over(x, heads, batch, mods, options), options);
+  }
+
+  template <class Config>
+  Config fitted(Config sizes) const {
+    sizes.kv_heads = config().kv_heads;
+    sizes.head_dim = sizes.v_dim = head_dim();
+    sizes.rope = config().rope;
+    return sizes;
   }
 
   detail::MultiHeadParameters<T> parameters_;

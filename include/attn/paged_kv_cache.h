@@ -5,13 +5,14 @@
 #include <array>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "attn/detail/kv_storage.h"
 #include "attn/kv_attention.h"
+#include "attn/kv_sequences.h"
+#include "attn/out_of_pages.h"
 
 namespace attn {
 
@@ -22,21 +23,6 @@ struct PagedKvCacheConfig {
   Index head_dim = 0;
   Index v_dim = 0;                          ///< 0: head_dim
   std::optional<Rope> rope = std::nullopt;  ///< turns keys as they are appended, and the queries of attention()
-};
-
-/// The pool has not enough free pages. Nothing was changed: release() or truncate() some sequence and try again.
-class OutOfPages : public std::runtime_error {
- public:
-  OutOfPages(Index needed, Index free, Index pages)
-      : std::runtime_error(
-            detail::joined({"attn: ", needed, " more pages are needed, ", free, " of ", pages, " are free"})),
-        needed_(needed),
-        free_(free) {}
-  Index needed() const { return needed_; }
-  Index free() const { return free_; }
-
- private:
-  Index needed_, free_;
 };
 
 inline namespace ATTN_BUILT_FOR {
@@ -158,6 +144,9 @@ class PagedKvCache {
     return some;
   }
 
+  /// The same for what appends as well, as a MultiHeadAttention does.
+  KvSequences<PagedKvCache> select(detail::Indices sequences) { return {*this, std::move(sequences)}; }
+
   /// All pages of keys, or values: (pages, kv_heads, page_size, dim); a page that is not full holds anything behind its tokens.
   TensorView<const T, 4> key_pages() const { return storage_.keys().numbers; }
   TensorView<const T, 4> value_pages() const { return storage_.values().numbers; }
@@ -171,6 +160,32 @@ class PagedKvCache {
     std::vector<Index> pages;
     Index length = 0;
   };
+
+  /// A sequence before something was appended to it.
+  struct Mark {
+    Index length;
+    std::optional<Index> last_page;
+  };
+  friend class KvSequences<PagedKvCache>;
+  std::vector<Mark> marks(const std::vector<Index>& sequences) const {
+    std::vector<Mark> all;
+    for (Index sequence : sequences) {
+      const Sequence& s = of(sequence);
+      all.push_back({s.length, s.pages.empty() ? std::nullopt : std::optional(s.pages.back())});
+    }
+    return all;
+  }
+  /// Right after the append. Pages become free again that were so before: there is memory for their numbers.
+  void restore(const std::vector<Index>& sequences, const std::vector<Mark>& marks) noexcept {
+    for (std::size_t i = 0; i < marks.size(); ++i) {
+      Sequence& s = of(sequences[i]);
+      s.length = marks[i].length;
+      drop_unused(s);
+      if (s.pages.empty() || s.pages.back() == *marks[i].last_page) continue;
+      ++users(*marks[i].last_page);  // others have it, or it would not have been copied
+      drop(std::exchange(s.pages.back(), *marks[i].last_page));
+    }
+  }
 
   static PagedKvCacheConfig checked(PagedKvCacheConfig c) {
     if (c.v_dim == 0) c.v_dim = c.head_dim;

@@ -106,6 +106,13 @@ class Rope {
     return config_.attention_factor.value_or(config_.factor <= 1 ? 1 : 0.1 * std::log(config_.factor) + 1);
   }
 
+  /// Do both turn everything by the same angles, bit for bit?
+  friend bool operator==(const Rope& a, const Rope& b) {
+    return a.config_.head_dim == b.config_.head_dim && a.config_.rotary_dim == b.config_.rotary_dim &&
+           a.config_.pairs == b.config_.pairs && a.attention_factor() == b.attention_factor() &&
+           a.frequencies_ == b.frequencies_;
+  }
+
   /// Turns x in place: a matrix (len, head_dim), or a tensor or view (batch, heads, len, head_dim), of any scalar and
   /// strides. Token i is at position first + i. Angles are computed in double or more. Cost: rotary_dim / 2 sines and cosines
   /// for each token, and one pass over x.

@@ -13,10 +13,9 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 using Inputs = std::array<TensorView<const T, 3>, 3>;
 
-/// Says in one sentence what is wrong with the types of a layer's inputs; T is the layer's scalar. See check_types() for
-/// `auto`.
+/// Says in one sentence what is wrong with the types of a layer's inputs; T is the layer's scalar.
 template <class T, class... X>
-constexpr auto check_layer_types() {
+constexpr bool check_layer_types() {
   static_assert((std::is_same_v<typename Traits<X>::Scalar, T> && ...),
                 "attn: query, key and value must hold the scalar type T of MultiHeadAttention<T>; convert with "
                 ".cast<float>() or .cast<double>()");
@@ -26,6 +25,7 @@ constexpr auto check_layer_types() {
   constexpr int ranks[] = {Traits<X>::kRank...};
   static_assert(((Traits<X>::kRank == ranks[0]) && ...),
                 "attn: query, key and value must have the same rank, all matrices or all rank-3 tensors");
+  return true;
 }
 
 /// Matrices are a batch of one.
@@ -35,6 +35,12 @@ TensorView<const X, 3> as_rank3(const TensorView<X, Rank>& t) {
     return {t.data(), {1, t.dim(0), t.dim(1)}, {0, t.stride(0), t.stride(1)}};
   else
     return t;
+}
+
+template <class T>
+void check_features(const char* name, const TensorView<const T, 3>& x, Index want, const char* name_of_want) {
+  require(x.dim(2) == want, "number of features differs: ", name, " has ", x.dim(2), ", ", name_of_want, " has ", want,
+          "; shape ", x.shape(), " as (batch, len, features)");
 }
 
 template <class T>
@@ -52,6 +58,20 @@ void check_inputs(const MultiHeadConfig& config, const Inputs<T>& inputs) {
   same("length", k.dim(1), "key", v.dim(1), "value");
 }
 
+/// Turns heads (batch, heads, len, head_dim) in place, the first token of each being at position `first`.
+template <class T>
+void turn(const TensorView<T, 4>& heads, const Rope& rope, Index first, const Executor& asked) {
+  constexpr Index kTokens = 64;  // a task: more than a thread needs to find its sines worth the start
+  const Index batch = heads.dim(0), blocks = (heads.dim(2) + kTokens - 1) / kTokens;
+  constexpr double kFlops = 8;  // for a number, in the time that it takes to load, turn and store one by itself
+  executor_for(kFlops * static_cast<double>(heads.size()), asked).run(batch * blocks, [&](Index task, int) {
+    const Index b = task / blocks, begin = task % blocks * kTokens, tokens = std::min(kTokens, heads.dim(2) - begin);
+    rope.rotate(heads.part(b * heads.stride(0) + begin * heads.stride(2), {1, heads.dim(1), tokens, heads.dim(3)},
+                           heads.strides()),
+                first + begin);
+  });
+}
+
 /// Projected inputs as heads, (batch, heads, len, head_dim), and the memory that they lie in.
 template <class T>
 class ProjectedHeads {
@@ -62,6 +82,12 @@ class ProjectedHeads {
                  const Options& options) {
     for (auto i = static_cast<std::size_t>(first); i <= static_cast<std::size_t>(last);)
       i = project(parameters, inputs, i, static_cast<std::size_t>(last), options);
+  }
+
+  /// Turns query and key, whose first tokens are at these positions.
+  void turn(const Rope& rope, Index q_offset, Index kv_offset, const Executor& executor) {
+    detail::turn(heads_[0], rope, q_offset, executor);
+    detail::turn(heads_[1], rope, kv_offset, executor);
   }
 
   const TensorView<T, 4>& query() const { return heads_[0]; }
@@ -97,6 +123,13 @@ class ProjectedHeads {
   std::array<Tensor<T, 3>, 3> memory_;
   std::array<TensorView<T, 4>, 3> heads_;
 };
+
+/// The options of the heads' attention. A workspace would need the size of a call that the user never sees.
+inline Options of_heads(const MultiHeadOptions& options) {
+  Options inner = options.attention;
+  inner.workspace = {};
+  return inner;
+}
 
 /// A tensor (batch, len, features) as the result of a call with the query Q: of rank 3, or like a query of rank 2.
 template <class Q, class T>

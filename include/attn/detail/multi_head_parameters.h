@@ -78,6 +78,9 @@ class MultiHeadParameters {
     require(c.heads % c.kv_heads == 0, "heads (", c.heads, ") must be a multiple of kv_heads (", c.kv_heads, ")");
     c.in_bias = c.in_bias.value_or(c.bias);
     c.out_bias = c.out_bias.value_or(c.bias);
+    const Index head_dim = c.embed_dim / c.heads;
+    require(!c.rope || c.rope->config().head_dim == head_dim, "the rope was made for a head_dim of ",
+            c.rope ? c.rope->config().head_dim : 0, ", embed_dim / heads is ", head_dim);
     return c;
   }
 

@@ -1,0 +1,49 @@
+// Layer 5: some sequences of a cache of many, as a cache of their own.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "attn/detail/append_undo.h"
+#include "attn/detail/lengths.h"
+
+namespace attn {
+inline namespace ATTN_BUILT_FOR {
+
+/// Some sequences of a PagedKvCache in this order, to be appended to and attended over as a KvCache is:
+///
+///     mha(x, pages.select({a, b}), causal());
+///
+/// It refers to the cache, which must outlive it.
+template <class Cache>
+class KvSequences {
+ public:
+  KvSequences(Cache& cache, detail::Indices sequences) : cache_(&cache), sequences_(std::move(sequences.values)) {}
+
+  /// See PagedKvCache::append().
+  template <class K, class V>
+  void append(const K& k, const V& v) {
+    cache_->append(sequences_, k, v);
+  }
+  template <class K, class V>
+  void append(const K& k, const V& v, detail::Indices lens) {
+    cache_->append(sequences_, k, v, std::move(lens));
+  }
+
+  /// What attention() takes. Valid until the cache changes.
+  auto batch() const { return std::as_const(*cache_).batch(sequences_); }
+
+ private:
+  friend class detail::AppendUndo<KvSequences>;
+  auto marks() const { return cache_->marks(sequences_); }
+  template <class Marks>
+  void restore(const Marks& marks) noexcept {
+    cache_->restore(sequences_, marks);
+  }
+
+  Cache* cache_;
+  std::vector<Index> sequences_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn

@@ -1,0 +1,25 @@
+// Layer 1: what a pool without free pages throws.
+#pragma once
+
+#include <stdexcept>
+
+#include "attn/detail/check.h"
+
+namespace attn {
+
+/// The pool has not enough free pages. Nothing was changed: release() or truncate() some sequence and try again.
+class OutOfPages : public std::runtime_error {
+ public:
+  OutOfPages(Index needed, Index free, Index pages)
+      : std::runtime_error(
+            detail::joined({"attn: ", needed, " more pages are needed, ", free, " of ", pages, " are free"})),
+        needed_(needed),
+        free_(free) {}
+  Index needed() const { return needed_; }
+  Index free() const { return free_; }
+
+ private:
+  Index needed_, free_;
+};
+
+}  // namespace attn

@@ -1,0 +1,13 @@
+// expect: attn: a layer appends to a KvCache that is not const, or to sequences of a PagedKvCache, cache.select({a, b})
+#include <attn/attn.h>
+
+int main() {
+  const attn::MultiHeadAttention<float> layer({.embed_dim = 4, .heads = 2});
+  const auto cache = layer.make_cache();
+  const attn::Tensor<float, 3> x({1, 2, 4});
+#ifdef ATTN_KO
+  layer(x, cache);
+#else
+  layer.attend(x, cache);
+#endif
+}

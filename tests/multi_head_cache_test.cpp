@@ -1,0 +1,190 @@
+// MultiHeadAttention over caches: whatever is fed at a time, the results are those of all tokens at once.
+#include "support/multi_head_model.h"
+#include "support/refused.h"
+
+namespace attn::test {
+namespace {
+
+constexpr Index kEmbed = 24, kHeads = 4, kKvHeads = 2;
+
+/// Tokens of some sequences, and the network that they go through.
+template <class T>
+struct Texts {
+  MultiHeadAttention<T> mha;
+  std::vector<Tensor<T, 3>> sequences;  // (1, len, kEmbed)
+
+  Texts(const std::optional<Rope>& rope, const std::vector<Index>& lengths)
+      : mha({.embed_dim = kEmbed, .heads = kHeads, .kv_heads = kKvHeads, .seed = 3, .rope = rope}) {
+    Random random(4);
+    for (const Index len : lengths) sequences.push_back(tensor<T>(random.values(len * kEmbed), 1, len, kEmbed));
+    mha.load("in_proj_bias", Eigen::VectorXd::LinSpaced(kEmbed * 2, -0.5, 0.5).eval());
+  }
+
+  Index count() const { return static_cast<Index>(sequences.size()); }
+  const Tensor<T, 3>& sequence(Index s) const { return sequences[static_cast<std::size_t>(s)]; }
+
+  /// Tokens begins[s] … begins[s] + lens[s] - 1 of each sequence s, one behind the other.
+  Tensor<T, 3> part(const std::vector<Index>& begins, const std::vector<Index>& lens) const {
+    std::vector<T> numbers;
+    for (std::size_t s = 0; s < lens.size(); ++s) {
+      const T* const first = sequences[s].data() + begins[s] * kEmbed;
+      numbers.insert(numbers.end(), first, first + lens[s] * kEmbed);
+    }
+    const Index tokens = static_cast<Index>(numbers.size()) / kEmbed;
+    return Tensor<T, 3>(TensorView<const T, 3>(numbers.data(), {1, tokens, kEmbed}));
+  }
+};
+
+const std::vector<Index> kLengths{70, 9, 0, 31};
+
+/// How many tokens each sequence gets at each step: prompts in pieces, single tokens, and nothing at all, mixed.
+const std::vector<std::vector<Index>> kSteps{{40, 3, 0, 1}, {0, 0, 0, 0}, {1, 1, 0, 1}, {28, 1, 0, 28}, {1, 4, 0, 1}};
+
+/// Feeds all steps; the results of each sequence, one behind the other. feed(x, lens) returns (1, tokens, kEmbed).
+template <class T, class Feed>
+std::vector<std::vector<T>> fed(const Texts<T>& texts, const Feed& feed) {
+  std::vector<std::vector<T>> results(texts.sequences.size());
+  std::vector<Index> begins(texts.sequences.size(), 0);
+  for (const std::vector<Index>& lens : kSteps) {
+    const Tensor<T, 3> y = feed(texts.part(begins, lens), lens);
+    const T* row = y.data();
+    for (std::size_t s = 0; s < lens.size(); ++s) {
+      results[s].insert(results[s].end(), row, row + lens[s] * kEmbed);
+      row += lens[s] * kEmbed;
+      begins[s] += lens[s];
+    }
+  }
+  EXPECT_EQ(begins, kLengths);
+  return results;
+}
+
+template <class T, class S>
+void expect_as_whole(double tolerance) {
+  for (const std::optional<Rope>& rope :
+       {std::optional<Rope>(), std::optional(Rope({.head_dim = 6})),
+        std::optional(Rope({.head_dim = 6, .rotary_dim = 4, .pairs = RopePairs::interleaved}))}) {
+    const Texts<T> texts(rope, kLengths);
+    const Index count = texts.count();
+    KvCache<S> one_piece = texts.mha.template make_cache<S>({.batch = count, .capacity = 2});
+    const auto results = fed(texts, [&](const Tensor<T, 3>& x, const auto& lens) {
+      return texts.mha(ragged(x, lens), one_piece, causal()).out;
+    });
+    double largest = 0;
+    for (Index s = 0; s < count; ++s) {
+      const Tensor<T, 3>& x = texts.sequence(s);
+      const Tensor<T, 3> want = texts.mha(x, x, x, causal());
+      const std::vector<T>& got = results[static_cast<std::size_t>(s)];
+      ASSERT_EQ(static_cast<Index>(got.size()), want.size());
+      for (std::size_t i = 0; i < got.size(); ++i)
+        largest = std::max(largest, std::abs(static_cast<double>(got[i]) - static_cast<double>(want.data()[i])));
+    }
+    EXPECT_LE(largest, tolerance);
+
+    // Where tokens lie changes no bit.
+    for (const Index page_size : {4, 64}) {
+      PagedKvCache<S> pages = texts.mha.template make_paged_cache<S>({.pages = 40, .page_size = page_size});
+      std::vector<Index> ids;
+      for (Index s = 0; s < count; ++s) ids.push_back(pages.add());
+      const auto paged = fed(texts, [&](const Tensor<T, 3>& x, const auto& lens) {
+        return texts.mha(ragged(x, lens), pages.select(ids), causal()).out;
+      });
+      EXPECT_EQ(paged, results) << "pages of " << page_size;
+    }
+  }
+}
+
+// Results are about 1. The largest differences were half of what is allowed.
+TEST(MultiHeadCache, IsAsTheWholeInFloat) { expect_as_whole<float, float>(8 * 0x1p-24); }
+TEST(MultiHeadCache, IsAsTheWholeInDouble) { expect_as_whole<double, double>(12 * 0x1p-53); }
+TEST(MultiHeadCache, IsAsTheWholeInBFloat16) { expect_as_whole<Eigen::bfloat16, Eigen::bfloat16>(4 * 0x1p-8); }
+// What is kept in fewer bits differs by them.
+TEST(MultiHeadCache, IsNearTheWholeInHalf) { expect_as_whole<float, Eigen::half>(2 * 0x1p-11); }
+TEST(MultiHeadCache, IsNearTheWholeInEightBits) { expect_as_whole<float, std::int8_t>(0x1p-6); }
+
+/// As many tokens for all: tensors (batch, len, features), and matrices of one sequence.
+TEST(MultiHeadCache, TakesBatchesAndMatrices) {
+  const Texts<double> texts(Rope({.head_dim = 6}), {12, 12});
+  Tensor<double, 3> both({2, 12, kEmbed});
+  for (Index s = 0; s < 2; ++s) both.matrix(s) = texts.sequence(s).matrix(0);
+  const Tensor<double, 3> whole = texts.mha(both, both, both, causal());
+  auto cache = texts.mha.make_cache({.batch = 2});
+  auto single = texts.mha.make_cache();
+  for (Index begin = 0, len = 7; begin < 12; begin += len, len = 1) {
+    const TensorView<const double, 3> x(both.data() + begin * kEmbed, {2, len, kEmbed}, {12 * kEmbed, kEmbed, 1});
+    const auto y = texts.mha(x, cache, causal());
+    const Eigen::MatrixXd rows = both.matrix(1).middleRows(begin, len);
+    const Eigen::MatrixXd of_one = texts.mha(rows, single, causal());
+    const Tensor<double, 2> of_ragged =
+        texts.mha(ragged(Tensor<double, 2>(TensorView<const double, 2>(&both(1, begin, 0), {len, kEmbed})), {len}),
+                  KvCache<double>(single), full());
+    EXPECT_EQ(of_ragged.dim(0), len);
+    ASSERT_EQ(y.out.shape(), (Shape<3>{2, len, kEmbed}));
+    for (Index s = 0; s < 2; ++s)
+      EXPECT_LT((y.out.matrix(s) - whole.matrix(s).middleRows(begin, len)).cwiseAbs().maxCoeff(), 4e-15);
+    EXPECT_LT((of_one - y.out.matrix(1)).cwiseAbs().maxCoeff(), 4e-15);
+  }
+  EXPECT_EQ(cache.length(1), 12);
+  EXPECT_EQ(single.length(0), 12);
+}
+
+TEST(MultiHeadCache, GivesOutHeadsAndLogSumExps) {
+  const Texts<double> texts(Rope({.head_dim = 6}), {12, 20});
+  const Tensor<double, 3>&a = texts.sequence(0), &b = texts.sequence(1);
+  const MultiHeadOptions all{.lse = true, .heads = true};
+  const auto whole_a = texts.mha(a, a, a, causal(), all), whole_b = texts.mha(b, b, b, causal(), all);
+  auto cache = texts.mha.make_cache({.batch = 2});
+  texts.mha(ragged(texts.part({0, 0}, {5, 19}), {5, 19}), cache, causal());
+  const auto got = texts.mha(ragged(texts.part({5, 19}, {7, 1}), {7, 1}), cache, causal(), all);
+  ASSERT_EQ(got.query.shape(), (Shape<4>{1, kHeads, 8, 6}));
+  ASSERT_EQ(got.value.shape(), (Shape<4>{1, kKvHeads, 8, 6}));
+  ASSERT_EQ(got.lse.shape(), (Shape<3>{1, kHeads, 8}));
+  for (Index i = 0; i < 8; ++i) {
+    const auto& whole = i < 7 ? whole_a : whole_b;
+    const Index token = i < 7 ? 5 + i : 19;
+    for (Index h = 0; h < kHeads; ++h) {
+      EXPECT_NEAR(got.lse(0, h, i), whole.lse(0, h, token), 1e-14);
+      for (Index d = 0; d < 6; ++d) EXPECT_NEAR(got.query(0, h, i, d), whole.query(0, h, token, d), 4e-15);
+    }
+    for (Index h = 0; h < kKvHeads; ++h)
+      for (Index d = 0; d < 6; ++d) {
+        EXPECT_NEAR(got.key(0, h, i, d), whole.key(0, h, token, d), 4e-15);
+        EXPECT_NEAR(got.value(0, h, i, d), whole.value(0, h, token, d), 4e-15);
+      }
+  }
+  const auto read = texts.mha.attend(ragged(texts.part({5, 19}, {7, 1}), {7, 1}), cache, causal(), all);
+  EXPECT_TRUE(std::equal(read.out.data(), read.out.data() + read.out.size(), got.out.data()));
+  EXPECT_TRUE(std::equal(read.query.data(), read.query.data() + read.query.size(), got.query.data()));
+  EXPECT_EQ(read.key.size(), 0);
+}
+
+/// From a decoder to an encoder: the cache is filled once, and read.
+TEST(MultiHeadCache, AttendsToWhatIsThere) {
+  const MultiHeadAttention<double> mha({.embed_dim = kEmbed, .heads = kHeads, .key_dim = 10, .value_dim = 10});
+  const auto encoder = tensor<double>(Random(1).values(2 * 9 * 10), 2, 9, 10);
+  const auto x = tensor<double>(Random(2).values(2 * 3 * kEmbed), 2, 3, kEmbed);
+  auto cache = mha.make_cache({.batch = 2});
+  mha.append(encoder, cache);
+  EXPECT_EQ(cache.length(0), 9);
+  const auto expect_same = [](const Tensor<double, 3>& got, const Tensor<double, 3>& want) {
+    ASSERT_EQ(got.shape(), want.shape());
+    for (Index i = 0; i < want.size(); ++i) ASSERT_NEAR(got.data()[i], want.data()[i], 1e-14);
+  };
+  const KvCache<double>& only_read = cache;
+  expect_same(mha.attend(x, only_read), mha(x, encoder, encoder));
+  expect_same(mha.attend(x, only_read, key_lengths({9, 4}), {.scale = 2.0}),
+              mha(x, encoder, encoder, key_lengths({9, 4}), {.scale = 2.0}));
+  expect_same(mha.attend(x, only_read, {.scale = 2.0}), mha(x, encoder, encoder, {.scale = 2.0}));
+  expect_same(mha.attend(x, only_read, {}), mha(x, encoder, encoder));
+  EXPECT_EQ(cache.length(0), 9);
+
+  // Encoded texts of different lengths without padding.
+  auto pages = mha.make_paged_cache({.pages = 4, .page_size = 8});
+  const Index a = pages.add(), b = pages.add();
+  Tensor<double, 3> packed({1, 13, 10});
+  packed.matrix(0) << encoder.matrix(0), encoder.matrix(1).topRows(4);
+  mha.append(ragged(packed, {9, 4}), pages.select({a, b}));
+  expect_same(mha.attend(x, pages.batch({a, b})), mha(x, encoder, encoder, key_lengths({9, 4})));
+}
+
+}  // namespace
+}  // namespace attn::test

@@ -1,0 +1,138 @@
+// MultiHeadAttention's rope, and what it gives out besides the result: log-sum-exps and heads.
+#include <cmath>
+
+#include "support/multi_head_model.h"
+#include "support/refused.h"
+
+namespace attn::test {
+namespace {
+
+using Layer = MultiHeadAttention<double>;
+
+const Rope kRope({.head_dim = 6, .rotary_dim = 4, .base = 100});
+
+/// Where the features of a pair are, of kRope.
+void turn(const TensorView<double, 4>& heads, Index first) {
+  for (Index b = 0; b < heads.dim(0); ++b)
+    for (Index h = 0; h < heads.dim(1); ++h)
+      for (Index i = 0; i < heads.dim(2); ++i)
+        for (Index pair = 0; pair < 2; ++pair) {
+          const double angle = static_cast<double>(first + i) * (pair == 0 ? 1 : 0.1);
+          double &x = heads(b, h, i, pair), &y = heads(b, h, i, pair + 2);
+          const double turned_x = std::cos(angle) * x - std::sin(angle) * y;
+          y = std::sin(angle) * x + std::cos(angle) * y;
+          x = turned_x;
+        }
+}
+
+/// Features h * dim … of x * weightᵀ + bias.
+Tensor<double, 4> heads_by_definition(const Layer& layer, const char* input, const Tensor<double, 3>& x) {
+  const auto w = layer.weight(std::string(input) + "_weight");
+  const auto b = layer.bias(std::string(input) + "_bias");
+  const Index dim = layer.head_dim();
+  Tensor<double, 4> heads({x.dim(0), w.dim(0) / dim, x.dim(1), dim});
+  for (Index batch = 0; batch < x.dim(0); ++batch)
+    for (Index o = 0; o < w.dim(0); ++o)
+      for (Index i = 0; i < x.dim(1); ++i) {
+        double sum = b(o);
+        for (Index f = 0; f < w.dim(1); ++f) sum += w(o, f) * x(batch, i, f);
+        heads(batch, o / dim, i, o % dim) = sum;
+      }
+  return heads;
+}
+
+template <int Rank>
+void expect_near(const Tensor<double, Rank>& got, const Tensor<double, Rank>& want, const char* what) {
+  ASSERT_EQ(got.shape(), want.shape()) << what;
+  for (Index i = 0; i < want.size(); ++i) ASSERT_NEAR(got.data()[i], want.data()[i], 2e-14) << what << "[" << i << "]";
+}
+
+class MultiHeadRope : public ::testing::Test {
+ protected:
+  Model model_{{.embed_dim = 24, .heads = 4, .kv_heads = 2, .key_dim = 24, .value_dim = 24}, 2, 5, 70};
+  Tensor<double, 3> x_ = tensor<double>(model_.query, 2, 5, 24), memory_ = tensor<double>(model_.key, 2, 70, 24);
+
+  Layer layer(const std::optional<Rope>& rope) {
+    model_.config.rope = rope;
+    return model_.layer<double>();
+  }
+  /// The definition over turned heads, without the last projection.
+  auto heads_over(const Layer& layer, const Tensor<double, 3>& query, const Tensor<double, 3>& key, Index first) {
+    auto q = heads_by_definition(layer, "q_proj", query), k = heads_by_definition(layer, "k_proj", key),
+         v = heads_by_definition(layer, "v_proj", key);
+    turn(q, first);
+    turn(k, 0);
+    return std::tuple(naive_attention(q, k, v, causal(), {.q_offset = first}), q, k, v);
+  }
+};
+
+TEST_F(MultiHeadRope, TurnsQueriesAndKeysByTheirPositions) {
+  const Layer turning = layer(kRope);
+  Layer identity = turning;  // whose results are those of the heads
+  identity.weight("out_proj.weight").matrix().setIdentity();
+  identity.bias("out_proj.bias")(0) = 0;
+  for (Index f = 0; f < 24; ++f) identity.bias("out_proj.bias")(f) = 0;
+  for (const auto& [key, offset] :
+       {std::pair(&memory_, std::optional<Index>()), std::pair(&memory_, std::optional<Index>(3)),
+        std::pair(&x_, std::optional<Index>())}) {
+    const Index first = offset.value_or(key->dim(1) - 5);
+    const auto [want, q, k, v] = heads_over(turning, x_, *key, first);
+    for (const Path path : {Path::flash, Path::naive}) {
+      const auto got =
+          identity(x_, *key, *key, causal(),
+                   MultiHeadOptions{.path = path, .lse = true, .heads = true, .attention = {.q_offset = offset}});
+      expect_near(got.query, q, "query");
+      expect_near(got.key, k, "key");
+      expect_near(got.value, v, "value");
+      expect_near(got.lse, want.lse, "lse");
+      for (Index b = 0; b < 2; ++b)
+        for (Index i = 0; i < 5; ++i)
+          for (Index f = 0; f < 24; ++f) ASSERT_NEAR(got.out(b, i, f), want.out(b, f / 6, i, f % 6), 2e-14);
+    }
+  }
+  // The negative control: without a rope, it is something else.
+  const auto plain = layer(std::nullopt)(x_, memory_, memory_, causal()),
+             turned = turning(x_, memory_, memory_, causal());
+  EXPECT_GT(std::abs(plain.out(0, 4, 0) - turned.out(0, 4, 0)), 1e-3);
+}
+
+TEST_F(MultiHeadRope, DoesNotDependOnThreads) {
+  const Layer turning = layer(kRope);
+  const Tensor<double, 3> x = tensor<double>(Random(1).values(3 * 200 * 24), 3, 200, 24);
+  const auto one = turning(x, x, x, causal(), Options{.executor = serial()});
+  const auto many = turning(x, x, x, causal(), Options{.executor = threads(3)});
+  EXPECT_TRUE(std::equal(one.out.data(), one.out.data() + one.out.size(), many.out.data()));
+}
+
+TEST_F(MultiHeadRope, IsOfTheLayersHeads) {
+  expect_refused("another head_dim", {"head_dim of 6", "is 4"},
+                 [] { Layer layer({.embed_dim = 8, .heads = 2, .rope = kRope}); });
+  expect_refused("a position too far", {"q_offset", "9223372036854775807"},
+                 [&] { layer(kRope)(x_, x_, x_, causal(), Options{.q_offset = std::numeric_limits<Index>::max()}); });
+}
+
+TEST_F(MultiHeadRope, GivesOutWhatIsAskedForAlone) {
+  const Layer plain = layer(std::nullopt);
+  const auto none = plain(x_, memory_, memory_);
+  EXPECT_EQ(none.lse.size() + none.query.size() + none.key.size() + none.value.size(), 0);
+  const auto lse = plain(x_, memory_, memory_, {}, {.lse = true});
+  EXPECT_EQ(lse.lse.shape(), (Shape<3>{2, 4, 5}));
+  EXPECT_EQ(lse.query.size(), 0);
+  const auto heads = plain(x_, memory_, memory_, {}, {.heads = true});
+  EXPECT_EQ(heads.lse.size(), 0);
+  expect_near(heads.key, heads_by_definition(plain, "k_proj", memory_), "key");
+  // With them a call can be looked into in linear memory.
+  const auto weights = plain(x_, memory_, memory_, {}, {.weights = true, .lse = true, .heads = true});
+  const auto naive = naive_attention(weights.query, weights.key, weights.value);
+  expect_near(weights.weights, naive.weights, "weights");
+  expect_near(weights.lse, naive.lse, "lse");
+
+  const auto halves = MultiHeadAttention<Eigen::bfloat16>({.embed_dim = 4, .heads = 2})(
+      Tensor<Eigen::bfloat16, 3>({1, 2, 4}), Tensor<Eigen::bfloat16, 3>({1, 2, 4}),
+      Tensor<Eigen::bfloat16, 3>({1, 2, 4}), causal(), MultiHeadOptions{.lse = true});
+  static_assert(std::is_same_v<decltype(halves.lse), Tensor<float, 3>>);
+  EXPECT_FLOAT_EQ(halves.lse(0, 1, 1), std::log(2.0f));
+}
+
+}  // namespace
+}  // namespace attn::test
