@@ -69,11 +69,13 @@ inline void add_blocks(MaskRows& rows, const Setting& s) {
   const Index bq = s.random.pick(std::vector<Index>{1, 3, 16, 50}),
               bk = s.random.pick(std::vector<Index>{1, 4, 32, 64});
   const Index qs = (s.sizes.q_len + bq - 1) / bq, ks = (s.sizes.kv_len + bk - 1) / bk;
-  attn::Tensor<bool, 3> map({s.sizes.heads, qs, ks});
+  const Index batch = s.random.chance(0.5) ? s.sizes.batch : 1, heads = s.random.chance(0.7) ? s.sizes.heads : 1;
+  attn::Tensor<bool, 4> map({batch, heads, qs, ks});
   for (Index i = 0; i < map.size(); ++i) map.data()[i] = s.random.chance(0.4);
   add_mask(rows, "block_sparse " + std::to_string(bq) + " x " + std::to_string(bk),
-           attn::block_sparse(attn::Tensor(map), bq, bk),
-           [=](const Pair& p) { return map(p.head, p.row / bq, p.kv / bk); });
+           attn::block_sparse(attn::Tensor(map), bq, bk), [=](const Pair& p) {
+             return map(batch == 1 ? 0 : p.batch, heads == 1 ? 0 : p.head, p.row / bq, p.kv / bk);
+           });
 }
 
 inline void add_global(MaskRows& rows, const Setting& s) {
@@ -111,6 +113,12 @@ inline void add_logic(MaskRows& rows, const Setting& s) {
       [=](const Pair& p) {
         return (p.kv <= p.q && p.kv % 3 != 1) || p.kv < lengths[static_cast<std::size_t>(p.batch)];
       });
+  attn::Tensor<bool, 3> map({s.sizes.heads, 1, s.sizes.kv_len});
+  for (Index i = 0; i < map.size(); ++i) map.data()[i] = s.random.chance(0.3);
+  add_mask(rows, "any_of(keys of heads, lengths)",
+           attn::any_of(attn::block_sparse(attn::Tensor(map), std::max<Index>(s.sizes.q_len, 1), 1),
+                        attn::key_lengths(lengths)),
+           [=](const Pair& p) { return map(p.head, 0, p.kv) || p.kv < lengths[static_cast<std::size_t>(p.batch)]; });
 }
 
 inline void add_block_masks(MaskRows& rows, const Setting& s) {
@@ -120,9 +128,12 @@ inline void add_block_masks(MaskRows& rows, const Setting& s) {
            attn::block_mask(attn::mask_mod(diagonal), s.sizes.q_len, s.sizes.kv_len, options),
            [](const Pair& p) { return p.kv < p.q + 3 && p.kv / 20 != p.q / 30; });
   add_mask(rows, "block_mask(lambda of heads)",
-           attn::block_mask(attn::mask_mod([](auto p) { return p.kv >= p.head * 9 + p.batch; }), s.sizes.q_len,
-                            s.sizes.kv_len, options, s.sizes.batch, s.sizes.heads),
-           [](const Pair& p) { return p.kv >= p.head * 9 + p.batch; });
+           attn::block_mask(attn::mask_mod([](auto p) { return p.kv >= (p.batch + p.head + 1) % 3 * 20; }),
+                            s.sizes.q_len, s.sizes.kv_len, options, s.sizes.batch, s.sizes.heads),
+           [](const Pair& p) {
+             const Index sum = p.batch + p.head;
+             return sum % 3 == 2 || p.kv >= (sum % 3 == 1 ? 40 : 20);
+           });
 }
 
 /// All of them that the setting allows.
