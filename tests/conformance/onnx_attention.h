@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <set>
 #include <stdexcept>
@@ -14,7 +15,7 @@
 
 namespace attn::test {
 
-/// How far the outputs of a case are from the expected ones.
+/// How far the outputs of a case are from the expected ones, for each path by which they were computed.
 class Comparison {
  public:
   explicit Comparison(const Case& c) : case_(c) {}
@@ -22,22 +23,27 @@ class Comparison {
   /// Compares in the order of the expected file, what was got rounded to its type; infinities must match exactly.
   template <class T>
   void check(const std::string& path, const std::string& output, const std::vector<T>& got) {
+    const std::string name = path + " " + output;
     const DType type = case_.output(output).dtype;
     const std::vector<double> want = case_.output(output).as<double>();
     if (got.size() != want.size())
-      return note(path + " " + output + " has " + std::to_string(got.size()) + " elements, not " +
-                  std::to_string(want.size()));
+      return note(name + " has " + std::to_string(got.size()) + " elements, not " + std::to_string(want.size()));
+    double largest = 0;
     for (std::size_t i = 0; i < got.size(); ++i) {
       const double x = rounded(type, static_cast<double>(got[i])), error = x == want[i] ? 0 : std::abs(x - want[i]);
-      if (std::isfinite(want[i]) && std::isfinite(x)) largest_ = std::max(largest_, error);
+      if (std::isfinite(want[i]) && std::isfinite(x)) largest = std::max(largest, error);
       if (x != want[i] && !(error <= case_.atol + case_.rtol * std::abs(want[i]) && std::isfinite(want[i])))
-        return note(path + " " + output + "[" + std::to_string(i) + "] is " + std::to_string(x) + ", not " +
-                    std::to_string(want[i]));
+        note(name + "[" + std::to_string(i) + "] is " + std::to_string(x) + ", not " + std::to_string(want[i]));
     }
+    char text[32];
+    std::snprintf(text, sizeof text, " %.1e", largest);
+    errors_ += (errors_.empty() ? "errors: " : ", ") + name + text;
   }
 
+  /// What was wrong first; empty if nothing was.
   const std::string& failure() const { return failure_; }
-  double largest() const { return largest_; }
+  /// The largest error among finite numbers of every output, by every path: "errors: flash Y 1.2e-07, naive Y 6.0e-08".
+  const std::string& errors() const { return errors_; }
 
  private:
   static double rounded(DType type, double x) {
@@ -51,8 +57,7 @@ class Comparison {
   }
 
   const Case& case_;
-  std::string failure_;
-  double largest_ = 0;
+  std::string failure_, errors_;
 };
 
 /// The elements of a view in logical order.

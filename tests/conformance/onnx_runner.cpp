@@ -1,11 +1,11 @@
 // onnx_runner [FOLDER [AT_LEAST]]
 //
-// Runs every case of FOLDER, those of attention through the naive and the flash path: one line for each, PASS or FAIL, and a
-// total. FOLDER holds cases/<name>/manifest.txt and INDEX.txt with one line
-// for each case; default: the environment variable ATTN_CONFORMANCE_DIR, else the folder known when this was compiled.
+// Runs every case of FOLDER, those of attention through the naive and the flash path: one line for each, PASS or FAIL, with
+// the largest error of each output by each path, and a total. FOLDER holds cases/<name>/manifest.txt and INDEX.txt with one
+// line for each case; default: the environment variable ATTN_CONFORMANCE_DIR, else the folder known when this was compiled.
 //
-// Exit code 0: all that ran passed. 1: a case failed or is missing, or fewer than AT_LEAST passed. 77: there is no such
-// folder.
+// Exit code 0: all that ran passed. 1: a case failed or is missing, fewer than AT_LEAST passed, or ATTN_ISA names no
+// instruction set. 77: nothing was run, since there is no such folder, or no such instruction set as ATTN_ISA names here.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -53,12 +53,10 @@ void report(const fs::path& folder, Total& total) {
     const Case c = read_case(folder);
     Comparison comparison(c);
     run(c, comparison);
-    char error[64];
-    std::snprintf(error, sizeof error, "largest error %.1e", comparison.largest());
     if (comparison.failure().empty())
-      line(total.passed, "PASS", error);
+      line(total.passed, "PASS", comparison.errors());
     else
-      line(total.failed, "FAIL", comparison.failure() + ", " + error);
+      line(total.failed, "FAIL", comparison.failure() + "; " + comparison.errors());
   } catch (const std::exception& e) {
     line(total.failed, "FAIL", e.what());
   }
@@ -75,6 +73,15 @@ std::vector<std::string> names_in(const fs::path& index) {
   return names;
 }
 
+/// Does ATTN_ISA name an instruction set that this processor or this program lacks? Calls would run with another, and what is
+/// printed would be told of the wrong one.
+bool lacks_named_isa() {
+  const char* name = std::getenv("ATTN_ISA");
+  for (attn::Isa isa : attn::kIsas)
+    if (name != nullptr && attn::to_string(isa) == name) return !attn::available(isa);
+  return false;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -87,6 +94,18 @@ int main(int argc, char** argv) {
     std::printf("skipped: there is no folder '%s'; name one as the argument or in ATTN_CONFORMANCE_DIR\n",
                 (folder / "cases").c_str());
     return 77;
+  }
+
+  if (lacks_named_isa()) {
+    std::printf("skipped: ATTN_ISA=%s is not available here; these are: %s\n", std::getenv("ATTN_ISA"),
+                attn::detail::available_isas().c_str());
+    return 77;
+  }
+  try {
+    attn::default_isa();
+  } catch (const std::exception& e) {
+    std::printf("%s\n", e.what());
+    return 1;
   }
 
   std::set<fs::path> cases;
