@@ -1,0 +1,10 @@
+// Layer 4: the loops and kernels of double compiled here; see attn/instantiate.h.
+#pragma once
+
+#include "attn/detail/extern_templates.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+ATTN_LOOPS_OF(, double)
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,10 @@
+// Layer 4: the loops and kernels of float and floats of 16 bits compiled here; see attn/instantiate.h.
+#pragma once
+
+#include "attn/detail/extern_templates.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+ATTN_LOOPS_OF(, float)
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,2 +1,0 @@
-// The loops and kernels, once for all tests.
-#include "attn/instantiate.h"
