@@ -1,12 +1,18 @@
-# A library that links attn::attn, is installed itself, and is used by a third project.
+# A library that links attn::attn, is installed itself, and is used by a third project; attn comes from an installed package,
+# or as a subdirectory with ATTN_INSTALL, which installs it with the library.
 include(${CMAKE_CURRENT_LIST_DIR}/steps.cmake)
-set(library_prefix ${WORK_DIR}/exported/prefix)
-set(library ${WORK_DIR}/exported/library)
 file(REMOVE_RECURSE ${WORK_DIR}/exported)
-run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/exported -B ${library} -G ${GENERATOR}
-    -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_BUILD_TYPE=Debug -D Eigen3_DIR=${EIGEN_DIR}
-    -D CMAKE_PREFIX_PATH=${prefix})
-run(${CMAKE_COMMAND} --build ${library})
-run(${CMAKE_COMMAND} --install ${library} --prefix ${library_prefix})
-build_and_test(${CMAKE_CURRENT_LIST_DIR}/exported/user ${WORK_DIR}/exported/user Debug
-               -D attn_DIR=${prefix}/share/cmake/attn -D tokens_DIR=${library_prefix}/lib/cmake/tokens)
+
+# export_and_use(<name> <where attn is installed then> <option>...)
+function(export_and_use name attn_prefix)
+  set(work ${WORK_DIR}/exported/${name})
+  run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/exported -B ${work}/library -G ${GENERATOR}
+      -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_BUILD_TYPE=Debug -D Eigen3_DIR=${EIGEN_DIR} ${ARGN})
+  run(${CMAKE_COMMAND} --build ${work}/library)
+  run(${CMAKE_COMMAND} --install ${work}/library --prefix ${work}/prefix)
+  build_and_test(${CMAKE_CURRENT_LIST_DIR}/exported/user ${work}/user Debug
+                 -D attn_DIR=${attn_prefix}/share/cmake/attn -D tokens_DIR=${work}/prefix/lib/cmake/tokens)
+endfunction()
+
+export_and_use(package ${prefix} -D CMAKE_PREFIX_PATH=${prefix})
+export_and_use(subdirectory ${WORK_DIR}/exported/subdirectory/prefix -D ATTN_SOURCE_DIR=${SOURCE_DIR})
