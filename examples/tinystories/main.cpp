@@ -21,9 +21,11 @@ namespace {
 
 using namespace tinystories;
 
+constexpr char kDefaultModel[] = TINYSTORIES_MODEL_DIR "/stories260K.bin";
+
 /// What the user asked for.
 struct Request {
-  std::string model = TINYSTORIES_MODEL_DIR "/stories260K.bin";
+  std::string model = kDefaultModel;
   std::string tokenizer = TINYSTORIES_MODEL_DIR "/tok512.bin";
   SamplerOptions sampler;
   std::optional<std::uint64_t> seed;
@@ -83,6 +85,9 @@ void run(const Request& request) {
   options.seed = request.seed.value_or(static_cast<std::uint64_t>(now.count()));
   Sampler sampler(options);
 
+  if (request.model == kDefaultModel && !std::filesystem::exists(request.model))
+    throw FileError(request.model,
+                    "there is no such file. The README says where to get it; or name MODEL and TOKENIZER");
   const Transformer network{Checkpoint(BinaryFile(std::filesystem::path(request.model)))};
   const Config& config = network.config();
   const Tokenizer tokenizer(BinaryFile(std::filesystem::path(request.tokenizer)), config.vocab_size);
