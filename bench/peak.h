@@ -135,13 +135,14 @@ inline double measure_amx_peak([[maybe_unused]] const attn::Executor& executor) 
   for (int span = 0; span < kSpans; ++span) {
     const double time = seconds([&] {
       executor.run(tasks, [](attn::Index, int) {
-        using Tiles = attn::detail::AmxTiles;
+        using namespace attn::detail;  // the names of the registers
+        using Tiles = AmxTiles;
         Tiles::begin();
         for (attn::Index step = 0; step < kSteps; ++step) {
-          Tiles::multiply<0, 4, 6>();
-          Tiles::multiply<1, 4, 7>();
-          Tiles::multiply<2, 5, 6>();
-          Tiles::multiply<3, 5, 7>();
+          Tiles::multiply(tmm0, tmm4, tmm6);
+          Tiles::multiply(tmm1, tmm4, tmm7);
+          Tiles::multiply(tmm2, tmm5, tmm6);
+          Tiles::multiply(tmm3, tmm5, tmm7);
         }
         Tiles::end();
       });
