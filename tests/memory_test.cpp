@@ -88,6 +88,10 @@ TEST(Memory, OneThreadNeedsOneTile) {
   EXPECT_EQ(small, large);
   EXPECT_LT(large, 128 * 1024);
   RecordProperty("bytes", std::to_string(large));
+  // Beyond 4096 keys there are totals of the output too.
+  const std::ptrdiff_t longer = extra_bytes(4160, causal(), serial());
+  EXPECT_EQ(longer, extra_bytes(16384, causal(), serial()));
+  EXPECT_LT(longer, 128 * 1024);
 }
 
 /// The same for keys and values of other strides, which the kernels cannot read in place.

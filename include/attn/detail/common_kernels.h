@@ -65,12 +65,12 @@ struct CommonKernels {
                                              Index v_dim, Carry carry) {
     for (Index c = 0; c < v_dim; ++c) {
       T* out = m.out + c * queries;
-      for (Index i = 0; i < queries; ++i)
-        out[i] = carry == Carry::zero ? T(0) : carry == Carry::keep ? out[i] : out[i] * m.rescale[i];
-      for (Index j = 0; j < keys; ++j) {
-        const T x = value.data[j * value.stride + c];
-        for (Index i = 0; i < queries; ++i)
-          if (!m.dropped[j * queries + i]) out[i] += m.scores[j * queries + i] * x;
+      for (Index i = 0; i < queries; ++i) {
+        T sum = 0;
+        for (Index j = 0; j < keys; ++j)
+          if (!m.dropped[j * queries + i]) sum += m.scores[j * queries + i] * value.data[j * value.stride + c];
+        if (carry != Carry::zero) sum += carry == Carry::keep ? out[i] : out[i] * m.rescale[i];
+        out[i] = sum;
       }
     }
   }

@@ -46,7 +46,9 @@ struct FlashPass {
 
   /// Maximum and sum of `count` queries before all keys, or after those of the passes before; of `width` with repetitions
   /// of the last.
-  void begin(const Queries& queries, Index count, Index width, T* max, T* sum) const {
+  void begin(const Queries& queries, Index count, Index width, const TileMemory<T>& m) const {
+    T *const max = m.max, *const sum = m.sum;
+    std::fill_n(m.sum_rest, width, T(0));
     if (!resumes) {
       const T sink = mods ? static_cast<T>(mods->sink(queries.head)) : -kInfinity;
       std::fill_n(max, width, sink);

@@ -5,6 +5,7 @@
 #include "attn/detail/kernels.h"
 #include "attn/detail/packing_kernels.h"
 #include "attn/detail/row_kernels.h"
+#include "attn/detail/total_kernels.h"
 #include "attn/isa.h"
 
 namespace attn::detail {
@@ -57,6 +58,8 @@ struct KernelFamily {
   bool (*all_finite)(Rows<T>, Index keys, Index v_dim);
   void (*find_dropped)(const TileMemory<T>&, Index queries, Index keys);
   void (*value_by_selection)(const TileMemory<T>&, Index queries, Rows<T>, Index keys, Index v_dim, Carry);
+  void (*end_stretch)(const TileMemory<T>&, Index queries, Index v_dim, OutLayout, bool is_first);
+  void (*finish)(const TileMemory<T>&, Index queries, Index v_dim, bool has_totals);
 
   // What the matrix unit needs besides; null for others.
   void (*begin)() = nullptr;  ///< before a thread's first kernel
@@ -108,6 +111,8 @@ class InUse {
     ATTN_KERNEL(all_finite, target, bool)                                                      \
     ATTN_KERNEL(find_dropped, target, void)                                                    \
     ATTN_KERNEL(value_by_selection, target, void)                                              \
+    ATTN_KERNEL(end_stretch, target, void)                                                     \
+    ATTN_KERNEL(finish, target, void)                                                          \
     static constexpr KernelSet<T> set() { return {Kernels::kQueries, score, softmax, value}; } \
     static constexpr RowKernelSet<T> row_set() { return {score, softmax, value}; }             \
   }
@@ -134,7 +139,9 @@ constexpr KernelFamily<T> kFamily = {{Storage::native, 1, kMaxRows, 1, false},
                                      Compiled<T, CommonKernels<T, kBytes>>::find_max,
                                      Compiled<T, CommonKernels<T, kBytes>>::all_finite,
                                      Compiled<T, CommonKernels<T, kBytes>>::find_dropped,
-                                     Compiled<T, CommonKernels<T, kBytes>>::value_by_selection};
+                                     Compiled<T, CommonKernels<T, kBytes>>::value_by_selection,
+                                     Compiled<T, TotalKernels<T, kBytes>>::end_stretch,
+                                     Compiled<T, TotalKernels<T, kBytes>>::finish};
 
 /// The kernels of `isa`, which must be available. Scalars without vectors have only one kind.
 template <class T>

@@ -35,14 +35,30 @@ constexpr Index kMaxRows = 8;
 
 constexpr Index padded(Index n, Index multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+/// Tiles of keys in a stretch. `out` is added up in a tile first, then in a stretch, then over all with what rounding takes
+/// from it kept apart, so that many small weights are not lost beside a large one, one by one. Its error is that of 64 + 64
+/// additions, however many keys there are; Eigen's products add up some 256 in turn. A call of up to 4096 keys has one
+/// stretch.
+constexpr Index kStretch = 64;
+
+/// The output of all stretches before the present one, relative to the maxima `max`, and what rounding took from it.
+template <class T>
+struct Totals {
+  T* max;
+  T* out;
+  T* out_rest;
+};
+
 /// The working memory of one tile of queries; see the top of this file for the layouts. All rows are `queries` wide. The
-/// first four belong to the tile, the others to whichever is worked on.
+/// first six belong to the tile, the others to whichever is worked on.
 template <class T>
 struct TileMemory {
   T* query;
   T* out;
-  T* max;  ///< of each query's scores so far
-  T* sum;  ///< of e^(score - max) so far
+  T* max;       ///< of each query's scores so far
+  T* sum;       ///< of e^(score - max) so far
+  T* sum_rest;  ///< what rounding took from it, so that its error does not grow with the number of keys
+  Totals<T> totals;
   T* scores;
   T* tile_max;      ///< of the scores of the present tile
   T* rescale;       ///< e^(old max - new max)
@@ -63,7 +79,7 @@ struct Rows {
 
 /// What becomes of the output so far when the values of a tile are added to it.
 enum class Carry {
-  zero,     ///< there is none yet
+  zero,     ///< there is none yet in this stretch
   keep,     ///< no maximum moved
   rescale,  ///< some did
 };
@@ -127,12 +143,11 @@ struct TileKernels {
   /// rescale are brought up to date. Returns whether any maximum moved, so that `out` must be rescaled.
   static ATTN_INLINE bool softmax(const TileMemory<T>& m, Index keys, Rows<T> value, Index v_dim) {
     Vec infinity, rise = {};
-    Array<Vec, kVectors> old, max, sum;
+    Array<Vec, kVectors> old, max;
     S::splat(infinity, std::numeric_limits<T>::infinity());
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
       S::load(old[v], m.max + v * kLanes);
       S::load(max[v], m.tile_max + v * kLanes);
-      S::load(sum[v], m.sum + v * kLanes);
       S::max_with(max[v], old[v]);
       Vec by = max[v] - old[v];  // NaN where both are -inf
       S::max_with(by, rise);
@@ -150,24 +165,48 @@ struct TileKernels {
         old[v] -= max[v];
         S::exp(old[v]);
         S::store(m.rescale + v * kLanes, old[v]);
-        sum[v] *= old[v];
+        for (T* numbers : {m.sum, m.sum_rest}) {
+          Vec x;
+          S::load(x, numbers + v * kLanes);
+          x *= old[v];
+          S::store(numbers + v * kLanes, x);
+        }
       }
     }
-    T* const scores = m.scores;
+    // Sixteen weights are added up, then those sums of a tile, in the place of its maxima, then those of all tiles.
+    T *const scores = m.scores, *const tile_sum = m.tile_max;
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(tile_sum + v * kLanes, Vec{});
     // Values come into L1 meanwhile, if they find room there.
     const Index fetched = keys * v_dim <= kMostFetched ? v_dim : 0;
-    for (Index j = 0; j < keys; ++j) {
-      for (Index c = 0; c < fetched; c += kLine) __builtin_prefetch(value.data + j * value.stride + c);
+    for (Index j = 0; j < keys;) {
+      Array<Vec, kVectors> sum = {};
+      for (const Index end = std::min<Index>(j + 16, keys); j < end; ++j) {
+        for (Index c = 0; c < fetched; c += kLine) __builtin_prefetch(value.data + j * value.stride + c);
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+          Vec x;
+          S::load(x, scores + j * kQueries + v * kLanes);
+          x -= max[v];
+          S::exp(x);
+          sum[v] += x;
+          S::store(scores + j * kQueries + v * kLanes, x);
+        }
+      }
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-        Vec x;
-        S::load(x, scores + j * kQueries + v * kLanes);
-        x -= max[v];
-        S::exp(x);
-        sum[v] += x;
-        S::store(scores + j * kQueries + v * kLanes, x);
+        Vec before;
+        S::load(before, tile_sum + v * kLanes);
+        sum[v] += before;
+        S::store(tile_sum + v * kLanes, sum[v]);
       }
     }
-    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(m.sum + v * kLanes, sum[v]);
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+      Vec sum, rest, added;
+      S::load(sum, m.sum + v * kLanes);
+      S::load(rest, m.sum_rest + v * kLanes);
+      S::load(added, tile_sum + v * kLanes);
+      add_exactly(sum, rest, added);
+      S::store(m.sum + v * kLanes, sum);
+      S::store(m.sum_rest + v * kLanes, rest);
+    }
     return moved;
   }
 
@@ -228,18 +267,6 @@ struct TileKernels {
   static ATTN_INLINE void add_columns(const TileMemory<T>& m, Rows<T> value, Index keys, T* out, Carry carry,
                                       Lines lines, const Offset& offset) {
     Array<Array<Vec, kVectors>, kRows> sum = {};
-    if (carry != Carry::zero) {
-      ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
-        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(sum[a][v], out + a * kQueries + v * kLanes);
-      }
-    }
-    if (carry == Carry::rescale) {
-      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-        Vec factor;
-        S::load(factor, m.rescale + v * kLanes);
-        ATTN_UNROLL for (int a = 0; a < kRows; ++a) sum[a][v] *= factor;
-      }
-    }
     const T *weights = m.scores, *row = value.data;
     for (Index j = 0; j < keys; ++j, weights += kQueries, row += value.stride) {
       lines.fetch_one();
@@ -248,6 +275,24 @@ struct TileKernels {
       ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
         const T x = row[offset(a)];
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::add_product(sum[a][v], w[v], x);
+      }
+    }
+    if (carry == Carry::keep) {
+      ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+          Vec before;
+          S::load(before, out + a * kQueries + v * kLanes);
+          sum[a][v] += before;
+        }
+      }
+    } else if (carry == Carry::rescale) {
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+        Vec factor, before;
+        S::load(factor, m.rescale + v * kLanes);
+        ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+          S::load(before, out + a * kQueries + v * kLanes);
+          sum[a][v] += before * factor;
+        }
       }
     }
     ATTN_UNROLL for (int a = 0; a < kRows; ++a) {

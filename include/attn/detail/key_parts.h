@@ -38,17 +38,24 @@ class KeyParts {
   /// The state after all keys, from what the parts have left: always in this order, whoever came first.
   TileMemory<T> joined(Index rows, std::byte* of_block) const {
     const TileMemory<T> all = at(of_block, 0);
-    for (Index r = 0; r < rows; ++r)
-      for (Index part = 1; part < count_; ++part) {
-        const TileMemory<T> more = at(of_block, part);
-        const T max = all.max[r] > more.max[r] ? all.max[r] : more.max[r];
-        const T from = max == -FlashPass<T>::kInfinity ? T(0) : max;
-        const T factor = std::exp(all.max[r] - from), factor_of_more = std::exp(more.max[r] - from);
-        all.max[r] = max;
-        all.sum[r] = all.sum[r] * factor + more.sum[r] * factor_of_more;
-        T* const out = all.out + r * v_dim_;
-        for (Index c = 0; c < v_dim_; ++c) out[c] = out[c] * factor + more.out[r * v_dim_ + c] * factor_of_more;
-      }
+    Array<T, kMostParts> factor;
+    for (Index r = 0; r < rows; ++r) {
+      T max = all.max[r];
+      for (Index part = 1; part < count_; ++part) max = std::max(max, at(of_block, part).max[r]);
+      const T from = max == -FlashPass<T>::kInfinity ? T(0) : max;
+      for (Index part = 0; part < count_; ++part) factor[part] = std::exp(at(of_block, part).max[r] - from);
+      all.max[r] = max;
+      // As over tiles: what rounding takes from the sums is kept, so that the number of parts does not matter.
+      const auto add_up = [&](T* TileMemory<T>::*numbers, Index i) {
+        T sum = 0, rest = 0;
+        for (Index part = 0; part < count_; ++part)
+          add_exactly(sum, rest, (at(of_block, part).*numbers)[i] * factor[part]);
+        add_rest(sum, rest);
+        (all.*numbers)[i] = sum;
+      };
+      add_up(&TileMemory<T>::sum, r);
+      for (Index c = 0; c < v_dim_; ++c) add_up(&TileMemory<T>::out, r * v_dim_ + c);
+    }
     return all;
   }
 
@@ -56,9 +63,11 @@ class KeyParts {
   /// With few blocks there would be few tasks. Each part's result is joined, and which one a worker begins next, and should
   /// fetch, is but a guess: so they are not short.
   Index count_for(Index blocks) const {
-    constexpr Index kTasks = 64, kLeastKeys = 16 * kKeyTile;
-    return std::max<Index>(std::min(kTasks / std::max<Index>(blocks, 1), kv_len_ / kLeastKeys), 1);
+    constexpr Index kLeastKeys = 16 * kKeyTile;
+    return std::max<Index>(std::min(kMostParts / std::max<Index>(blocks, 1), kv_len_ / kLeastKeys), 1);
   }
+
+  static constexpr Index kMostParts = 64;  ///< of all blocks together
 
   Index part_bytes() const { return padded(rows_ * (v_dim_ + 2) * static_cast<Index>(sizeof(T)), kAlignment); }
   TileMemory<T> at(std::byte* of_block, Index part) const {

@@ -34,6 +34,9 @@ class QueryTiles {
   bool single_;
 };
 
+/// May so many keys be more than a stretch? Tiles begin with the first key that is visited, or at multiples of their length.
+constexpr bool has_totals(Index keys) { return keys > kStretch * kKeyTile; }
+
 /// The numbers T that parts of a tile's memory take.
 struct TileSizes {
   Index queries;
@@ -44,6 +47,7 @@ struct TileSizes {
   Index arranged = 0;      ///< for each key of a chunk
   Index weights = 0;       ///< likewise; 0 where they take the place of the scores
   Index chunk = 1;         ///< tiles of keys
+  bool totals = false;     ///< may there be more than one stretch?
 };
 
 /// How the memory of a worker is laid out that works on `tiles` tiles of queries in turn: linear in head_dim + v_dim,
@@ -79,6 +83,8 @@ class TileLayout {
     m.out = take(sizes_.out * queries);
     m.max = take(queries);
     m.sum = take(queries);
+    m.sum_rest = take(queries);
+    if (sizes_.totals) m.totals = {take(queries), take(sizes_.out * queries), take(sizes_.out * queries)};
     take((tiles_ - 1 - tile) * own());
     m.dropped = reinterpret_cast<bool*>(next);
     m.scale = 1;
@@ -87,7 +93,9 @@ class TileLayout {
 
  private:
   /// What one tile of queries takes for itself.
-  Index own() const { return sizes_.queries * (sizes_.query + sizes_.out + 2); }
+  Index own() const {
+    return sizes_.queries * (sizes_.query + sizes_.out + 3 + (sizes_.totals ? 2 * sizes_.out + 1 : 0));
+  }
 
   TileSizes sizes_;
   Index tiles_;

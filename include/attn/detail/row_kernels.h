@@ -57,6 +57,8 @@ struct RowKernels {
     const T rescale = first_lane(x);
     m.rescale[row] = rescale;
     m.max[row] = max;
+    m.sum[row] *= rescale;
+    m.sum_rest[row] *= rescale;
     for (Index j = 0; j < keys; j += kLanes) {
       S::load(x, scores + j);
       x -= from;
@@ -65,7 +67,7 @@ struct RowKernels {
       sum += x;
       S::store(scores + j, x);
     }
-    m.sum[row] = m.sum[row] * rescale + S::total(sum);
+    add_exactly(m.sum[row], m.sum_rest[row], S::total(sum));
   }
 
   /// out = rescale * out + weights * values.
@@ -138,10 +140,10 @@ struct RowKernels {
     for (; c + kLanes <= v_dim; c += kLanes) add_columns<kRows, 1>(m, first, count, value, keys, c, v_dim, fetching);
     for (; c < v_dim; ++c)
       for (Index r = first; r < first + count; ++r) {
-        T sum = m.out[r * v_dim + c] * m.rescale[r];
+        T sum = 0;
         for (Index j = 0; j < keys; ++j)
           sum += m.scores[r * kKeyTile + j] * load_number<T>(value.storage, value.data + (j * value.stride + c) * size);
-        m.out[r * v_dim + c] = sum;
+        m.out[r * v_dim + c] = m.out[r * v_dim + c] * m.rescale[r] + sum;
       }
   }
 
@@ -150,15 +152,10 @@ struct RowKernels {
   static ATTN_INLINE void add_columns(const TileMemory<T>& m, Index first, Index count, const RowsToRead& value,
                                       Index keys, Index c, Index v_dim, Fetching& fetching) {
     const Index size = size_of_number<T>(value.storage), stride = value.stride * size;
-    Array<Array<Vec, kColumns>, kRows> sum;
+    Array<Array<Vec, kColumns>, kRows> sum = {};
     Array<const T*, kRows> weights;
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
-      const Index row = first + std::min<Index>(r, count - 1);
-      weights[r] = m.scores + row * kKeyTile;
-      ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
-        S::load(sum[r][v], m.out + row * v_dim + c + v * kLanes);
-        sum[r][v] *= m.rescale[row];
-      }
+      weights[r] = m.scores + (first + std::min<Index>(r, count - 1)) * kKeyTile;
     }
     const std::byte* row = value.data + c * size;
     for (Index j = 0; j < keys; ++j, row += stride) {
@@ -171,8 +168,14 @@ struct RowKernels {
       }
     }
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
-      ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
-        if (r < count) S::store(m.out + (first + r) * v_dim + c + v * kLanes, sum[r][v]);
+      if (r < count) {
+        T* const out = m.out + (first + r) * v_dim + c;
+        ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
+          Vec before;
+          S::load(before, out + v * kLanes);
+          S::add_product(sum[r][v], before, m.rescale[first + r]);
+          S::store(out + v * kLanes, sum[r][v]);
+        }
       }
     }
   }

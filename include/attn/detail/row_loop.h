@@ -116,7 +116,9 @@ class RowLoop {
   struct Active {
     std::span<Row> rows;
     TileMemory<T> m;
-    Range visited;  ///< by any of the rows: tiles are cut from it, whoever is worked on together with the block
+    Range visited;    ///< by any of the rows: tiles are cut from it, whoever is worked on together with the block
+    Index added = 0;  ///< tiles of keys in the present stretch
+    bool has_totals = false;  ///< of stretches before?
   };
 
   /// The first keys that a part visits.
@@ -133,11 +135,7 @@ class RowLoop {
       const bool again = (may_overflow && !FlashPass<T>::is_sound(block.m.sum[r])) ||
                          ((row.dropped_any || may_overflow) && !is_finite(block.m, r));
       if (again) {
-        Active alone{{&row, 1}, block.m, {}};
-        alone.m.out += r * problem_.v_dim;
-        alone.m.query += r * problem_.head_dim;
-        alone.m.max += r;
-        alone.m.sum += r;
+        Active alone{{&row, 1}, memory_of_row(block.m, r), {}};
         const bool by_selection = row.dropped_any;
         row = begin(row.queries, part, 0, alone.m);
         alone.visited = row.visited;
@@ -147,13 +145,23 @@ class RowLoop {
     }
   }
 
+  TileMemory<T> memory_of_row(TileMemory<T> m, Index r) const {
+    m.query += r * problem_.head_dim;
+    m.out += r * problem_.v_dim;
+    m.max += r;
+    m.sum += r;
+    m.sum_rest += r;
+    return m;
+  }
+
   /// For so many blocks at a time. Queries are there once more as the matrix unit reads them; see load_queries().
   TileLayout<T> layout(Index blocks) const {
     return TileLayout<T>({.queries = kMost,
                           .query = problem_.head_dim * (on_matrix_unit() ? 4 : 1),
                           .out = problem_.v_dim,
                           .packed_key = packs_keys() ? problem_.head_dim : 0,
-                          .packed_value = packs_values() ? problem_.v_dim : 0},
+                          .packed_value = packs_values() ? problem_.v_dim : 0,
+                          .totals = has_totals(problem_.kv_len)},
                          blocks);
   }
 
@@ -188,10 +196,10 @@ class RowLoop {
     for (Index d = 0; d < problem_.head_dim; ++d) query[d] *= static_cast<T>(problem_.scale);
     T* const out = m.out + r * problem_.v_dim;
     if (part == 0) {
-      pass_.begin(queries, 1, 1, m.max + r, m.sum + r);
+      pass_.begin(queries, 1, 1, memory_of_row(m, r));
     } else {
       m.max[r] = -FlashPass<T>::kInfinity;
-      m.sum[r] = 0;
+      m.sum[r] = m.sum_rest[r] = 0;
     }
     if (part == 0 && pass_.resumes)
       family_.pack_rows(RowsToRead(tensors_.output(queries)), 1, problem_.v_dim, out);
@@ -218,6 +226,18 @@ class RowLoop {
                      keys.size() == kKeyTile ? whole : family_.row, by_selection);
       }
     }
+    for (Active& block : blocks) {
+      if (block.has_totals) end_stretch(block);
+      family_.finish(block.m, static_cast<Index>(block.rows.size()), problem_.v_dim, block.has_totals);
+    }
+  }
+
+  /// The output of a block joins the totals, and another begins.
+  void end_stretch(Active& block) const {
+    const Index count = static_cast<Index>(block.rows.size());
+    family_.end_stretch(block.m, count, problem_.v_dim, OutLayout::by_query, !std::exchange(block.has_totals, true));
+    std::fill_n(block.m.out, count * problem_.v_dim, T(0));
+    block.added = 0;
   }
 
   /// What block `i` is followed by when its keys of a run are done.
@@ -230,7 +250,7 @@ class RowLoop {
     return key_tiles_.of(next.rows.front().queries, key_tiles_.first(intersect(keys, next.visited)));
   }
 
-  void visit_tile(const Active& block, const Range& keys, const KeyTile& next, const RowKernelSet<T>& kernels,
+  void visit_tile(Active& block, const Range& keys, const KeyTile& next, const RowKernelSet<T>& kernels,
                   bool by_selection) const {
     Array<Coverage, kMost> coverage;
     bool any = false;
@@ -238,7 +258,10 @@ class RowLoop {
       coverage[r] = pass_.coverage(row.queries, row.visited, keys);
       any |= coverage[r++] != Coverage::none;
     }
-    if (any) add_keys(block.rows, coverage, keys, next, block.m, kernels, by_selection);
+    if (!any) return;
+    if (block.added == kStretch) end_stretch(block);
+    ++block.added;
+    add_keys(block.rows, coverage, keys, next, block.m, kernels, by_selection);
   }
 
   /// One step of the recurrence: brings max, sum and out up to date with some keys and values.
@@ -274,10 +297,10 @@ class RowLoop {
   /// As the kernel value(), for one row, but a dropped pair is not even multiplied.
   void value_of_kept(const TileMemory<T>& m, const RowsToRead& value, Index keys) const {
     for (Index c = 0; c < problem_.v_dim; ++c) {
-      T sum = m.out[c] * m.rescale[0];
+      T sum = 0;
       for (Index j = 0; j < keys; ++j)
         if (!m.dropped[j]) sum += m.scores[j] * load_number<T>(value, j, c);
-      m.out[c] = sum;
+      m.out[c] = m.out[c] * m.rescale[0] + sum;
     }
   }
 

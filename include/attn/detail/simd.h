@@ -50,6 +50,20 @@ inline namespace ATTN_BUILT_FOR {
 template <class X, int n>
 using Array = X[static_cast<std::size_t>(n)];
 
+/// sum += x for numbers or vectors of them, and what rounding takes from it goes to `rest` (Knuth, The Art of Computer
+/// Programming, volume 2, section 4.2.2, theorem B).
+template <class X>
+ATTN_INLINE void add_exactly(X& sum, X& rest, const X& x) {
+  const X all = sum + x, added = all - sum;
+  rest += (sum - (all - added)) + (x - added);
+  sum = all;
+}
+/// Gives a sum its rest, which is NaN where the sum is not finite.
+template <class X>
+ATTN_INLINE void add_rest(X& sum, const X& rest) {
+  sum = rest - rest == X{} ? sum + rest : sum;
+}
+
 /// `Bytes` wide vectors of T. A scalar without vectors (long double) is its own vector of one lane.
 template <class T, int Bytes>
 struct Simd {

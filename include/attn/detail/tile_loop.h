@@ -95,6 +95,8 @@ class TileLoop {
     Rows<T> value;     ///< those whose weights are not multiplied yet
     Index first;       ///< the first of these, in the chunk
     Index waiting;     ///< how many they are
+    Index added;       ///< tiles of keys in the present stretch
+    bool has_totals;   ///< of stretches before?
   };
 
   /// A tile of keys and values, as the kernels read them once they are needed.
@@ -117,7 +119,8 @@ class TileLoop {
                           .packed_value = packs(format, tensors_.v) ? value_row : 0,
                           .arranged = family.arrange_values ? value_row : 0,
                           .weights = format.gathers ? tiles_.most_queries() / format.per_number() : 0,
-                          .chunk = chunk()},
+                          .chunk = chunk(),
+                          .totals = has_totals(problem_.kv_len)},
                          tiles);
   }
 
@@ -140,13 +143,14 @@ class TileLoop {
       packed += count * problem_.head_dim;
     }
     load_query(family, rows, count, problem_.head_dim, static_cast<T>(problem_.scale), kernels.queries, packed, m);
-    pass_.begin(queries, count, kernels.queries, m.max, m.sum);
+    pass_.begin(queries, count, kernels.queries, m);
     if (pass_.resumes) {
       const Index rest = padded(problem_.v_dim, family.format.out) - problem_.v_dim;
       load_out(exact_, m, kernels.queries, tensors_.output(queries), count, problem_.v_dim);
       std::fill_n(m.out + problem_.v_dim * kernels.queries, rest * kernels.queries, T(0));
     }
-    return {queries, &kernels, m, pass_.visited(queries), pass_.resumes ? Carry::keep : Carry::zero, false, {}, 0, 0};
+    return {queries, &kernels, m,    pass_.visited(queries), pass_.resumes ? Carry::keep : Carry::zero, false, {}, 0,
+            0,       0,        false};
   }
 
   /// Calls visit(keys) for all tiles of keys that any of the tiles of queries may see.
@@ -194,8 +198,20 @@ class TileLoop {
       if (count == chunk()) visit_chunk();
     });
     visit_chunk();
-    for (Active& tile : tiles)
+    for (Active& tile : tiles) {
       if (tile.carry == Carry::zero) std::fill_n(tile.m.out, problem_.v_dim * tile.kernels->queries, T(0));
+      if (tile.has_totals) end_stretch(tile);
+      exact_.finish(tile.m, tile.kernels->queries, problem_.v_dim, tile.has_totals);
+    }
+  }
+
+  /// The tile's output joins the totals, and another begins.
+  void end_stretch(Active& tile) const {
+    multiply(tile, {});
+    exact_.end_stretch(tile.m, tile.kernels->queries, problem_.v_dim, OutLayout::by_column,
+                       !std::exchange(tile.has_totals, true));
+    tile.carry = Carry::zero;
+    tile.added = 0;
   }
 
   void load(const KernelFamily<T>& family, const Active& tile, KeyTile& keys) const {
@@ -230,6 +246,8 @@ class TileLoop {
     const KernelSet<T>& kernels = *tile.kernels;
     const Index count = keys.range.size();
     const bool modded = masked || pass_.has_scores();
+    if (tile.added == kStretch) end_stretch(tile);
+    ++tile.added;
     TileMemory<T> m = tile.m;
     if (family.format.gathers) m.weights += keys.first * kernels.queries / family.format.per_number();
     kernels.score(m, keys.key, count, problem_.head_dim);
