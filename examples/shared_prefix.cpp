@@ -55,11 +55,11 @@ int main() {
   const auto k = joined(prompt_k, own_k), v = joined(prompt_v, own_v);
 
   // The same queries as one batch element with a row for each continuation: they see the same prompt.
-  const TensorView<const float, 4> q_rows(q.data(), {1, kHeads, kBatch, kDim}, {0, kDim, kHeads * kDim, 1});
+  const TensorView<const float, 4> q_rows = q.permute(2, 1, 0, 3);
   Tensor<float, 4> out({kBatch, kHeads, 1, kDim}), own_out({kBatch, kHeads, 1, kDim});
   Tensor<float, 3> lse({kBatch, kHeads, 1}), own_lse({kBatch, kHeads, 1});
-  const TensorView<float, 4> out_rows(out.data(), {1, kHeads, kBatch, kDim}, {0, kDim, kHeads * kDim, 1});
-  const TensorView<float, 3> lse_rows(lse.data(), {1, kHeads, kBatch}, {0, 1, kHeads});
+  const TensorView<float, 4> out_rows = out.permute(2, 1, 0, 3);
+  const TensorView<float, 3> lse_rows = lse.permute(2, 1, 0);
 
   const double shared = milliseconds([&] {
     attn::attention_into(out_rows, lse_rows, q_rows, prompt_k, prompt_v);

@@ -89,8 +89,7 @@ std::vector<Scored> score(const Transformer& network, const std::vector<Tokens>&
 attn::Tensor<float, 3> attention_map(const Transformer& network, const Tokens& source, const Tokens& target,
                                      attn::Path path) {
   const Decoded decoded = network.decode(network.encode({source}, path), {behind_begin(target)}, path, true);
-  const attn::Tensor<float, 4>& w = decoded.weights;
-  return attn::Tensor<float, 3>(attn::TensorView<const float, 3>(w.data(), {w.dim(1), w.dim(2), w.dim(3)}));
+  return attn::Tensor<float, 3>(decoded.weights.squeeze(0));
 }
 
 }  // namespace transliterate

@@ -1,7 +1,7 @@
-// Layer 1: tensors, owned and viewed, and views of what Eigen owns.
+// Layer 1: tensors that own their memory, and views of what Eigen owns.
 #pragma once
 
-#include <cassert>
+#include <algorithm>
 #include <concepts>
 #include <memory>
 #include <new>
@@ -10,87 +10,9 @@
 
 #include <Eigen/Core>
 
-#include "attn/detail/shape.h"
+#include "attn/tensor_view.h"
 
 namespace attn {
-
-/// Another's memory seen as a tensor: a pointer, sizes and strides (in elements). Nothing is owned or copied.
-///
-/// Strides are free: 0 repeats an element (broadcast), a negative one walks backwards, the innermost need not be 1.
-/// `TensorView<T, R>` converts to `TensorView<const T, R>`. Constness is that of T, as with std::span.
-/// @throws std::invalid_argument for a negative size, or null data with a non-zero size.
-template <class T, int Rank>
-class TensorView {
-  static_assert(Rank >= 1, "attn: a TensorView has at least one dimension");
-
- public:
-  using Scalar = std::remove_const_t<T>;
-  static constexpr int kRank = Rank;
-  using Shape = attn::Shape<Rank>;
-  using Matrix = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  using MatrixMap = Eigen::Map<std::conditional_t<std::is_const_v<T>, const Matrix, Matrix>, Eigen::Unaligned,
-                               Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
-
-  TensorView() = default;
-  TensorView(T* data, const Shape& shape) : TensorView(data, shape, detail::row_major_strides<Rank>(shape)) {}
-  TensorView(T* data, const Shape& shape, const Shape& strides) : data_(data), shape_(shape), strides_(strides) {
-    detail::check_sizes<Rank>(shape, sizeof(T));
-    detail::require(data != nullptr || size() == 0, "null data for a tensor of ", size(), " elements");
-    if (size() == 0) strides_ = {};  // there is nothing to step to, and null must not be stepped from
-  }
-
-  operator TensorView<const T, Rank>() const requires(!std::is_const_v<T>) { return {data_, shape_, strides_}; }
-
-  T* data() const { return data_; }
-  const Shape& shape() const { return shape_; }
-  const Shape& strides() const { return strides_; }
-  Index dim(int i) const { return shape_[static_cast<std::size_t>(i)]; }
-  Index stride(int i) const { return strides_[static_cast<std::size_t>(i)]; }
-  Index size() const { return detail::product<Rank>(shape_); }
-
-  /// Are the elements in row-major order without gaps?
-  bool is_contiguous() const {
-    Index step = 1;
-    for (int i = Rank; i-- > 0; step *= dim(i))
-      if (dim(i) != 1 && stride(i) != step) return size() == 0;
-    return true;
-  }
-
-  /// The view of other sizes and strides from the element `offset` on.
-  TensorView part(Index offset, const Shape& shape, const Shape& strides) const {
-    return {data_ + offset, shape, strides};
-  }
-
-  /// The element at (i, j, …); indices are checked in debug builds only.
-  template <class... I>
-  requires(sizeof...(I) == static_cast<std::size_t>(Rank)) T& operator()(I... indices) const {
-    return data_[offset(indices...)];
-  }
-
-  /// The last two dimensions as an Eigen map, at the given leading indices: `t.matrix(b, h)` of a rank-4 tensor.
-  template <class... I>
-  requires(Rank >= 2 && sizeof...(I) == static_cast<std::size_t>(Rank - 2)) MatrixMap matrix(I... leading)
-  const {
-    T* first = size() == 0 ? data_ : data_ + offset(leading...);
-    return MatrixMap(first, dim(Rank - 2), dim(Rank - 1),
-                     Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>(stride(Rank - 2), stride(Rank - 1)));
-  }
-
- private:
-  template <class... I>
-  Index offset(I... indices) const {
-    Index sum = 0;
-    int i = 0;
-    ((assert(static_cast<Index>(indices) >= 0 && static_cast<Index>(indices) < dim(i)),
-      sum += static_cast<Index>(indices) * stride(i), ++i),
-     ...);
-    return sum;
-  }
-
-  T* data_ = nullptr;
-  Shape shape_{};
-  Shape strides_{};
-};
 
 namespace detail {
 
@@ -156,6 +78,43 @@ class Tensor {
   operator TensorView<T, Rank>() { return view(); }
   operator TensorView<const T, Rank>() const { return view(); }
 
+  // See TensorView. There are none of a temporary: its memory would be gone.
+  template <class... I>
+  auto reshape(I... sizes) & {
+    return view().reshape(sizes...);
+  }
+  template <class... I>
+  auto reshape(I... sizes) const& {
+    return view().reshape(sizes...);
+  }
+  template <class... I>
+  void reshape(I... sizes) const&& = delete;
+  TensorView<T, Rank> slice(int d, Index begin, Index end) & { return view().slice(d, begin, end); }
+  TensorView<const T, Rank> slice(int d, Index begin, Index end) const& { return view().slice(d, begin, end); }
+  void slice(int d, Index begin, Index end) const&& = delete;
+  TensorView<T, Rank - 1> select(int d, Index i) & { return view().select(d, i); }
+  TensorView<const T, Rank - 1> select(int d, Index i) const& { return view().select(d, i); }
+  void select(int d, Index i) const&& = delete;
+  TensorView<T, Rank - 1> squeeze(int d) & { return view().squeeze(d); }
+  TensorView<const T, Rank - 1> squeeze(int d) const& { return view().squeeze(d); }
+  void squeeze(int d) const&& = delete;
+  TensorView<T, Rank + 1> unsqueeze(int d) & { return view().unsqueeze(d); }
+  TensorView<const T, Rank + 1> unsqueeze(int d) const& { return view().unsqueeze(d); }
+  void unsqueeze(int d) const&& = delete;
+  TensorView<T, Rank> transpose(int a, int b) & { return view().transpose(a, b); }
+  TensorView<const T, Rank> transpose(int a, int b) const& { return view().transpose(a, b); }
+  void transpose(int a, int b) const&& = delete;
+  template <class... I>
+  TensorView<T, Rank> permute(I... dimensions) & {
+    return view().permute(dimensions...);
+  }
+  template <class... I>
+  TensorView<const T, Rank> permute(I... dimensions) const& {
+    return view().permute(dimensions...);
+  }
+  template <class... I>
+  void permute(I... dimensions) const&& = delete;
+
   template <class... I>
   T& operator()(I... indices) {
     return view()(indices...);
@@ -203,8 +162,7 @@ TensorView<T, 4> bhsd(T* data, Index batch, Index heads, Index len, Index dim) {
 /// Memory in the order (batch, len, heads, dim), seen as (batch, heads, len, dim). Nothing is copied.
 template <class T>
 TensorView<T, 4> bshd(T* data, Index batch, Index len, Index heads, Index dim) {
-  const Index row = detail::wrapping_product(heads, dim);
-  return {data, {batch, heads, len, dim}, {detail::wrapping_product(len, row), dim, row, 1}};
+  return TensorView<T, 4>(data, {batch, len, heads, dim}).transpose(1, 2);
 }
 
 namespace detail {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 
 #include "attn/detail/check.h"
 #include "attn/types.h"
@@ -34,6 +35,28 @@ constexpr Shape<Rank> row_major_strides(const Shape<Rank>& shape) {
     step = wrapping_product(step, shape[i]);
   }
   return strides;
+}
+
+/// The sizes `wanted` for a tensor of shape `from`; one of them may be -1, as many as are left.
+/// @throws std::invalid_argument unless they make the same number of elements.
+template <int Rank>
+Shape<Rank> reshaped(Shape<Rank> wanted, std::span<const Index> from) {
+  Index elements = 1, others = 1, *left = nullptr;
+  for (const Index d : from) elements *= d;
+  const Shape<Rank> asked = wanted;
+  bool fits = true;
+  for (Index& d : wanted) {
+    require(d >= 0 || (d == -1 && !left), "reshape to ", asked, ": sizes may not be negative, but for one of -1");
+    if (d == -1)
+      left = &d;
+    else
+      fits &= !__builtin_mul_overflow(others, d, &others);
+  }
+  fits &= left ? others > 0 && elements % others == 0 : others == elements;
+  require(fits, "reshape of ", from, " to ", asked, ": there are ", elements, " elements",
+          left ? ", no multiple of " : ", not ", others);
+  if (left) *left = elements / others;
+  return wanted;
 }
 
 /// @throws std::invalid_argument if a size is negative, or the elements take more bytes than can be counted.

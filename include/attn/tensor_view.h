@@ -1,0 +1,190 @@
+// Layer 1: tensors in memory of another's, and the views that can be made of them.
+#pragma once
+
+#include <array>
+#include <cassert>
+#include <concepts>
+#include <type_traits>
+#include <utility>
+
+#include <Eigen/Core>
+
+#include "attn/detail/shape.h"
+
+namespace attn {
+
+/// Another's memory seen as a tensor: a pointer, sizes and strides (in elements). Nothing is owned or copied.
+///
+/// Strides are free: 0 repeats an element (broadcast), a negative one walks backwards, the innermost need not be 1.
+/// `TensorView<T, R>` converts to `TensorView<const T, R>`. Constness is that of T, as with std::span.
+/// @throws std::invalid_argument for a negative size, or null data with a non-zero size.
+template <class T, int Rank>
+class TensorView {
+  static_assert(Rank >= 1, "attn: a TensorView has at least one dimension");
+
+ public:
+  using Scalar = std::remove_const_t<T>;
+  static constexpr int kRank = Rank;
+  using Shape = attn::Shape<Rank>;
+  using Matrix = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using MatrixMap = Eigen::Map<std::conditional_t<std::is_const_v<T>, const Matrix, Matrix>, Eigen::Unaligned,
+                               Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
+
+  TensorView() = default;
+  TensorView(T* data, const Shape& shape) : TensorView(data, shape, detail::row_major_strides<Rank>(shape)) {}
+  TensorView(T* data, const Shape& shape, const Shape& strides) : data_(data), shape_(shape), strides_(strides) {
+    detail::check_sizes<Rank>(shape, sizeof(T));
+    detail::require(data != nullptr || size() == 0, "null data for a tensor of ", size(), " elements");
+    if (size() == 0) strides_ = {};  // there is nothing to step to, and null must not be stepped from
+  }
+
+  operator TensorView<const T, Rank>() const requires(!std::is_const_v<T>) { return {data_, shape_, strides_}; }
+
+  T* data() const { return data_; }
+  const Shape& shape() const { return shape_; }
+  const Shape& strides() const { return strides_; }
+  Index dim(int i) const { return shape_[at(i)]; }
+  Index stride(int i) const { return strides_[at(i)]; }
+  Index size() const { return detail::product<Rank>(shape_); }
+
+  /// Are the elements in row-major order without gaps?
+  bool is_contiguous() const {
+    Index step = 1;
+    for (int i = Rank; i-- > 0; step *= dim(i))
+      if (dim(i) != 1 && stride(i) != step) return size() == 0;
+    return true;
+  }
+
+  /// The view of other sizes and strides from the element `offset` on.
+  TensorView part(Index offset, const Shape& shape, const Shape& strides) const {
+    return {data_ + offset, shape, strides};
+  }
+
+  /// The same elements in other sizes, of any rank: `t.reshape(batch, len, heads, dim)`. One size may be -1: as many as are
+  /// left. The tensor must be contiguous; a copy, `Tensor<T, Rank>(t)`, always is.
+  /// @throws std::invalid_argument if it is not, or has another number of elements.
+  template <std::convertible_to<Index>... I>
+  TensorView<T, static_cast<int>(sizeof...(I))> reshape(I... sizes) const {
+    constexpr int rank = static_cast<int>(sizeof...(I));
+    detail::require(is_contiguous(), "reshape: the tensor of shape ", shape_, " has strides ", strides_,
+                    ", it is not contiguous; reshape a copy of it");
+    return {data_, detail::reshaped<rank>({static_cast<Index>(sizes)...}, shape_)};
+  }
+
+  /// The elements begin .. end - 1 of dimension `d`.
+  /// @throws std::invalid_argument, as all that follow, for a dimension or an element that is not there.
+  TensorView slice(int d, Index begin, Index end) const {
+    check_dimension("slice", d, Rank);
+    detail::require(0 <= begin && begin <= end && end <= dim(d), "slice: dimension ", d, " of shape ", shape_, " has ",
+                    dim(d), " elements, asked for are those from ", begin, " to before ", end);
+    Shape shape = shape_;
+    shape[at(d)] = end - begin;
+    return part(begin < end ? begin * stride(d) : 0, shape, strides_);
+  }
+
+  /// The element `i` of dimension `d`, which is gone then: `t.select(0, b)` is batch element b, of rank 3.
+  TensorView<T, Rank - 1> select(int d, Index i) const {
+    static_assert(Rank >= 2, "attn: select() leaves a dimension less, and there must be one; use t(i)");
+    check_dimension("select", d, Rank);
+    detail::require(0 <= i && i < dim(d), "select: dimension ", d, " of shape ", shape_, " has ", dim(d),
+                    " elements, asked for is number ", i);
+    return without(d, i * stride(d));
+  }
+
+  /// Without dimension `d`, which must have one element.
+  TensorView<T, Rank - 1> squeeze(int d) const {
+    static_assert(Rank >= 2, "attn: squeeze() leaves a dimension less, and there must be one");
+    check_dimension("squeeze", d, Rank);
+    detail::require(dim(d) == 1, "squeeze: dimension ", d, " of shape ", shape_, " has ", dim(d),
+                    " elements, only one of 1 can go");
+    return without(d, 0);
+  }
+
+  /// With one more dimension, of one element, before dimension `d`, or behind the last one.
+  TensorView<T, Rank + 1> unsqueeze(int d) const {
+    check_dimension("unsqueeze", d, Rank + 1);
+    attn::Shape<Rank + 1> shape, strides;
+    for (int i = 0; i <= Rank; ++i) {
+      shape[at(i)] = i == d ? 1 : dim(i < d ? i : i - 1);
+      strides[at(i)] =
+          i == d ? (d < Rank ? detail::wrapping_product(dim(d), stride(d)) : 1) : stride(i < d ? i : i - 1);
+    }
+    return {data_, shape, strides};
+  }
+
+  /// With two dimensions in each other's place.
+  TensorView transpose(int a, int b) const {
+    check_dimension("transpose", a, Rank);
+    check_dimension("transpose", b, Rank);
+    Shape shape = shape_, strides = strides_;
+    std::swap(shape[at(a)], shape[at(b)]);
+    std::swap(strides[at(a)], strides[at(b)]);
+    return {data_, shape, strides};
+  }
+
+  /// The dimensions in another order: dimension i of the result is dimension number i of the arguments.
+  /// `t.permute(0, 2, 1, 3)` makes (batch, heads, len, dim) of (batch, len, heads, dim).
+  template <std::convertible_to<int>... I>
+  requires(sizeof...(I) == static_cast<std::size_t>(Rank)) TensorView permute(I... dimensions)
+  const {
+    const std::array<int, at(Rank)> from{static_cast<int>(dimensions)...};
+    Shape shape, strides, seen{};
+    for (int i = 0; i < Rank; ++i) {
+      const int d = from[at(i)];
+      check_dimension("permute", d, Rank);
+      detail::require(seen[at(d)]++ == 0, "permute: dimension ", d, " of shape ", shape_, " is named twice");
+      shape[at(i)] = dim(d);
+      strides[at(i)] = stride(d);
+    }
+    return {data_, shape, strides};
+  }
+
+  /// The element at (i, j, …); indices are checked in debug builds only.
+  template <class... I>
+  requires(sizeof...(I) == static_cast<std::size_t>(Rank)) T& operator()(I... indices) const {
+    return data_[offset(indices...)];
+  }
+
+  /// The last two dimensions as an Eigen map, at the given leading indices: `t.matrix(b, h)` of a rank-4 tensor.
+  template <class... I>
+  requires(Rank >= 2 && sizeof...(I) == static_cast<std::size_t>(Rank - 2)) MatrixMap matrix(I... leading)
+  const {
+    T* first = size() == 0 ? data_ : data_ + offset(leading...);
+    return MatrixMap(first, dim(Rank - 2), dim(Rank - 1),
+                     Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>(stride(Rank - 2), stride(Rank - 1)));
+  }
+
+ private:
+  static constexpr std::size_t at(int d) { return static_cast<std::size_t>(d); }
+
+  void check_dimension(const char* what, int d, int count) const {
+    detail::require(0 <= d && d < count, what, ": dimension ", d, " is outside 0..", count - 1,
+                    "; the tensor has shape ", shape_);
+  }
+
+  TensorView<T, Rank - 1> without(int d, Index offset) const {
+    attn::Shape<Rank - 1> shape, strides;
+    for (int i = 0, to = 0; i < Rank; ++i) {
+      if (i == d) continue;
+      shape[at(to)] = dim(i);
+      strides[at(to++)] = stride(i);
+    }
+    return {size() == 0 ? data_ : data_ + offset, shape, strides};
+  }
+
+  template <class... I>
+  Index offset(I... indices) const {
+    Index sum = 0;
+    int i = 0;
+    ((assert(static_cast<Index>(indices) >= 0 && static_cast<Index>(indices) < dim(i)),
+      sum += static_cast<Index>(indices) * stride(i), ++i),
+     ...);
+    return sum;
+  }
+
+  T* data_ = nullptr;
+  Shape shape_{};
+  Shape strides_{};
+};
+
+}  // namespace attn
