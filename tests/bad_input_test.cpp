@@ -107,6 +107,19 @@ TEST(BadInput, OffsetsThatOverflow) {
   }
 }
 
+TEST(BadInput, OffsetsOfBatchElements) {
+  constexpr Index kFarthest = Index(1) << 60;
+  expect_all_refuse("too few", {"1 q_offsets", "batch of 2"}, kQ, kK, kV, causal(), {.q_offsets = {6}});
+  expect_all_refuse("too many", {"3 q_offsets", "batch of 2"}, kQ, kK, kV, causal(), {.q_offsets = {6, 6, 6}});
+  expect_all_refuse("both", {"q_offset 7", "2 q_offsets"}, kQ, kK, kV, full(), {.q_offset = 7, .q_offsets = {6, 6}});
+  expect_all_refuse("far", {"q_offsets[1]", std::to_string(kFarthest + 1)}, kQ, kK, kV, full(),
+                    {.q_offsets = {0, kFarthest + 1}});
+  expect_all_refuse("of documents", {"-1", "9", "16"}, kQ, kK, kV, documents(std::vector<int>(17)),
+                    {.q_offsets = {0, -1}});
+  EXPECT_NO_THROW(
+      attention(tensor(kQ), tensor(kK), tensor(kV), documents(std::vector<int>(17)), {.q_offsets = {0, 6}}));
+}
+
 TEST(BadInput, Workers) {
   expect_refused("none", {"0"}, [] { threads(0); });
   expect_refused("fewer than none", {"-1"}, [] { threads(-1); });

@@ -135,6 +135,8 @@ TEST_F(KvErrors, Queries) {
   refused("lengths too small", {"add up to 3", "4 queries"}, [&] { call({1, 6, 4, 13}, {{2, 1}}); });
   refused("a negative length", {"lens[0] is -1"}, [&] { call({1, 6, 4, 13}, {{-1, 5}}); });
   refused("q_offset", {"q_offset"}, [&] { call({2, 6, 1, 13}, {}, {.q_offset = Index(1) << 61}); });
+  refused("q_offsets", {"3 q_offsets", "batch of 2"}, [&] { call({2, 6, 1, 13}, {}, {.q_offsets = {1, 2, 3}}); });
+  refused("q_offsets", {"q_offsets[1]"}, [&] { call({1, 6, 4, 13}, {{1, 3}}, {.q_offsets = {1, Index(1) << 61}}); });
 }
 
 TEST_F(KvErrors, Results) {

@@ -26,13 +26,15 @@ struct NaiveMods {
 template <class T, class Mods>
 NaiveMods<T> naive_mods(const Mods& mods, const Problem& problem) {
   NaiveMods<T> erased;
-  erased.sink = [&mods](Index head) { return mods.sink(head); };
+  erased.sink = [&mods](Index head) { return mods.of(0).sink(head); };
   if constexpr (Mods::kHasScores || Mods::kHasMasks)
     erased.apply = [&mods, &problem](Eigen::Map<RowMajor<T>>& scores, Index batch, Index head) {
+      const auto& own = mods.of(batch);
+      const Index first = problem.first_query(batch);
       for (Index i = 0; i < scores.rows(); ++i)
         for (Index j = 0; j < scores.cols(); ++j) {
-          const Position p{batch, head, problem.q_offset + i, j};
-          scores(i, j) = mods.keep(p) ? mods.score(scores(i, j), p) : -std::numeric_limits<T>::infinity();
+          const Position p{batch, head, first + i, j};
+          scores(i, j) = own.keep(p) ? own.score(scores(i, j), p) : -std::numeric_limits<T>::infinity();
         }
     };
   return erased;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 
+#include "attn/detail/list.h"
 #include "attn/isa.h"
 #include "attn/parallel.h"
 
@@ -25,6 +26,11 @@ struct Options {
   /// that prefill, chunked prefill and decoding are the same call. 0 lets the first query see the first key
   /// ("top-left").
   std::optional<Index> q_offset = std::nullopt;
+
+  /// The same for each batch element, or each sequence of a cache, instead of one for all: `.q_offsets = {0, 7}`, or any range
+  /// of integers. Empty: q_offset holds. Results are those of a call for each. Some hundred bytes for each are taken off the
+  /// heap.
+  detail::Indices q_offsets = {};
 
   /// Who runs the tasks. Default all cores, or the calling thread alone where there is little to do. Results do not
   /// depend on it, bit for bit.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <span>
 
 namespace attn {
 
@@ -58,6 +59,13 @@ struct Problem {
   Index q_offset = 0;     ///< absolute position of query row 0
   /// The batch element that q_len, kv_len and q_offset belong to, where each has its own; mods are asked about no other then.
   std::optional<Index> sequence = std::nullopt;
+  /// Absolute positions of query row 0, where each batch element has its own. Always empty for mods: they are made for each.
+  std::span<const Index> q_offsets = {};
+
+  /// The absolute position of query row 0 of a batch element.
+  constexpr Index first_query(Index batch_element) const {
+    return q_offsets.empty() ? q_offset : q_offsets[static_cast<std::size_t>(batch_element)];
+  }
 
   /// Which key and value head serves a query head: neighbours share one.
   constexpr Index kv_head(Index head) const { return head / (heads / kv_heads); }

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "attn/detail/grouped_mask.h"
 
@@ -43,6 +44,9 @@ class BoundMods {
   static constexpr bool kIsGrouped = (is_grouped<std::remove_cvref_t<M>> || ...);
 
   explicit BoundMods(std::tuple<M...> mods) : mods_(std::move(mods)) {}
+
+  /// The mods as a batch element has them; see CallMods.
+  const BoundMods& of(Index) const { return *this; }
 
   template <class X>
   X score(X x, const Position& p) const {
@@ -155,8 +159,55 @@ auto bind(const M& mods, const Problem& problem) {
     return each(mods);
 }
 
-/// What it makes of them.
+/// The mods of a call: made ready once for all batch elements, or for each where these have positions of their own.
+template <class One>
+class CallMods {
+ public:
+  static constexpr bool kHasScores = One::kHasScores;
+  static constexpr bool kHasMasks = One::kHasMasks;
+  static constexpr bool kIsOpaque = One::kIsOpaque;
+  static constexpr bool kHasSinks = One::kHasSinks;
+  static constexpr bool kIsGrouped = One::kIsGrouped;
+
+  /// Those of batch element number i are make(i).
+  template <class Make>
+  CallMods(Index count, const Make& make) : first_(make(0)) {
+    others_.reserve(static_cast<std::size_t>(count - 1));
+    for (Index i = 1; i < count; ++i) others_.push_back(make(i));
+  }
+
+  const One& of(Index batch) const {
+    return batch == 0 || others_.empty() ? first_ : others_[static_cast<std::size_t>(batch - 1)];
+  }
+
+  /// See BoundMods. How a mask groups tokens does not depend on where they are.
+  const auto& grouped() const requires kIsGrouped { return first_.grouped(); }
+  auto with_near_part() const requires kIsGrouped {
+    const auto near = [&](Index i) { return of(i).with_near_part(); };
+    return CallMods<decltype(near(0))>(static_cast<Index>(others_.size()) + 1, near);
+  }
+
+ private:
+  One first_;  // off the heap: most calls have no other
+  std::vector<One> others_;
+};
+
+/// bind() for all batch elements of a call.
 template <class M>
-using Bound = decltype(bind(std::declval<const M&>(), std::declval<const Problem&>()));
+auto bind_call(const M& mods, const Problem& problem) {
+  const auto of = [&](Index batch) {
+    if (problem.q_offsets.empty()) return detail::bind(mods, problem);
+    Problem own = problem;
+    own.q_offset = problem.first_query(batch);
+    own.q_offsets = {};
+    own.sequence = batch;
+    return detail::bind(mods, own);
+  };
+  return CallMods<decltype(of(0))>(std::max<Index>(static_cast<Index>(problem.q_offsets.size()), 1), of);
+}
+
+/// What it makes of mods.
+template <class M>
+using Bound = decltype(bind_call(std::declval<const M&>(), std::declval<const Problem&>()));
 
 }  // namespace attn::detail

@@ -58,7 +58,7 @@ template <class T, class M>
 class BoundSequence {
  public:
   BoundSequence(const Problem& own, const Problem& for_mods, const M& mods, const Rope* rope)
-      : problem(own), rotation(rotation_of<T>(rope, 0, 0)), bound_(bind(mods, for_mods)), passes_(bound_) {}
+      : problem(own), rotation(rotation_of<T>(rope, 0, 0)), bound_(bind_call(mods, for_mods)), passes_(bound_) {}
   BoundSequence(const BoundSequence&) = delete;
 
   const Problem problem;
@@ -113,9 +113,13 @@ class CheckedSequences {
         q_(as_rank4(view(q_held_))),
         problem(problem_of_all(q_, batch_.v_dim())) {
     Rows::check(query, q_.shape(), batch_.size());
+    check_q_offsets(options, batch_.size());
+    Options own_options = options;  // of a sequence, to which q_offset belongs
+    own_options.q_offsets = {};
     Rows::for_each(query, q_.shape(), batch_.size(), [&](Index s, Index element, const Range& rows) {
+      own_options.q_offset = q_offset_of(options, s);
       const Problem own = make_problem<T>(part(q_, element, rows), keys_like(batch_.keys(s), batch_.length(s)),
-                                          keys_like(batch_.values(s), batch_.length(s)), options);
+                                          keys_like(batch_.values(s), batch_.length(s)), own_options);
       Problem for_mods = own;
       for_mods.batch = batch_.size();
       for_mods.sequence = s;

@@ -38,9 +38,10 @@ struct CallTensors {
 
   /// All pairs of these queries.
   Tile tile_of(const Queries& queries) const {
+    const Index first = problem.first_query(queries.batch);
     return {first_batch + queries.batch,
             queries.head,
-            {problem.q_offset + queries.rows.begin, problem.q_offset + queries.rows.end},
+            {first + queries.rows.begin, first + queries.rows.end},
             {0, problem.kv_len}};
   }
 

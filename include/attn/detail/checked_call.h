@@ -55,7 +55,7 @@ ResultViews<T> result_views(const Problem&) {
 }
 
 /// The arguments of one call. Every entry point makes one of these first: whoever has it has a call without mistakes in types
-/// and sizes. It refers to the caller's tensors and mods, and its parts to each other, so that it stays where it is made.
+/// and sizes. It refers to the caller's tensors, mods and options, and its parts to each other, so that it stays where it is made.
 /// @throws std::invalid_argument if sizes disagree, or a mod does not fit them.
 template <class Q, class K, class V, class M>
 class CheckedCall {
@@ -76,7 +76,7 @@ class CheckedCall {
         k(as_rank4(view(k_held_))),
         v(as_rank4(view(v_held_))),
         problem(make_problem<T>(q, k, v, options)),
-        mods(bind(given_mods, problem)) {}
+        mods(bind_call(given_mods, problem)) {}
   CheckedCall(const CheckedCall&) = delete;
 
   const StoredView<const T> q, k, v;

@@ -78,15 +78,15 @@ void append_heads(Cache& cache, const Ragged<X>& x, const ProjectedHeads<T>& hea
 }
 
 /// A copy of heads (batch, heads, len, head_dim) of tokens x, as the rope of the cache has turned them: those of a sequence
-/// are its last, or the first of them is at `first`.
+/// are its last, or the first of them is where `options` say.
 template <class X, class T, class Number>
 Tensor<T, 4> turned_copy(const X& x, const TensorView<T, 4>& heads, const KvBatch<Number>& batch,
-                         const std::optional<Index>& first) {
+                         const Options& options) {
   Tensor<T, 4> copy(heads);
   if (batch.rope() == nullptr) return copy;
   std::vector<Index> positions;
   QueryRows<X>::for_each(x, heads.shape(), batch.size(), [&](Index sequence, Index, const Range& rows) {
-    const Index begin = first.value_or(batch.length(sequence) - rows.size());
+    const Index begin = q_offset_of(options, sequence).value_or(batch.length(sequence) - rows.size());
     for (Index i = 0; i < rows.size(); ++i) positions.push_back(begin + i);
   });
   batch.rope()->rotate(copy, positions);

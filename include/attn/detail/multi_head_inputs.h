@@ -58,9 +58,9 @@ void check_inputs(const MultiHeadConfig& config, const Inputs<T>& inputs) {
   same("length", k.dim(1), "key", v.dim(1), "value");
 }
 
-/// Turns heads (batch, heads, len, head_dim) in place, the first token of each being at position `first`.
-template <class T>
-void turn(const TensorView<T, 4>& heads, const Rope& rope, Index first, const Executor& asked) {
+/// Turns heads (batch, heads, len, head_dim) in place, the first token of batch element b being at position first(b).
+template <class T, class First>
+void turn(const TensorView<T, 4>& heads, const Rope& rope, const First& first, const Executor& asked) {
   constexpr Index kTokens = 64;  // a task: more than a thread needs to find its sines worth the start
   const Index batch = heads.dim(0), blocks = (heads.dim(2) + kTokens - 1) / kTokens;
   constexpr double kFlops = 8;  // for a number, in the time that it takes to load, turn and store one by itself
@@ -68,7 +68,7 @@ void turn(const TensorView<T, 4>& heads, const Rope& rope, Index first, const Ex
     const Index b = task / blocks, begin = task % blocks * kTokens, tokens = std::min(kTokens, heads.dim(2) - begin);
     rope.rotate(heads.part(b * heads.stride(0) + begin * heads.stride(2), {1, heads.dim(1), tokens, heads.dim(3)},
                            heads.strides()),
-                first + begin);
+                first(b) + begin);
   });
 }
 
@@ -84,10 +84,12 @@ class ProjectedHeads {
       i = project(parameters, inputs, i, static_cast<std::size_t>(last), options);
   }
 
-  /// Turns query and key, whose first tokens are at these positions.
-  void turn(const Rope& rope, Index q_offset, Index kv_offset, const Executor& executor) {
-    detail::turn(heads_[0], rope, q_offset, executor);
-    detail::turn(heads_[1], rope, kv_offset, executor);
+  /// Turns query and key by their positions in a call of these sizes.
+  void turn(const Rope& rope, const Problem& sizes, const Executor& executor) {
+    const auto of_queries = [&](Index batch) { return sizes.first_query(batch); };
+    const auto of_keys = [](Index) { return Index(0); };
+    detail::turn(heads_[0], rope, of_queries, executor);
+    detail::turn(heads_[1], rope, of_keys, executor);
   }
 
   const TensorView<T, 4>& query() const { return heads_[0]; }

@@ -32,13 +32,16 @@ void with_room(HeadResults<T>& r, const TensorView<T, 4>& q, const MultiHeadOpti
 template <class T, class M>
 HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& inputs, const M& mods,
                         const MultiHeadOptions& options) {
-  const Index kv_len = inputs[1].dim(1), q_offset = options.attention.q_offset.value_or(kv_len - inputs[0].dim(1));
-  check_q_offset(q_offset);
+  Problem sizes;
+  sizes.batch = inputs[0].dim(0);
+  sizes.q_len = inputs[0].dim(1);
+  sizes.kv_len = inputs[1].dim(1);
+  set_q_offsets(sizes, options.attention);
   ProjectedHeads<T> heads(layer, inputs, Input::query, Input::value, options.attention);
-  if (const auto& rope = layer.config().rope) heads.turn(*rope, q_offset, 0, options.attention.executor);
+  if (const auto& rope = layer.config().rope) heads.turn(*rope, sizes, options.attention.executor);
   const TensorView<T, 4>&q = heads.query(), &k = heads.key(), &v = heads.value();
   HeadResults<T> r = room_for(q, options);
-  if (options.weights) r.weights = Tensor<T, 4>::uninitialized({q.dim(0), q.dim(1), q.dim(2), kv_len});
+  if (options.weights) r.weights = Tensor<T, 4>::uninitialized({q.dim(0), q.dim(1), q.dim(2), sizes.kv_len});
   const Options inner = of_heads(options);
   const CheckedCall call(q, k, v, mods, inner);
   with_room(r, q, options, [&](auto&... result) {
@@ -69,9 +72,9 @@ HeadResults<T> attended_over(const X& x, const ProjectedHeads<T>& heads, const K
   CheckedSequences call(queries, batch, mods, inner);
   with_room(r, q, options, [&](auto&... result) { flash_sequences(call.sequences(result...), inner); });
   if (options.heads) {
-    r.query = turned_copy(x, q, batch, inner.q_offset);
+    r.query = turned_copy(x, q, batch, inner);
     if (heads.key().dim(3) > 0) {
-      r.key = turned_copy(x, heads.key(), batch, std::nullopt);
+      r.key = turned_copy(x, heads.key(), batch, {});
       r.value = Tensor<T, 4>(heads.value());
     }
   }

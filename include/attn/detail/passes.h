@@ -42,8 +42,11 @@ inline void for_each_token_groups(const Problem& call, const Grouping& g,
     return first < len ? (len - first - 1) / step + 1 : 0;
   };
   Problem problem = call;
+  problem.q_offsets = {};
   for (Index batch = 0; batch < call.batch; ++batch) {
+    const Index first_query = call.first_query(batch);
     if (g.shared) {
+      problem.q_offset = first_query;
       problem.batch = 1;
       for (Index group = g.shared->begin; group < std::min(g.shared->end, call.kv_len); ++group) {
         problem.kv_len = rows_from(group, call.kv_len, g.step);
@@ -53,8 +56,8 @@ inline void for_each_token_groups(const Problem& call, const Grouping& g,
     }
     const Index step = g.step, begun = std::min(step, call.q_len);  // groups that have a query
     for (Index first = 0; first < begun; first += problem.batch) {
-      const Index group = floor_mod(call.q_offset + first, step);
-      problem.q_offset = floor_div(call.q_offset + first, step);
+      const Index group = floor_mod(first_query + first, step);
+      problem.q_offset = floor_div(first_query + first, step);
       problem.q_len = rows_from(first, call.q_len, step);
       problem.kv_len = rows_from(group, call.kv_len, step);
       // The next group is like this one unless it begins the numbers anew or has a query or a key less.
@@ -146,10 +149,11 @@ class PassesOf final : public Passes<T> {
       if (!grouping_pays(tensors.problem, mask.grouping)) return visit(tensors, in_one(), false);
       constexpr bool kHasNear = has_near_part<Mods>();
       if constexpr (kHasNear) pass(tensors, mods_.with_near_part(), false, visit);
-      const auto others = mods_.without_grouped();  // sinks too: a pass that resumes has them in its beginning
       const auto group_pass = [&](const TokenGroups& groups, Index first, const Problem& problem) {
         const Tile all{0, 0, {problem.q_offset, problem.q_offset + problem.q_len}, {0, problem.kv_len}};
         if (kHasNear && mask.far.kv_range(all).empty()) return;
+        // Sinks too: a pass that resumes has them in its beginning.
+        const auto others = mods_.of(groups.batch).without_grouped();
         pass(tensors_of(tensors, groups, first, problem), RegroupedMods(mask.far, others, groups), kHasNear, visit);
       };
       for_each_token_groups(tensors.problem, mask.grouping, std::cref(group_pass));

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cmath>
+#include <optional>
+#include <vector>
 
 #include "attn/detail/check.h"
 #include "attn/detail/stored.h"
@@ -10,9 +12,35 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-inline void check_q_offset(Index q_offset) {
-  constexpr Index kFarthest = Index(1) << 60;  // sums of a few positions stay in range, and below detail::kUnbounded
-  require(q_offset >= -kFarthest && q_offset <= kFarthest, "q_offset ", q_offset, " is outside ±2^60");
+/// May query row 0 stand there? Sums of a few positions stay in range, and below detail::kUnbounded.
+constexpr bool is_near(Index q_offset) {
+  constexpr Index kFarthest = Index(1) << 60;
+  return q_offset >= -kFarthest && q_offset <= kFarthest;
+}
+
+/// Checks the list of positions of query row 0, if there is one.
+inline void check_q_offsets(const Options& options, Index batch) {
+  const std::vector<Index>& each = options.q_offsets.values;
+  if (each.empty()) return;
+  require(!options.q_offset, "q_offset ", options.q_offset.value_or(0), " and ", each.size(),
+          " q_offsets are given: it is one for all, or one each");
+  require(static_cast<Index>(each.size()) == batch, "there are ", each.size(), " q_offsets for a batch of ", batch);
+  for (std::size_t b = 0; b < each.size(); ++b)
+    require(is_near(each[b]), "q_offsets[", b, "] = ", each[b], " is outside ±2^60");
+}
+
+/// The position of query row 0 that is asked for, of a batch element or sequence.
+inline std::optional<Index> q_offset_of(const Options& options, Index sequence) {
+  const std::vector<Index>& each = options.q_offsets.values;
+  return each.empty() ? options.q_offset : each[static_cast<std::size_t>(sequence)];
+}
+
+/// Fills in the positions of query row 0. A list in `options` must live as long as `problem`.
+inline void set_q_offsets(Problem& problem, const Options& options) {
+  check_q_offsets(options, problem.batch);
+  problem.q_offset = options.q_offset.value_or(problem.kv_len - problem.q_len);
+  problem.q_offsets = options.q_offsets.values;
+  require(is_near(problem.q_offset), "q_offset ", problem.q_offset, " is outside ±2^60");
 }
 
 /// Checks query (batch, heads, q_len, head_dim), key (batch, kv_heads, kv_len, head_dim) and value (batch, kv_heads,
@@ -46,10 +74,9 @@ Problem make_problem(const StoredView<const T>& q, const StoredView<const T>& k,
   // In double, as a caller would write it, unless the scalar is finer.
   using Fine = std::conditional_t<(sizeof(T) > sizeof(double)), T, double>;
   p.scale = options.scale ? static_cast<Fine>(*options.scale) : Fine(1) / std::sqrt(static_cast<Fine>(p.head_dim));
-  p.q_offset = options.q_offset.value_or(p.kv_len - p.q_len);
   require(std::isfinite(static_cast<T>(p.scale)), "scale must be finite in the scalar type of the tensors, it is ",
           p.scale);
-  check_q_offset(p.q_offset);
+  set_q_offsets(p, options);
   require(options.compute == Compute::native || sizeof(T) == sizeof(float),
           "compute = bf16 is for tensors of float or of 16 bits, these have ", sizeof(T), " bytes a number");
   return p;

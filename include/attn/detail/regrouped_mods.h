@@ -20,6 +20,8 @@ class RegroupedMods {
   RegroupedMods(const Far& far, const Others& others, const TokenGroups& groups)
       : far_(far), others_(others), groups_(groups) {}
 
+  const RegroupedMods& of(Index) const { return *this; }
+
   template <class X>
   X score(X x, const Position& p) const {
     return others_.score(x, groups_.in_call(p));

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
+#include <utility>
 
 #include "attn/detail/bound_mods.h"
 #include "attn/detail/simd.h"
@@ -152,15 +154,15 @@ class TileModsOf final : public TileMods<T> {
  public:
   explicit TileModsOf(const Mods& mods) : mods_(mods) {}
 
-  Range kv_range(const Tile& tile) const override { return mods_.kv_range(tile); }
+  Range kv_range(const Tile& tile) const override { return mods_.of(tile.batch).kv_range(tile); }
   Coverage coverage(Isa isa, const Tile& tile) const override {
-    const Coverage hint = mods_.coverage(tile);
+    const Coverage hint = mods_.of(tile.batch).coverage(tile);
     if constexpr (Mods::kIsOpaque)
       if (hint == Coverage::some) return examine(isa, tile);
     return hint;
   }
   bool has_scores() const override { return Mods::kHasScores; }
-  double sink(Index head) const override { return mods_.sink(head); }
+  double sink(Index head) const override { return mods_.of(0).sink(head); }
 
   void apply(Isa isa, T* scores, Index stride, const Tile& tile, bool masked) const override {
     const ScoreTile<T> t{scores, stride, tile};
@@ -180,14 +182,21 @@ class TileModsOf final : public TileMods<T> {
       if (isa == Isa::avx2) return examine_avx2(tile);
 #endif
     (void)isa;
-    if constexpr (kPromisedIsa == Isa::generic) return ModLoops<T, Mods, 16>::examine(mods_, tile);
+    if constexpr (kPromisedIsa == Isa::generic) return examine_with<16>(tile);
     return Coverage::some;
   }
 
  private:
+  /// As a batch element has them.
+  using Own = std::remove_cvref_t<decltype(std::declval<const Mods&>().of(0))>;
+
   template <int kBytes>
   ATTN_INLINE void with_bytes(const ScoreTile<T>& t, bool masked) const {
-    ModLoops<T, Mods, kBytes>::all_pairs(mods_, t, masked);
+    ModLoops<T, Own, kBytes>::all_pairs(mods_.of(t.tile.batch), t, masked);
+  }
+  template <int kBytes>
+  ATTN_INLINE Coverage examine_with(const Tile& tile) const {
+    return ModLoops<T, Own, kBytes>::examine(mods_.of(tile.batch), tile);
   }
 
 #if ATTN_X86
@@ -197,10 +206,10 @@ class TileModsOf final : public TileMods<T> {
     with_bytes<32>(t, masked);
   }
   ATTN_TARGET_AVX2 __attribute__((flatten, noinline)) Coverage examine_avx2(const Tile& tile) const {
-    return ModLoops<T, Mods, 32>::examine(mods_, tile);
+    return examine_with<32>(tile);
   }
   ATTN_TARGET_AVX512 __attribute__((flatten, noinline)) Coverage examine_avx512(const Tile& tile) const {
-    return ModLoops<T, Mods, 64>::examine(mods_, tile);
+    return examine_with<64>(tile);
   }
   ATTN_TARGET_AVX512 __attribute__((flatten, noinline)) void apply_avx512(const ScoreTile<T>& t, bool masked) const {
     with_bytes<64>(t, masked);

@@ -21,10 +21,10 @@ class BlockMap {
   static constexpr Index kBlock = 16;
 
   Index batch, heads;  ///< 1: the same for all
-  Index q_len, kv_len, q_offset;
+  Index q_len, kv_len;
 
-  explicit BlockMap(const Problem& p)
-      : batch(p.batch), heads(p.heads), q_len(p.q_len), kv_len(p.kv_len), q_offset(p.q_offset) {
+  explicit BlockMap(const Problem& p) : batch(p.batch), heads(p.heads), q_len(p.q_len), kv_len(p.kv_len) {
+    for (Index b = 0; b < batch; ++b) first_query_.push_back(p.first_query(b));
     blocks_.resize(static_cast<std::size_t>(batch * heads * rows() * columns()), Coverage::none);
     visited_.resize(static_cast<std::size_t>(batch * heads * rows()));
   }
@@ -35,7 +35,7 @@ class BlockMap {
     for (Index b = 0; b < batch; ++b)
       for (Index h = 0; h < heads; ++h)
         for (Index r = 0; r < rows(); ++r) {
-          const Range q{q_offset + r * kBlock, q_offset + std::min((r + 1) * kBlock, q_len)};
+          const Range q{first_query(b) + r * kBlock, first_query(b) + std::min((r + 1) * kBlock, q_len)};
           Range& visited = visited_[row(b, h, r)];
           for (Index c = 0; c < columns(); ++c) {
             const Range kv{c * kBlock, std::min((c + 1) * kBlock, kv_len)};
@@ -46,6 +46,11 @@ class BlockMap {
             visited.end = kv.end;
           }
         }
+  }
+
+  /// The position of query row 0 that it was made for.
+  Index first_query(Index batch_element) const {
+    return first_query_[batch == 1 ? 0 : static_cast<std::size_t>(batch_element)];
   }
 
   Coverage coverage(const Tile& t) const {
@@ -83,9 +88,11 @@ class BlockMap {
   }
   template <class Visit>
   void for_each_row(const Tile& t, const Visit& visit) const {
-    for (Index r = (t.q.begin - q_offset) / kBlock; r * kBlock < t.q.end - q_offset; ++r) visit(r);
+    const Index first = first_query(t.batch);
+    for (Index r = (t.q.begin - first) / kBlock; r * kBlock < t.q.end - first; ++r) visit(r);
   }
 
+  std::vector<Index> first_query_;
   std::vector<Coverage> blocks_;
   std::vector<Range> visited_;
 };
@@ -97,9 +104,9 @@ class BlockMap {
 ///
 ///     auto mask = attn::block_mask(attn::mask_mod([](auto p) { return p.kv <= p.q; }), n, n);
 ///
-/// It is for calls of these lengths and options.q_offset (default kv_len - q_len). A mask that looks at p.batch or p.head
-/// must be given their numbers; by default it is asked for the first of each and serves all. options.isa has the meaning it
-/// has in a call, the others none. Cost: the predicate for every pair, and a byte for every 16 x 16 of them.
+/// It is for calls of these lengths and options.q_offset (default kv_len - q_len), or q_offsets. A mask that looks at p.batch or
+/// p.head must be given their numbers; by default it is asked for the first of each and serves all. options.isa has the meaning
+/// it has in a call, the others none. Cost: the predicate for every pair, and a byte for every 16 x 16 of them.
 /// @throws std::invalid_argument for negative sizes; in the call, if its sizes are others.
 template <class M>
 auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, Index batch = 1, Index heads = 1) {
@@ -112,30 +119,31 @@ auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, 
                       kMostPairs,
                   "block_mask: q_len ", q_len, ", kv_len ", kv_len, ", batch ", batch, ", heads ", heads,
                   " have more pairs than memory can map");
-  detail::check_q_offset(options.q_offset.value_or(0));
   Problem problem;
   problem.batch = batch;
   problem.heads = problem.kv_heads = heads;
   problem.q_len = q_len;
   problem.kv_len = kv_len;
-  problem.q_offset = options.q_offset.value_or(kv_len - q_len);
-  const auto bound = detail::bind(mask, problem);
+  detail::set_q_offsets(problem, options);
+  const auto bound = detail::bind_call(mask, problem);
   using Bound = std::remove_const_t<decltype(bound)>;
   static_assert(!Bound::kHasScores && !Bound::kHasSinks, "attn::block_mask: the argument must be a mask");
   const detail::TileModsOf<float, Bound> tiles(bound);
   const Isa isa = detail::isa_of(options);
   const auto map = std::make_shared<detail::BlockMap>(problem);
   map->fill([&](const Tile& tile) {
-    const Coverage hint = bound.coverage(tile);
+    const Coverage hint = bound.of(tile.batch).coverage(tile);
     return hint == Coverage::some ? tiles.examine(isa, tile) : hint;
   });
   return bind_mod([mask = std::move(mask), map = std::shared_ptr<const detail::BlockMap>(map)](const Problem& call) {
-    detail::require(call.q_len == map->q_len && call.kv_len == map->kv_len && call.q_offset == map->q_offset,
-                    "block_mask was made for q_len ", map->q_len, ", kv_len ", map->kv_len, ", q_offset ",
-                    map->q_offset, "; the call has ", call.q_len, ", ", call.kv_len, ", ", call.q_offset);
     detail::require((map->batch == 1 || map->batch == call.batch) && (map->heads == 1 || map->heads == call.heads),
                     "block_mask was made for batch ", map->batch, ", heads ", map->heads, "; the call has ", call.batch,
                     ", ", call.heads);
+    const Range asked = call.sequence ? Range{*call.sequence, *call.sequence + 1} : Range{0, map->batch};
+    for (Index b = asked.begin; b < asked.end; ++b)
+      detail::require(call.q_len == map->q_len && call.kv_len == map->kv_len && call.q_offset == map->first_query(b),
+                      "block_mask was made for q_len ", map->q_len, ", kv_len ", map->kv_len, ", q_offset ",
+                      map->first_query(b), "; the call has ", call.q_len, ", ", call.kv_len, ", ", call.q_offset);
     return mask_mod([bound = detail::bind(mask, call)](const Position& p) { return bound.keep(p); },
                     [map = map.get()](const Tile& t) { return map->coverage(t); },
                     [map = map.get()](const Tile& t) { return map->kv_range(t); });
