@@ -37,6 +37,46 @@ TEST(BadMods, TensorsThatDoNotBroadcast) {
   refuse(Shape<4>{2, 6, 11, 16});
 }
 
+TEST(BadMods, TensorsOfKeys) {
+  const auto refuse = [&](const auto& shape) {
+    constexpr int Rank = static_cast<int>(std::tuple_size_v<std::remove_cvref_t<decltype(shape)>>);
+    const Tensor<bool, Rank> mask(shape);
+    const std::string given = detail::joined({shape});
+    expect_all_refuse("padding", {"padding", given, "(2, 17)"}, kQ, kK, kV, padding(mask));
+    expect_all_refuse("keep_keys", {"keep_keys", given, "(2, 17)"}, kQ, kK, kV, keep_keys(mask));
+  };
+  refuse(Shape<1>{2});
+  refuse(Shape<1>{1});
+  refuse(Shape<2>{17, 2});
+  refuse(Shape<2>{11, 17});  // it is not (q_len, kv_len)
+  refuse(Shape<2>{2, 1});
+  refuse(Shape<2>{3, 17});
+  refuse(Shape<2>{0, 17});
+  refuse(Shape<4>{2, 1, 1, 17});
+}
+
+// A mask of keys in the words of PyTorch: the message names what it is called here.
+TEST(BadMods, KeysTakenForPairs) {
+  const Tensor<bool, 2> keys({2, 17}), other({3, 17});
+  expect_all_refuse("drop", {"(2, 17)", "attn::padding(tensor)"}, kQ, kK, kV, drop(keys));
+  expect_all_refuse("keep", {"(2, 17)", "attn::keep_keys(tensor)"}, kQ, kK, kV, keep(keys));
+  const auto q = tensor(kQ), k = tensor(kK), v = tensor(kV);
+  try {
+    attention(q, k, v, drop(other));
+    FAIL();
+  } catch (const std::invalid_argument& e) {
+    EXPECT_EQ(std::string(e.what()).find("padding"), std::string::npos) << e.what();
+  }
+}
+
+TEST(BadMods, KeyRanges) {
+  expect_all_refuse("too few", {"1 lengths", "2"}, kQ, kK, kV, key_ranges({3}, {5, 6}));
+  expect_all_refuse("too many", {"3 lengths", "2"}, kQ, kK, kV, key_ranges({3, 4}, {5, 6, 7}));
+  expect_all_refuse("negative", {"begin", "-1", "17"}, kQ, kK, kV, key_ranges({3, -1}, {5, 6}));
+  expect_all_refuse("too long", {"end", "18", "17"}, kQ, kK, kV, key_ranges({3, 4}, {5, 18}));
+  expect_all_refuse("backwards", {"begin[1] = 9", "end[1] = 8"}, kQ, kK, kV, key_ranges({3, 9}, {5, 8}));
+}
+
 TEST(BadMods, NumbersOfMods) {
   expect_refused("window", {"-1", "5"}, [] { sliding_window(-1, 5); });
   expect_refused("window", {"5", "-2"}, [] { sliding_window(5, -2); });

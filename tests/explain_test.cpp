@@ -78,6 +78,9 @@ TEST(Explain, KnowsPaddingInATensor) {
   EXPECT_EQ(by_tensor.full_tiles + by_tensor.masked_tiles, by_tensor.query_tiles * 3);
   for (Index j = 0; j < 500; ++j) kept(j) = !kept(j);
   EXPECT_EQ(explain(m.q, m.k, m.v, drop(kept)).full_tiles, by_lengths.full_tiles);
+  EXPECT_EQ(explain(m.q, m.k, m.v, padding(kept)).full_tiles, by_lengths.full_tiles);
+  EXPECT_EQ(explain(m.q, m.k, m.v, padding(kept)).skipped_tiles, by_lengths.skipped_tiles);
+  EXPECT_EQ(explain(m.q, m.k, m.v, key_ranges({0}, {192})).skipped_tiles, by_lengths.skipped_tiles);
   // A tensor with rows is looked at pair by pair.
   Tensor<bool, 2> pairs({200, 500});
   for (Index i = 0; i < 200; ++i) std::fill_n(&pairs(i, 0), 192, true);

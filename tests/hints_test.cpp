@@ -209,6 +209,7 @@ TEST(Hints, OfNamedMasksAreExact) {
     for (const auto& row : window_rows(setting)) expect_exact(s, numbers, row);
     MaskRows rows;
     add_lengths(rows, setting);
+    add_key_ranges(rows, setting);
     for (const auto& row : rows) expect_exact(s, numbers, row);
     for (const auto& row : key_length_rows(setting)) expect_exact(s, numbers, row);
   };

@@ -109,6 +109,11 @@ TEST(MaskDrawings, AreWhatTheMasksKeep) {
   };
   EXPECT_EQ(drawing(prefix_lm({2}), 4, 4), "1100 1100 1110 1111 ");
   EXPECT_EQ(drawing(query_lengths({2}), 3, 3), "111 111 000 ");
+  EXPECT_EQ(drawing(key_ranges({1}, {4}), 2, 5), "01110 01110 ");
+  Tensor<bool, 2> keys({1, 4});
+  keys(0, 2) = keys(0, 3) = true;
+  EXPECT_EQ(drawing(padding(keys), 2, 4), "1100 1100 ");
+  EXPECT_EQ(drawing(keep_keys(keys), 2, 4), "0011 0011 ");
   EXPECT_EQ(drawing(documents({0, 0, 1, 1, 1}), 5, 5), "11000 11000 00111 00111 00111 ");
   EXPECT_EQ(drawing(documents_at({0, 2, 5}), 5, 5), "11000 11000 00111 00111 00111 ");
   EXPECT_EQ(drawing(strided_sparse(2), 5, 5), "10000 11000 11100 01110 10111 ");

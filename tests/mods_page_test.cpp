@@ -36,6 +36,9 @@ std::map<std::string, std::string> pictures() {
   ATTN_PICTURE(12, prefix_lm({5}));
   ATTN_PICTURE(12, key_lengths({8}));
   ATTN_PICTURE(12, query_lengths({8}));
+  ATTN_PICTURE(12, key_ranges({3}, {9}));
+  ATTN_PICTURE(12, padding(even));
+  ATTN_PICTURE(12, keep_keys(even));
   ATTN_PICTURE(12, documents_at({0, 4, 9, 12}));
   ATTN_PICTURE(12, block_sparse(map, 4, 4));
   ATTN_PICTURE(12, strided_sparse(3));

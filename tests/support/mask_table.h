@@ -36,6 +36,33 @@ inline void add_lengths(MaskRows& rows, const Setting& s) {
            [=](const Pair& p) { return p.row < queries[static_cast<std::size_t>(p.batch)]; });
 }
 
+/// Padding of keys, as tensors and as ranges.
+inline void add_padding(MaskRows& rows, const Setting& s) {
+  const Index batch = s.sizes.batch, n = s.sizes.kv_len;
+  const auto random_keys = [&](Index of) {
+    attn::Tensor<bool, 2> t({of, n});
+    const double share = s.random.pick(std::vector{0.1, 0.5, 0.9});
+    for (Index i = 0; i < t.size(); ++i) t.data()[i] = s.random.chance(share);
+    return t;
+  };
+  const auto each = random_keys(batch), kept = random_keys(batch), one = random_keys(1);
+  attn::Tensor<bool, 1> list({n});
+  std::copy_n(one.data(), n, list.data());
+  add_mask(rows, "padding", attn::padding(attn::Tensor(each)), [=](const Pair& p) { return !each(p.batch, p.kv); });
+  add_mask(rows, "keep_keys", attn::keep_keys(attn::Tensor(kept)), [=](const Pair& p) { return kept(p.batch, p.kv); });
+  add_mask(rows, "padding of one", attn::padding(attn::Tensor(one)), [=](const Pair& p) { return !one(0, p.kv); });
+  add_mask(rows, "keep_keys of rank 1", attn::keep_keys(attn::Tensor(list)), [=](const Pair& p) { return list(p.kv); });
+}
+
+inline void add_key_ranges(MaskRows& rows, const Setting& s) {
+  const auto begin = draw_lengths(s, s.sizes.kv_len);
+  auto end = begin;
+  for (Index& e : end) e = s.random.integer(e, s.sizes.kv_len);
+  add_mask(rows, "key_ranges" + list(begin) + list(end), attn::key_ranges(begin, end), [=](const Pair& p) {
+    return begin[static_cast<std::size_t>(p.batch)] <= p.kv && p.kv < end[static_cast<std::size_t>(p.batch)];
+  });
+}
+
 /// Packed documents, and ids in any order; nothing where the queries lie outside of the documents.
 inline void add_documents(MaskRows& rows, const Setting& s) {
   const Index n = s.sizes.kv_len;
@@ -140,6 +167,8 @@ inline void add_block_masks(MaskRows& rows, const Setting& s) {
 inline MaskRows mask_table(const Setting& s) {
   MaskRows rows;
   add_lengths(rows, s);
+  add_padding(rows, s);
+  add_key_ranges(rows, s);
   add_documents(rows, s);
   add_sparse(rows, s);
   add_blocks(rows, s);

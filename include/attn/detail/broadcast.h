@@ -9,6 +9,9 @@
 
 namespace attn::detail {
 
+/// The dimensions of such a tensor.
+constexpr char kPairs[] = "(batch, heads, q_len, kv_len)";
+
 /// A tensor over the pairs of one call: strides of 0 where it is broadcast, found by absolute positions.
 template <class T>
 struct PairTensor {
@@ -27,17 +30,27 @@ template <class T>
 class BroadcastTensor {
  public:
   /// Dimensions are aligned from the right with (batch, heads, q_len, kv_len); each must have that size or 1.
-  PairTensor<T> over(const Problem& problem, const char* mod,
-                     const char* dims = "(batch, heads, q_len, kv_len)") const {
+  /// @param of_keys  what to say of one that would fit as (batch, kv_len).
+  PairTensor<T> over(const Problem& problem, const char* mod, const char* dims = kPairs,
+                     const char* of_keys = "") const {
     const Index want[4] = {problem.batch, problem.heads, problem.q_len, problem.kv_len};
+    const bool fits_keys = rank_ == 2 && shape_[2] == problem.batch && shape_[3] == problem.kv_len;
     Index stride[4];
     for (int i = 0; i < 4; ++i) {
       require(shape_[i] == want[i] || shape_[i] == 1, mod, ": the tensor has shape ",
               std::span<const Index>(shape_).last(rank_), ", which does not broadcast to ",
-              std::span<const Index>(want), " as ", dims);
+              std::span<const Index>(want), " as ", dims, fits_keys ? of_keys : "");
       stride[i] = shape_[i] == 1 ? 0 : stride_[i];
     }
     return {data_, stride[0], stride[1], stride[2], stride[3], problem.q_offset};
+  }
+
+  /// Dimensions are (batch, kv_len), or (kv_len) for all batch elements; the batch may be 1.
+  PairTensor<T> over_keys(const Problem& problem, const char* mod) const {
+    require(rank_ <= 2 && (shape_[2] == problem.batch || shape_[2] == 1) && shape_[3] == problem.kv_len, mod,
+            ": the tensor has shape ", std::span<const Index>(shape_).last(rank_), ", the keys have (", problem.batch,
+            ", ", problem.kv_len, ") as (batch, kv_len)");
+    return {data_, shape_[2] == 1 ? 0 : stride_[2], 0, 0, stride_[3], problem.q_offset};
   }
 
   template <int Rank>

@@ -1,42 +1,31 @@
 // Layer 2: keep() and drop(), masks given as boolean tensors.
 #pragma once
 
-#include "attn/detail/broadcast.h"
-#include "attn/detail/distance.h"
+#include "attn/detail/key_tensor.h"
 #include "attn/mod.h"
 
 namespace attn {
 
 namespace detail {
 
-/// Where a tensor has no rows of its own, all queries keep a key or none does: padding then costs what key_lengths() does.
+/// Where a tensor has no rows of its own, all queries keep a key or none does.
 struct TensorMaskHint {
   static constexpr bool kIsOpaque = true;  // tensors with rows have no answer but that of the predicate
-  PairTensor<bool> tensor;
-  bool keep_where;
+  KeyTensorHint of_keys;
 
-  Coverage operator()(const Tile& t) const {
-    if (tensor.q != 0 || is_wide(t.kv)) return Coverage::some;
-    bool any = false, all = true;
-    for (Index kv = t.kv.begin; kv < t.kv.end; ++kv) {
-      const bool kept = tensor(Position{t.batch, t.head, t.q.begin, kv}) == keep_where;
-      any |= kept;
-      all &= kept;
-    }
-    return all ? Coverage::all : any ? Coverage::some : Coverage::none;
-  }
+  Coverage operator()(const Tile& t) const { return of_keys.tensor.q != 0 ? Coverage::some : of_keys(t); }
 };
 
 template <class X>
-auto tensor_mask(X&& tensor, bool keep_where, const char* name) {
+auto tensor_mask(X&& tensor, bool keep_where, const char* name, const char* of_keys) {
   auto held = broadcast_tensor(std::forward<X>(tensor));
   static_assert(std::is_same_v<decltype(held), BroadcastTensor<bool>>,
                 "attn::keep / attn::drop: the tensor must hold bool, so that its meaning is plain; for additive masks "
                 "use attn::bias");
-  return bind_mod([held = std::move(held), keep_where, name](const Problem& problem) {
-    const PairTensor<bool> pairs = held.over(problem, name);
+  return bind_mod([held = std::move(held), keep_where, name, of_keys](const Problem& problem) {
+    const PairTensor<bool> pairs = held.over(problem, name, kPairs, of_keys);
     return mask_mod([pairs, keep_where](const Position& p) { return pairs(p) == keep_where; },
-                    TensorMaskHint{pairs, keep_where});
+                    TensorMaskHint{{pairs, keep_where}});
   });
 }
 
@@ -44,7 +33,7 @@ auto tensor_mask(X&& tensor, bool keep_where, const char* name) {
 
 /// Keeps the pairs whose element is true. The tensor is anything attn::view takes, of rank 1 to 4, aligned from the
 /// right with (batch, heads, q_len, kv_len); a size of 1 is broadcast. Rank 1, which an Eigen vector has, is a mask of
-/// keys; rank 2 of (query row, key).
+/// keys; rank 2 of (query row, key): for one of (batch, key) there is keep_keys().
 ///
 ///     {1, 0, 1, 0}:  1 0 1 0
 ///                    1 0 1 0
@@ -56,17 +45,19 @@ auto tensor_mask(X&& tensor, bool keep_where, const char* name) {
 /// @throws std::invalid_argument in the call, if the shape does not fit.
 template <class X>
 auto keep(X&& tensor) {
-  return detail::tensor_mask(std::forward<X>(tensor), true, "keep");
+  return detail::tensor_mask(std::forward<X>(tensor), true, "keep",
+                             "; if its rows are batch elements, use attn::keep_keys(tensor)");
 }
 
-/// Drops the pairs whose element is true (PyTorch's key_padding_mask has this sense): the opposite of keep().
+/// Drops the pairs whose element is true: the opposite of keep(). For PyTorch's key_padding_mask there is padding().
 ///
 ///     {1, 0, 1, 0}:  0 1 0 1
 ///                    0 1 0 1
 ///                    0 1 0 1
 template <class X>
 auto drop(X&& tensor) {
-  return detail::tensor_mask(std::forward<X>(tensor), false, "drop");
+  return detail::tensor_mask(std::forward<X>(tensor), false, "drop",
+                             "; if its rows are batch elements, use attn::padding(tensor)");
 }
 
 }  // namespace attn

@@ -1,0 +1,38 @@
+// Layer 2: key_ranges(), padding at both ends of each batch element's keys.
+#pragma once
+
+#include <utility>
+
+#include "attn/detail/lengths.h"
+#include "attn/mod.h"
+
+namespace attn {
+
+/// Keeps keys begin[batch] .. end[batch] - 1: what is before and behind is padding. One range per batch element, empty ones
+/// included.
+///
+///     begin {1}, end {4}:  0 1 1 1 0
+///                          0 1 1 1 0
+///
+/// @throws std::invalid_argument in the call, if there is not one range per batch element or 0 <= begin <= end <= kv_len
+/// does not hold.
+inline auto key_ranges(detail::Indices begin, detail::Indices end) {
+  return bind_mod([begin = std::move(begin.values), end = std::move(end.values)](const Problem& problem) {
+    detail::check_lengths(end, problem, problem.kv_len, "key_ranges: end", "kv_len");
+    detail::check_lengths(begin, problem, problem.kv_len, "key_ranges: begin", "kv_len");
+    for (std::size_t b = 0; b < begin.size(); ++b)
+      detail::require(begin[b] <= end[b], "key_ranges: begin[", b, "] = ", begin[b], " is above end[", b,
+                      "] = ", end[b]);
+    const auto range = [begin = begin.data(), end = end.data()](Index batch) {
+      return Range{begin[batch], end[batch]};
+    };
+    return mask_mod([range](const Position& p) { return range(p.batch).begin <= p.kv && p.kv < range(p.batch).end; },
+                    [range](const Tile& t) {
+                      const Range kept = intersect(range(t.batch), t.kv);
+                      return kept.empty() ? Coverage::none : kept == t.kv ? Coverage::all : Coverage::some;
+                    },
+                    [range](const Tile& t) { return range(t.batch); });
+  });
+}
+
+}  // namespace attn

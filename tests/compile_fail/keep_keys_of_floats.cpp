@@ -1,0 +1,13 @@
+// expect: attn::padding / attn::keep_keys: the tensor must hold bool, so that its meaning is plain
+#include <attn/attn.h>
+
+#ifdef ATTN_KO
+using Element = float;
+#else
+using Element = bool;
+#endif
+
+int main() {
+  const Eigen::MatrixXf x(2, 4);
+  attn::attention(x, x, x, attn::keep_keys(attn::Tensor<Element, 2>({1, 2})));
+}
