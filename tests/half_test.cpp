@@ -130,21 +130,33 @@ TEST(Half, TypesMayBeMixed) {
   expect_mixed<half, float, bfloat16, half>();
 }
 
-#if defined(ATTN_HAS_FLOAT16)
-TEST(Half, TheCompilersTypeIsEigens) {
+/// Attention over numbers of the compiler's own type is that over Eigen's, bit for bit.
+template <class Compilers>
+void expect_eigens() {
   Random random(2);
   const Sizes s{2, 4, 2, 37, 70, 16, 8};
   Inputs in(s, random);
   in.round_to<Eigen::half>();
   Arguments<Eigen::half> a(in);
-  Arguments<detail::Float16> b(in);
+  Arguments<Compilers> b(in);
   const auto eigens = attention(a.q.cview(), a.k.cview(), a.v.cview(), causal());
   const auto compilers = attention(b.q.cview(), b.k.cview(), b.v.cview(), causal());
-  static_assert(std::is_same_v<decltype(compilers.out)::Scalar, detail::Float16>);
+  static_assert(std::is_same_v<typename decltype(compilers.out)::Scalar, Compilers>);
   EXPECT_EQ(std::memcmp(eigens.out.data(), compilers.out.data(), static_cast<std::size_t>(eigens.out.size()) * 2), 0);
   EXPECT_TRUE(std::equal(eigens.lse.data(), eigens.lse.data() + eigens.lse.size(), compilers.lse.data()));
 }
+
+TEST(Half, TheCompilersTypesAreEigens) {
+#if defined(ATTN_HAS_FLOAT16)
+  expect_eigens<detail::Float16>();
 #endif
+#if defined(ATTN_HAS_FP16)
+  expect_eigens<detail::Fp16>();
+#endif
+#if !defined(ATTN_HAS_FLOAT16) && !defined(ATTN_HAS_FP16)
+  GTEST_SKIP() << "this compiler has no type of its own";
+#endif
+}
 
 /// Scores and values at the ends of what occurs: errors against the truth are at most twice the naive path's.
 template <class T>

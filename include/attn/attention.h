@@ -25,7 +25,7 @@ inline namespace ATTN_BUILT_FOR {
 /// Matrices are any Eigen matrix, map, block or expression, in either storage order; rank-4 arguments are attn::Tensor,
 /// attn::TensorView or Eigen's tensors, with any strides. With kv_heads < heads, neighbouring query heads share a key
 /// and value head. Scalars: float, double, long double, and floats of 16 bits (Eigen::half, Eigen::bfloat16, _Float16,
-/// __bf16), which may be mixed with each other and with float: see the README.
+/// __bf16, ARM's __fp16), which may be mixed with each other and with float: see the README.
 ///
 /// @param mods     what differs from plain attention, e.g. `causal() | softcap(50)`. Scores are transformed left to
 /// right, masks intersect.

@@ -55,16 +55,17 @@ template <class T>
 ChosenKernels<T> choose_kernels(const Options& options, bool fits) {
   const Isa isa = isa_of(options);
   const KernelFamily<T>& exact = kernel_family<T>(isa);
-  if constexpr (std::is_same_v<T, float> && ATTN_AMX) {
+#if ATTN_AMX
+  if constexpr (std::is_same_v<T, float>) {
     const Amx amx = !fits              ? Amx::not_for_these
                     : isa != Isa::amx  ? Amx::not_there
                     : !amx_permitted() ? Amx::refused
                                        : Amx::used;
     return {amx == Amx::used ? matrix_unit_family() : exact, exact, amx == Amx::used ? isa : std::min(isa, Isa::avx512),
             amx};
-  } else {
-    return {exact, exact, std::min(isa, Isa::avx512), fits ? Amx::not_there : Amx::not_for_these};
   }
+#endif
+  return {exact, exact, std::min(isa, Isa::avx512), fits ? Amx::not_there : Amx::not_for_these};
 }
 
 }  // namespace ATTN_BUILT_FOR

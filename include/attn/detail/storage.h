@@ -9,6 +9,7 @@
 
 #include <Eigen/Core>
 
+#include "attn/detail/cpu.h"
 #include "attn/types.h"
 
 namespace attn::detail {
@@ -27,12 +28,20 @@ template <>
 inline constexpr Storage storage_of<Eigen::half> = Storage::f16;
 template <>
 inline constexpr Storage storage_of<Eigen::bfloat16> = Storage::bf16;
-// The compilers' own types, where they compute with them: clang 14 knows names that it does not let one use.
-#if defined(__FLT16_MANT_DIG__)
+// The compilers' own types, where they compute with them: clang 14 knows names that it does not let one use, and g++ 12
+// has the limits of _Float16 on every processor but the type itself, in C++, on x86 alone.
+#if defined(__FLT16_MANT_DIG__) && (ATTN_X86 || defined(__clang__) || __GNUC__ >= 13)
 #define ATTN_HAS_FLOAT16 1
 __extension__ typedef _Float16 Float16;
 template <>
 inline constexpr Storage storage_of<Float16> = Storage::f16;
+#endif
+// ARM's own, which arm_neon.h calls float16_t. Arithmetic turns it into float.
+#if defined(__ARM_FP16_FORMAT_IEEE)
+#define ATTN_HAS_FP16 1
+typedef __fp16 Fp16;
+template <>
+inline constexpr Storage storage_of<Fp16> = Storage::f16;
 #endif
 #if defined(__BFLT16_MANT_DIG__)
 #define ATTN_HAS_BFLOAT16 1
