@@ -12,6 +12,9 @@ inline namespace ATTN_BUILT_FOR {
 /// Queries that are multiplied at a time: with 4, a vector of keys or values is worth four multiplications.
 constexpr int kRowsAtATime = 4;
 
+/// With 32 vector registers a step of the score product of four rows is 16 FMAs for 8 vectors loaded, and one of the value
+/// product 16 for 4 vectors and 4 weights, on ARM `fmla` by element.
+///
 /// TileMemory holds rows here: query (rows, head_dim), scores (rows, kKeyTile), out (rows, v_dim).
 template <class T, int Bytes, int kRegisters>
 struct RowKernels {
@@ -21,13 +24,14 @@ struct RowKernels {
   static constexpr int kLanes = S::kLanes;
   static constexpr int kWidth = kRegisters >= 32 ? 4 : 2;  // vectors of columns: 4 x 4 sums, of 32 registers
   static_assert(kKeyTile % kLanes == 0, "whole vectors of scores are stored");
+  static_assert(kKeyTile % (kRegisters / 2) == 0, "scores of keys are stored in groups");
 
   /// scores = query * keys. Fetches keys meanwhile.
   static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index head_dim,
                                 Fetching& fetching) {
     const bool in_groups = kLanes >= kRowsAtATime && rows > 1;
     const Index groups = in_groups ? (rows + kRowsAtATime - 1) / kRowsAtATime : rows;
-    const Index keys_at_a_time = in_groups ? kLanes / kRowsAtATime : kLanes;
+    const Index keys_at_a_time = in_groups ? keys_of<kRowsAtATime>() : keys_of<1>();
     fetching.spread(fetching.key_lines(),
                     groups * ((keys + keys_at_a_time - 1) / keys_at_a_time) * (head_dim / kLanes));
     Index r = 0;
@@ -90,19 +94,25 @@ struct RowKernels {
       return x;
   }
 
-  /// Scores of `count` rows from `first` on, and as many keys at a time as make one vector of sums with them.
+  /// Keys at a time: with the rows they make whole vectors of sums, enough of them to hide the latency of an FMA.
+  template <int kRows>
+  static constexpr int keys_of() {
+    return kRows == 1 ? kLanes : std::max(kLanes, kRegisters / 2) / kRows;
+  }
+
+  /// Scores of `count` rows from `first` on.
   template <int kRows>
   static ATTN_INLINE void score_rows(const TileMemory<T>& m, Index first, Index count, const RowsToRead& key,
                                      Index keys, Index head_dim, Fetching& fetching) {
-    constexpr int kKeys = kLanes / kRows;
+    constexpr int kKeys = keys_of<kRows>(), kSums = kRows * kKeys;
     const Index size = size_of_number<T>(key.storage), stride = key.stride * size;
     Array<const T*, kRows> query;
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) query[r] = m.query + (first + std::min<Index>(r, count - 1)) * head_dim;
     for (Index j = 0; j < keys; j += kKeys) {
       Array<const std::byte*, kKeys> row;
       ATTN_UNROLL for (int a = 0; a < kKeys; ++a) row[a] = key.data + std::min<Index>(j + a, keys - 1) * stride;
-      Array<Vec, kLanes> sum = {};  // of row r and key a at r * kKeys + a
-      Array<T, kLanes> rest = {};
+      Array<Vec, kSums> sum = {};  // of row r and key a at r * kKeys + a
+      Array<T, kSums> rest = {};
       Index d = 0;
       for (; d + kLanes <= head_dim; d += kLanes) {
         fetching.step();
@@ -119,14 +129,15 @@ struct RowKernels {
           const T k = load_number<T>(key.storage, row[a] + d * size);
           for (int r = 0; r < kRows; ++r) rest[r * kKeys + a] += query[r][d] * k;
         }
-      Vec total;
-      S::load(total, rest);
-      S::sum_lanes(sum);
-      total += sum[0];
-      Array<T, kLanes> lanes;
-      S::store(lanes, total);
+      ATTN_UNROLL for (int s = 0; s < kSums; s += kLanes) {
+        Vec total;
+        S::load(total, rest + s);
+        S::sum_lanes(sum + s);
+        total += sum[s];
+        S::store(rest + s, total);
+      }
       for (int r = 0; r < kRows && r < count; ++r)
-        std::copy_n(lanes + r * kKeys, kKeys, m.scores + (first + r) * kKeyTile + j);
+        std::copy_n(rest + r * kKeys, kKeys, m.scores + (first + r) * kKeyTile + j);
     }
   }
 
