@@ -1,11 +1,20 @@
 // Layer 0: what the processor and the operating system offer beyond what the compilers' own query knows.
 #pragma once
 
+#include <cstddef>
+
 #if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
 #define ATTN_X86 1
 #include <cpuid.h>
 #else
 #define ATTN_X86 0
+#endif
+
+// Vectors of 128 bits, 32 of them, with conversions of binary16. 32-bit ARM has fewer and rounds denormals to 0.
+#if defined(__aarch64__) && defined(__ARM_NEON) && defined(__GNUC__)
+#define ATTN_NEON 1
+#else
+#define ATTN_NEON 0
 #endif
 
 // Linux alone hands out the matrix unit to programs that ask.
@@ -23,6 +32,13 @@ namespace attn::detail {
 bool software_tiles();
 #else
 constexpr bool software_tiles() { return false; }
+#endif
+
+/// Bytes that come from memory together.
+#if defined(__APPLE__) && defined(__aarch64__)
+constexpr std::ptrdiff_t kCacheLine = 128;
+#else
+constexpr std::ptrdiff_t kCacheLine = 64;
 #endif
 
 #if ATTN_X86

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "attn/detail/cpu.h"
 #include "attn/detail/simd.h"
 #include "attn/detail/stored.h"
 
@@ -48,7 +49,7 @@ class Fetching {
   }
 
  private:
-  static constexpr Index kLine = 64, kOne = 256;
+  static constexpr Index kLine = kCacheLine, kOne = 256;
 
   struct Run {
     const std::byte* data = nullptr;

@@ -3,11 +3,25 @@
 
 #include <cstring>
 
+#include "attn/detail/cpu.h"
+#if ATTN_NEON
+#include <arm_neon.h>
+#endif
+
 #include "attn/detail/simd.h"
 #include "attn/detail/storage.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
+
+/// Numbers rounded to bf16, which stand in the lower half of each lane then.
+template <class Bits, class Vec>
+ATTN_INLINE void round_to_bf16(Bits& rounded, const Vec& x) {
+  const Bits bits = (Bits)x, is_nan = (Bits)(x != x);
+  // Half a unit of what remains, and less where that is even; a NaN could become an inf and keeps its upper bits.
+  const Bits up = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = (bits | 0x400000u) >> 16;
+  rounded = (is_nan & quiet) | (~is_nan & up);
+}
 
 /// Conversions of `Bytes` wide vectors of floats. g++ 12 takes conversions of vectors apart lane by lane where it compiles
 /// them before inlining, and clang 14 checks the registers of assembly then: so each has what it understands.
@@ -86,11 +100,9 @@ struct HalfSimd {
   }
 
   static ATTN_INLINE void narrow_bf16(std::byte* to, const Vec& x) {
-    const Bits bits = (Bits)x, is_nan = (Bits)(x != x);
-    // Half a unit of what remains, and less where that is even; a NaN could become an inf and keeps its upper bits.
-    const Bits up = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = (bits | 0x400000u) >> 16;
+    Bits rounded;
+    round_to_bf16(rounded, x);
     Array<std::uint32_t, kLanes> lanes;
-    const Bits rounded = (is_nan & quiet) | (~is_nan & up);
     std::memcpy(lanes, &rounded, sizeof(lanes));
     Array<std::uint16_t, kLanes> halves;
     for (int i = 0; i < kLanes; ++i) halves[i] = static_cast<std::uint16_t>(lanes[i]);
@@ -125,6 +137,40 @@ struct HalfSimd {
     }
   }
 };
+
+#if ATTN_NEON
+/// An instruction or two each. FEAT_BF16 has another for narrow_bf16, where the compiler's flags allow it.
+template <>
+struct HalfSimd<16> {
+  using Vec = Simd<float, 16>::Vec;
+
+  static ATTN_INLINE void widen_f16(Vec& x, const std::byte* from) {
+    float16x4_t half;
+    std::memcpy(&half, from, sizeof(half));
+    x = (Vec)vcvt_f32_f16(half);
+  }
+  static ATTN_INLINE void widen_bf16(Vec& x, const std::byte* from) {
+    uint16x4_t half;
+    std::memcpy(&half, from, sizeof(half));
+    x = (Vec)vshll_n_u16(half, 16);
+  }
+  static ATTN_INLINE void widen_i8(Vec& x, const std::byte* from) {
+    std::uint32_t four;
+    std::memcpy(&four, from, sizeof(four));
+    x = (Vec)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four))))));
+  }
+  static ATTN_INLINE void narrow_f16(std::byte* to, const Vec& x) {
+    const float16x4_t half = vcvt_f16_f32((float32x4_t)x);
+    std::memcpy(to, &half, sizeof(half));
+  }
+  static ATTN_INLINE void narrow_bf16(std::byte* to, const Vec& x) {
+    uint32x4_t rounded;
+    round_to_bf16(rounded, (float32x4_t)x);
+    const uint16x4_t half = vmovn_u32(rounded);
+    std::memcpy(to, &half, sizeof(half));
+  }
+};
+#endif
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

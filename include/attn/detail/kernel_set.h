@@ -143,6 +143,9 @@ constexpr KernelFamily<T> kFamily = {{Storage::native, 1, kMaxRows, 1, false},
                                      Compiled<T, TotalKernels<T, kBytes>>::end_stretch,
                                      Compiled<T, TotalKernels<T, kBytes>>::finish};
 
+/// Vector registers of what the compiler's flags allow everywhere.
+constexpr int kGenericRegisters = ATTN_NEON ? 32 : 16;
+
 /// The kernels of `isa`, which must be available. Scalars without vectors have only one kind.
 template <class T>
 const KernelFamily<T>& kernel_family(Isa isa) {
@@ -155,7 +158,7 @@ const KernelFamily<T>& kernel_family(Isa isa) {
   }
 #endif
   (void)isa;
-  return kFamily<T, GenericKernels, 16, 16>;
+  return kFamily<T, GenericKernels, 16, kGenericRegisters>;
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -95,6 +95,15 @@ struct Simd {
   static ATTN_INLINE void add_product(Vec& sum, const Vec& x, T y) { sum += x * y; }
   static ATTN_INLINE void max_with(Vec& x, const Vec& y) { x = x > y ? x : y; }
 
+  /// What is read from `next` is read after `sum` is formed. g++ for ARM orders a loop's loads before its products otherwise,
+  /// and then keeps sums in memory for want of registers. No instruction.
+  template <class Pointer>
+  static ATTN_INLINE void form_before([[maybe_unused]] Vec& sum, [[maybe_unused]] Pointer& next) {
+#if ATTN_NEON && !defined(__clang__)
+    if constexpr (kVector) asm("" : "+w"(sum), "+r"(next));
+#endif
+  }
+
   /// The largest lane of numbers that are not NaN.
   static ATTN_INLINE T largest(const Vec& x) {
     if constexpr (kVector) {
@@ -150,7 +159,7 @@ struct Simd {
       using C = Exp2Constants<T>;
       constexpr T kLog2e = std::numbers::log2e_v<T>;
       const Vec shifted = x * kLog2e + C::kRound;
-      const Vec f = x * kLog2e - (shifted - C::kRound);
+      const Vec f = x * kLog2e + (C::kRound - shifted);
       Vec p = f * C::kPolynomial[C::kDegree] + C::kPolynomial[C::kDegree - 1];
       ATTN_UNROLL for (int i = C::kDegree - 2; i >= 0; --i) p = p * f + C::kPolynomial[i];
       // A product, because adding to the bits of a NaN could make a number of it.
