@@ -59,8 +59,32 @@ TEST(BadInput, LseThatIsNoVector) {
   const Eigen::MatrixXf q(6, 8), k(7, 8), v(7, 3);
   Eigen::MatrixXf out = Eigen::MatrixXf::Constant(6, 3, kUntouched), lse = Eigen::MatrixXf::Constant(3, 2, kUntouched);
   expect_refused("six numbers, not in a row", {"(3, 2)"}, [&] { attention_into(out, lse, q, k, v); });
+  expect_refused("values in the place of lse", {"lse", "(7, 3)"}, [&] { attention_mass(q, k, v); });
+  expect_refused("a tensor of rank 2", {"(2, 3)"}, [&] { entropy(q, k, Tensor<float, 2>({2, 3})); });
+  expect_refused("lse to merge", {"(3, 2)"}, [&] { merge_into(out, lse, out, Eigen::VectorXf(6)); });
+  expect_refused("lse of the other part", {"(3, 2)"}, [&] { merge_into(out, Eigen::VectorXf(6), out, lse); });
   EXPECT_TRUE((out.array() == kUntouched).all());
   EXPECT_TRUE((lse.array() == kUntouched).all());
+}
+
+TEST(BadInput, LseOfEveryRankThatFits) {
+  // All of them as a vector of 6, behind which lies a number that nobody may write.
+  const auto q = Eigen::MatrixXf::Random(6, 8).eval(), k = Eigen::MatrixXf::Random(7, 8).eval();
+  const Eigen::VectorXf expected = attention(q, k, k).lse;
+  Eigen::MatrixXf out(6, 8);
+  const auto expect_written = [&](const char* what, const auto& view_of) {
+    Tensor<float, 1> memory({7});
+    memory(6) = kUntouched;
+    attention_into(out, view_of(memory.data()), q, k, k);
+    EXPECT_EQ(Eigen::Map<const Eigen::VectorXf>(memory.data(), 6), expected) << what;
+    EXPECT_EQ(memory(6), kUntouched);
+  };
+  expect_written("rank 1", [](float* to) { return TensorView<float, 1>(to, {6}); });
+  expect_written("rank 2, a column", [](float* to) { return TensorView<float, 2>(to, {6, 1}); });
+  expect_written("rank 2, a row", [](float* to) { return TensorView<float, 2>(to, {1, 6}); });
+  expect_written("rank 3", [](float* to) { return TensorView<float, 3>(to, {1, 1, 6}); });
+  expect_written("an Eigen vector", [](float* to) { return Eigen::Map<Eigen::VectorXf>(to, 6); });
+  expect_written("an Eigen row", [](float* to) { return Eigen::Map<Eigen::RowVectorXf>(to, 6); });
 }
 
 TEST(BadInput, OutputsThatShareElements) {

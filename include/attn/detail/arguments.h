@@ -134,18 +134,27 @@ struct Answer {
   }
 };
 
-/// A log-sum-exp argument of rank 1 (an Eigen vector, say) or 3 as (batch, heads, q_len).
+/// A log-sum-exp argument as (batch, heads, q_len): of rank 3, of rank 1, or of rank 2 with a dimension of 1, as Eigen's
+/// vectors are.
 template <class X>
 auto lse_rank3(X&& x) {
+  constexpr int kRank = [] {
+    if constexpr (Viewable<X>)
+      return Traits<std::remove_cvref_t<X>>::kRank;
+    else
+      return 0;
+  }();
+  static_assert(kRank >= 1 && kRank <= 3,
+                "attn: lse must be a vector (q_len) or have rank 3, (batch, heads, q_len), as attention() returns it");
   auto v = view(x);
   using T = std::remove_pointer_t<decltype(v.data())>;
-  if constexpr (decltype(v)::kRank == 3)
+  if constexpr (kRank == 3) {
     return v;
-  else if constexpr (decltype(v)::kRank == 1)
-    return TensorView<T, 3>(v.data(), {1, 1, v.dim(0)}, {0, 0, v.stride(0)});
-  else {  // Eigen vectors have two dimensions, one of them 1
-    require(v.dim(0) == 1 || v.dim(1) == 1, "lse must be a vector, it has shape ", v.shape());
+  } else if constexpr (kRank == 2) {
+    require(v.dim(0) == 1 || v.dim(1) == 1, "lse must be a vector (q_len), it has shape ", v.shape());
     return TensorView<T, 3>(v.data(), {1, 1, v.size()}, {0, 0, v.dim(0) == 1 ? v.stride(1) : v.stride(0)});
+  } else {
+    return TensorView<T, 3>(v.data(), {1, 1, v.dim(0)}, {0, 0, v.stride(0)});
   }
 }
 

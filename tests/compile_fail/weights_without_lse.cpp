@@ -1,0 +1,11 @@
+// expect: attn: lse must be a vector (q_len) or have rank 3, (batch, heads, q_len)
+#include <attn/attn.h>
+
+int main() {
+  const attn::Tensor<float, 4> x({1, 1, 6, 4});
+#ifdef ATTN_KO
+  attn::attention_mass(x, x, x);
+#else
+  attn::attention_mass(x, x, attn::attention(x, x, x).lse);
+#endif
+}
