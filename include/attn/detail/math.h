@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numbers>
 #include <type_traits>
 
@@ -31,6 +32,13 @@ inline T tanh(T x) {
     const T t = g / (g + T(2));
     return std::copysign(t, x);
   }
+}
+
+/// x + b, and -inf where b is, whatever x: the sum alone would be NaN where x is NaN or +inf. What is added is chosen, not the
+/// sum, so that it is formed for all lanes; a b of NaN compares as -inf does and gives NaN.
+template <class T>
+inline T biased(T x, T b) {
+  return (b >= std::numeric_limits<T>::lowest() ? x : T(0)) + b;
 }
 
 }  // namespace attn::detail

@@ -5,11 +5,13 @@
 #include <utility>
 
 #include "attn/detail/broadcast.h"
+#include "attn/detail/math.h"
 #include "attn/mod.h"
 
 namespace attn {
 
-/// Adds an element to each score: x + bias(batch, head, query row, kv). Not multiplied by scale. -inf drops the pair.
+/// Adds an element to each score: x + bias(batch, head, query row, kv). Not multiplied by scale. Where the element is -inf,
+/// the score becomes -inf, whatever x is, NaN included: the pair is dropped, unless a later mod makes a number of it.
 ///
 /// The tensor is anything attn::view takes, of rank 1 to 4, aligned from the right with (batch, heads, q_len, kv_len);
 /// a size of 1 is broadcast. An Eigen vector has rank 1: a number for each key. A temporary is kept alive in the mod;
@@ -21,8 +23,9 @@ auto bias(X&& tensor) {
   static_assert(!std::is_same_v<decltype(held), detail::BroadcastTensor<bool>>,
                 "attn::bias: the tensor holds bool; to keep or drop pairs use attn::keep or attn::drop");
   return bind_mod([held = std::move(held)](const Problem& problem) {
-    return score_mod(
-        [t = held.over(problem, "bias")](auto x, const Position& p) { return x + static_cast<decltype(x)>(t(p)); });
+    return score_mod([t = held.over(problem, "bias")](auto x, const Position& p) {
+      return detail::biased(x, static_cast<decltype(x)>(t(p)));
+    });
   });
 }
 

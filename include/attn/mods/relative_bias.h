@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attn/detail/broadcast.h"
+#include "attn/detail/math.h"
 #include "attn/mod.h"
 
 namespace attn {
@@ -71,14 +72,14 @@ auto bias_by_distance(BroadcastTensor<T> held, Buckets buckets) {
     sizes.q_offset = 0;
     const auto table = held.over(sizes, "relative_bias", "(1, 1, heads, buckets)");
     return score_mod([table, &buckets](auto x, const Position& p) {
-      return x + static_cast<decltype(x)>(table(Position{0, 0, p.head, buckets(p.kv - p.q)}));
+      return biased(x, static_cast<decltype(x)>(table(Position{0, 0, p.head, buckets(p.kv - p.q)})));
     });
   });
 }
 
 }  // namespace detail
 
-/// x -> x + table(head, buckets(kv - q)). Not multiplied by scale. The table is anything attn::view takes, of rank 1
+/// x -> x + table(head, buckets(kv - q)). Not multiplied by scale; -inf drops the pair, as in bias(). The table is anything attn::view takes, of rank 1
 /// (buckets) or 2 (heads, buckets), a size of 1 is broadcast; without `buckets`, it has a number for each of the distances
 /// -most..most, what is farther counting as `most`.
 ///
