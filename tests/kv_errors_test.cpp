@@ -168,6 +168,12 @@ TEST(KvBatchErrors, PagesAndTables) {
   expect_refused("negative", {"entry 0", "sequence 0", "page -1"}, [&] { make({-1, 2}, {1, 2}, {1}); });
   expect_refused("too short", {"sequence 1", "9 tokens", "2 pages of 4"}, [&] { make({1, 2, 3, 4}, {2, 2}, {8, 9}); });
   expect_refused("negative length", {"sequence 0", "-2"}, [&] { make({1, 2}, {1, 2}, {-2}); });
+  // Pages of one number, repeated, and a row of one page, repeated: more tokens together than there are numbers.
+  const float number = 1;
+  const TensorView<const float, 4> page(&number, {1, 1, Index(1) << 60, 1}, {0, 0, 0, 0});
+  const std::int8_t first = 0;
+  const TensorView<const std::int8_t, 2> row(&first, {1, 16}, {0, 0});
+  EXPECT_EQ(KvBatch<float>(page, page, row, {Index(1) << 61}).length(0), Index(1) << 61);
   expect_refused("lengths", {"2 tables", "1 lengths"}, [&] { make({1, 2}, {2, 1}, {1}); });
   const std::vector<std::int32_t> one{0};
   const TensorView<const std::int32_t, 2> table(one.data(), {1, 1});

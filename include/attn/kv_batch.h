@@ -37,17 +37,16 @@ class KvBatch {
     std::vector<Index> table;
     for (Index s = 0; s < given; ++s) {
       const Index length = lengths.values[static_cast<std::size_t>(s)];
-      detail::require(length >= 0 && length <= tables.dim(1) * page_size(), "KvBatch: sequence ", s, " has ", length,
-                      " tokens, its table ", tables.dim(1), " pages of ", page_size());
+      check_length(s, length, tables.dim(1));
       table.clear();
-      for (Index i = 0; i * page_size() < length; ++i) table.push_back(static_cast<Index>(tables(s, i)));
+      for (Index i = 0; i < pages_for(length); ++i) table.push_back(static_cast<Index>(tables(s, i)));
       add(table, length);
     }
   }
 
   /// How many sequences there are.
-  Index size() const { return static_cast<Index>(lengths_.size()); }
-  Index length(Index sequence) const { return lengths_[static_cast<std::size_t>(sequence)]; }
+  Index size() const { return static_cast<Index>(sequences_.size()); }
+  Index length(Index sequence) const { return of(sequence).length; }
   Index kv_heads() const { return k_.dim(1); }
   Index head_dim() const { return k_.dim(3); }
   Index v_dim() const { return v_.dim(3); }
@@ -71,15 +70,14 @@ class KvBatch {
 
   /// One more sequence. @throws std::invalid_argument unless `table` has the pages for so many tokens, all of which exist.
   void add(std::span<const Index> table, Index length) {
-    const Index sequence = size(), pages = static_cast<Index>(table.size());
-    detail::require(length >= 0 && length <= pages * page_size(), "KvBatch: sequence ", sequence, " has ", length,
-                    " tokens, its table ", pages, " pages of ", page_size());
+    const Index sequence = size();
+    check_length(sequence, length, static_cast<Index>(table.size()));
     for (std::size_t i = 0; i < table.size(); ++i)
       detail::require(table[i] >= 0 && table[i] < k_.dim(0), "KvBatch: entry ", i, " in the table of sequence ",
                       sequence, " is page ", table[i], ", there are ", k_.dim(0));
+    const Index first = static_cast<Index>(tables_.size());
     tables_.insert(tables_.end(), table.begin(), table.end());
-    ends_.push_back(static_cast<Index>(tables_.size()));
-    lengths_.push_back(length);
+    sequences_.push_back({first, static_cast<Index>(table.size()), length});
   }
 
   /// Keys, or values, of a sequence as the loops see them.
@@ -87,17 +85,29 @@ class KvBatch {
   detail::KeyRows<T> values(Index sequence) const { return {v_, pages(sequence), v_scales_}; }
 
  private:
+  /// Where its table lies in that of all, and its tokens.
+  struct Sequence {
+    Index first, pages, length;
+  };
+
+  const Sequence& of(Index sequence) const { return sequences_[static_cast<std::size_t>(sequence)]; }
   detail::Pages pages(Index sequence) const {
     static constexpr Index kNone[] = {0};  // of a sequence without tokens
-    const auto s = static_cast<std::size_t>(sequence);
-    const Index begin = s == 0 ? 0 : ends_[s - 1], count = ends_[s] - begin;
-    return {count > 0 ? tables_.data() + begin : kNone, count, page_size()};
+    const Sequence& s = of(sequence);
+    return {s.pages > 0 ? tables_.data() + s.first : kNone, s.pages, page_size()};
+  }
+  /// Not rounded up by a sum, which could overflow.
+  Index pages_for(Index tokens) const { return tokens / page_size() + (tokens % page_size() > 0); }
+  void check_length(Index sequence, Index length, Index pages) const {
+    detail::require(length >= 0 && pages_for(length) <= pages, "KvBatch: sequence ", sequence, " has ", length,
+                    " tokens, its table ", pages, " pages of ", page_size());
   }
 
   detail::StoredView<const T> k_, v_;
   TensorView<const float, 3> k_scales_, v_scales_;
   const Rope* rope_;
-  std::vector<Index> tables_, ends_, lengths_;  // ends_: where in tables_ each sequence ends
+  std::vector<Index> tables_;
+  std::vector<Sequence> sequences_;
 };
 
 /// Queries of sequences of different lengths, one behind the other: q (1, heads, sum of lens, head_dim), lens[i] of

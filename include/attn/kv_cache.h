@@ -43,7 +43,8 @@ inline namespace ATTN_BUILT_FOR {
 /// if that is more, and moves everything: views of before are invalid, and both exist for a moment. Appending a token at a
 /// time costs a constant number of copies each that way. `max_capacity` sets a limit.
 ///
-/// What throws leaves the cache as it was. Calls that only read may run at the same time. A copy copies everything.
+/// What throws leaves the cache as it was. Calls that only read may run at the same time. A copy copies everything; one that was
+/// moved from can be assigned to, and nothing else.
 template <class T>
 class KvCache {
  public:
@@ -57,6 +58,10 @@ class KvCache {
         lengths_(static_cast<std::size_t>(config_.batch), 0) {
     detail::check_cached<T>();
   }
+  KvCache(const KvCache&) = default;
+  KvCache(KvCache&&) noexcept = default;
+  KvCache& operator=(const KvCache& other) { return *this = KvCache(other); }
+  KvCache& operator=(KvCache&&) noexcept = default;
 
   const KvCacheConfig& config() const { return config_; }
   Index capacity() const { return storage_.page_size(); }

@@ -39,8 +39,9 @@ inline namespace ATTN_BUILT_FOR {
 ///     auto out = attn::attention(q, cache.batch({a, b})).out;
 ///     cache.release(a);
 ///
-/// T: as of KvCache. All memory is taken when the cache is made. What throws leaves the cache as it was. Calls that only
-/// read may run at the same time.
+/// T: as of KvCache. All memory of pages is taken when the cache is made. What throws leaves the cache as it was; release()
+/// and truncate() throw for wrong arguments alone. Calls that only read may run at the same time. A copy copies everything; one
+/// that was moved from can be assigned to, and nothing else.
 template <class T>
 class PagedKvCache {
  public:
@@ -50,14 +51,18 @@ class PagedKvCache {
   explicit PagedKvCache(const PagedKvCacheConfig& config)
       : config_(checked(config)),
         storage_(config_.pages, config_.kv_heads, config_.page_size, config_.head_dim, config_.v_dim),
-        users_(static_cast<std::size_t>(config_.pages), 0) {
+        users_(static_cast<std::size_t>(config_.pages), 0),
+        free_(config_.pages) {
     detail::check_cached<T>();
-    for (Index page = config_.pages; page-- > 0;) free_.push_back(page);
   }
+  PagedKvCache(const PagedKvCache&) = default;
+  PagedKvCache(PagedKvCache&&) noexcept = default;
+  PagedKvCache& operator=(const PagedKvCache& other) { return *this = PagedKvCache(other); }
+  PagedKvCache& operator=(PagedKvCache&&) noexcept = default;
 
   const PagedKvCacheConfig& config() const { return config_; }
   Index pages() const { return config_.pages; }
-  Index free_pages() const { return static_cast<Index>(free_.size()); }
+  Index free_pages() const { return free_.size(); }
   /// Bytes of the pool: keys and values, and their scales.
   Index bytes() const { return storage_.bytes(); }
 
@@ -213,13 +218,12 @@ class PagedKvCache {
   Index& users(Index page) { return users_[static_cast<std::size_t>(page)]; }
   Index users(Index page) const { return users_[static_cast<std::size_t>(page)]; }
   Index take() {
-    const Index page = free_.back();
-    free_.pop_back();
+    const Index page = free_.take();
     users(page) = 1;
     return page;
   }
   void drop(Index page) {
-    if (--users(page) == 0) free_.push_back(page);
+    if (--users(page) == 0) free_.put(page);
   }
 
   /// Pages behind those of its tokens.
@@ -294,7 +298,7 @@ class PagedKvCache {
   PagedKvCacheConfig config_;
   detail::KvStorage<T> storage_;
   std::vector<Index> users_;  // of each page: in how many tables it is
-  std::vector<Index> free_;   // the last of them is taken next
+  detail::PageList free_;
   std::unordered_map<Index, Sequence> sequences_;
   Index next_ = 0;
 };

@@ -211,6 +211,8 @@ class Rope {
     const Index rotary = c.rotary_dim == 0 ? c.head_dim : c.rotary_dim;
     detail::require(rotary > 0 && rotary <= c.head_dim && rotary % 2 == 0, "Rope: rotary_dim is ", rotary,
                     " of head_dim ", c.head_dim, "; it must be even, positive and no more than that");
+    constexpr Index kMost = Index(1) << 24;  // each pair of them has an entry in a table
+    detail::require(rotary <= kMost, "Rope: rotary_dim is ", rotary, ", more than ", kMost);
     detail::require(c.base > 1 && std::isfinite(c.base), "Rope: base is ", c.base, ", it must be more than 1");
     detail::require(positive(c.factor), "Rope: factor is ", c.factor, ", it must be positive");
     if (c.attention_factor) {
@@ -233,8 +235,9 @@ class Rope {
           "; 0 < low_freq_factor < high_freq_factor must hold");
   }
 
-  RopeConfig config_;
+  // First, because assigning it may throw, and the other must not be ahead of it then.
   std::vector<double> frequencies_;
+  RopeConfig config_;
 };
 
 /// Turns x in place by angles that are given, one for each pair: cos and sin are (len, rotary_dim / 2), for all batch elements,

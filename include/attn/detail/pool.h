@@ -14,6 +14,7 @@
 
 #include <unsupported/Eigen/CXX11/ThreadPool>
 
+#include "attn/detail/helpers.h"
 #include "attn/executor.h"
 
 namespace attn::detail {
@@ -37,9 +38,14 @@ inline bool inside_openmp_region() { return false; }
 /// Hands out tasks in ascending order to whichever worker is free; the calling thread is worker 0.
 class PoolBackend final : public Executor::Backend {
  public:
+  /// @throws as Helpers() does.
   explicit PoolBackend(int workers)
-      : own_(std::make_unique<Eigen::ThreadPool>(workers - 1)), pool_(*own_), workers_(workers) {}
-  explicit PoolBackend(Eigen::ThreadPoolInterface& pool) : pool_(pool), workers_(pool.NumThreads() + 1) {}
+      : workers_(workers),
+        calls_(std::make_shared<Calls>(workers_)),
+        own_(std::make_unique<Helpers>(workers - 1)),
+        pool_(nullptr) {}
+  explicit PoolBackend(Eigen::ThreadPoolInterface& pool)
+      : workers_(pool.NumThreads() + 1), calls_(std::make_shared<Calls>(workers_)), pool_(&pool) {}
 
   /// A call from inside a task or a parallel region runs alone: its siblings already use the other threads.
   int concurrency() const override { return inside_task_ || inside_openmp_region() ? 1 : workers_; }
@@ -52,26 +58,20 @@ class PoolBackend final : public Executor::Backend {
     // So many calls wait for a thread of the pool that this one would not get any in time.
     if (call == nullptr) return serial_.run(tasks, task);
     call->begin(tasks, task, helpers);
-    // What is scheduled is small enough for std::function to hold without memory of its own.
-    int scheduled = 0;
-    try {
-      for (; scheduled < helpers; ++scheduled) pool_.Schedule([call, worker = scheduled + 1] { call->help(worker); });
-    } catch (...) {
-      call->expect_fewer(helpers -
-                         scheduled);  // the pool takes no more: those that it took, and this thread, are enough
-    }
+    if (own_)
+      own_->ask(*call, helpers);
+    else
+      schedule(*call, helpers);
     call->work(0);
     call->end();
   }
 
  private:
-  static constexpr int kCallsPerWorker = 8;
-
   class Calls;
 
   /// One call of run(). A helper that the pool starts late, when another call kept it busy, finds the call over and
   /// leaves; only then can the object serve another call.
-  class Call {
+  class Call final : public Helped {
    public:
     void begin(Index tasks, TaskRef task, int helpers) {
       tasks_ = tasks;
@@ -99,7 +99,7 @@ class PoolBackend final : public Executor::Backend {
       inside_task_ = false;
     }
 
-    void help(int worker) {
+    void help(int worker) override {
       bool late;
       {
         const std::lock_guard lock(mutex_);
@@ -161,8 +161,11 @@ class PoolBackend final : public Executor::Backend {
   /// The objects that no call uses. They are made once, so that a call takes nothing from the heap.
   class Calls : public std::enable_shared_from_this<Calls> {
    public:
-    explicit Calls(int count) : all_(new Call[static_cast<std::size_t>(count)]) {
-      for (int i = 0; i < count; ++i) unused_.push_back(&all_[static_cast<std::size_t>(i)]);
+    explicit Calls(int workers) {
+      const std::size_t count = kPerWorker * static_cast<std::size_t>(workers);
+      unused_.reserve(count);
+      all_.reset(new Call[count]);
+      for (std::size_t i = 0; i < count; ++i) unused_.push_back(&all_[i]);
     }
 
     /// Null if all are in use.
@@ -180,18 +183,32 @@ class PoolBackend final : public Executor::Backend {
     }
 
    private:
-    const std::unique_ptr<Call[]> all_;
+    static constexpr std::size_t kPerWorker = 8;
+
+    std::unique_ptr<Call[]> all_;
     std::mutex mutex_;
     std::vector<Call*> unused_;
   };
 
+  /// Asks threads of the program's pool.
+  void schedule(Call& call, int helpers) const {
+    // What is scheduled is small enough for std::function to hold without memory of its own.
+    int scheduled = 0;
+    try {
+      for (; scheduled < helpers; ++scheduled) pool_->Schedule([&call, worker = scheduled + 1] { call.help(worker); });
+    } catch (...) {
+      call.expect_fewer(helpers -
+                        scheduled);  // the pool takes no more: those that it took, and this thread, are enough
+    }
+  }
+
   inline static thread_local bool inside_task_ = false;
 
   SerialBackend serial_;
-  std::unique_ptr<Eigen::ThreadPool> own_;  // waits for its threads before the rest goes
-  Eigen::ThreadPoolInterface& pool_;
   int workers_;
-  std::shared_ptr<Calls> calls_ = std::make_shared<Calls>(kCallsPerWorker * workers_);
+  std::shared_ptr<Calls> calls_;
+  std::unique_ptr<Helpers> own_;  // waits for its threads before the rest goes
+  Eigen::ThreadPoolInterface* pool_;
 };
 
 }  // namespace attn::detail
