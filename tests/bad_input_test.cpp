@@ -203,6 +203,19 @@ TEST(BadInput, PartsThatDoNotMerge) {
   });
 }
 
+TEST(BadInput, NamesOfNumbersThatMeanNothing) {
+  for (const int number : {-1, 4, 99}) {
+    const auto isa = static_cast<Isa>(number);
+    EXPECT_EQ(to_string(isa), "unknown");
+    EXPECT_FALSE(available(isa)) << number;
+    Options options;
+    options.isa = isa;
+    expect_refused("isa", {"unknown", std::to_string(number)},
+                   [&] { attention(tensor(kQ), tensor(kK), tensor(kV), full(), options); });
+  }
+  for (const int number : {-1, 5, 99}) EXPECT_EQ(to_string(static_cast<Amx>(number)), "unknown");
+}
+
 TEST(BadInput, InstructionSets) {
   for (Isa isa : kIsas)
     if (!available(isa)) {

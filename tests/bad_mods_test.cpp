@@ -89,6 +89,9 @@ TEST(BadMods, NumbersOfMods) {
   expect_refused("softcap NaN", {"nan"}, [] { softcap(std::numeric_limits<double>::quiet_NaN()); });
   expect_refused("alibi_slopes", {"0"}, [] { alibi_slopes(0); });
   expect_refused("alibi_slopes", {"-2"}, [] { alibi_slopes(-2); });
+  expect_refused("alibi_slopes", {"9223372036854775807"}, [] { alibi_slopes(std::numeric_limits<Index>::max()); });
+  expect_refused("ClippedDistance", {"-1"}, [] { ClippedDistance(-1); });
+  expect_refused("ClippedDistance", {"4611686018427387904"}, [] { ClippedDistance(Index(1) << 62); });
   expect_all_refuse("too few slopes", {"5", "6"}, kQ, kK, kV, alibi(std::vector<double>(5)));
   expect_all_refuse("too many slopes", {"7", "6"}, kQ, kK, kV, alibi(std::vector<double>(7)));
 }
@@ -112,6 +115,7 @@ TEST(BadMods, Documents) {
   expect_refused("decreasing", {"4 after 5"}, [] { documents_at({0, 5, 4}); });
   expect_refused("negative", {"-3"}, [] { documents_at({-3, 5}); });
   expect_refused("too many", {"1152921504606846976"}, [] { documents_at({0, Index(1) << 60}); });
+  expect_refused("more than memory", {"281474976710656"}, [] { documents_at({0, Index(1) << 48}); });
 }
 
 TEST(BadMods, NumbersOfSparseMasks) {
@@ -136,7 +140,13 @@ TEST(BadMods, NumbersOfSparseMasks) {
 
 TEST(BadMods, BlockMasks) {
   expect_refused("negative", {"-1", "17"}, [] { block_mask(causal(), -1, 17); });
-  expect_refused("no batch", {"0"}, [] { block_mask(causal(), 11, 17, {}, 0); });
+  expect_refused("negative batch", {"-2"}, [] { block_mask(causal(), 11, 17, {}, -2); });
+  expect_refused("no heads", {"heads 0"}, [] { block_mask(causal(), 11, 17, {}, 1, 0); });
+  // Also where there are no pairs at all.
+  expect_refused("batch and heads", {"1099511627776"},
+                 [] { block_mask(full(), 0, 5, {}, Index(1) << 40, Index(1) << 40); });
+  expect_refused("batch and rows", {"4611686018427387904"}, [] { block_mask(full(), Index(1) << 62, 0, {}, 16); });
+  EXPECT_NO_THROW(block_mask(full(), 0, 5, {}, Index(1) << 57));
   expect_refused("too long", {"68719476736"}, [] { block_mask(causal(), Index(1) << 36, Index(1) << 36); });
   expect_refused("far away", {"2305843009213693952"},
                  [] { block_mask(causal(), 11, 17, {.q_offset = Index(1) << 61}); });
@@ -145,6 +155,14 @@ TEST(BadMods, BlockMasks) {
   expect_all_refuse("q_offset", {"5", "6"}, kQ, kK, kV, block_mask(causal(), 11, 17, {.q_offset = 5}));
   expect_all_refuse("batch", {"3", "2"}, kQ, kK, kV, block_mask(causal(), 11, 17, {}, 3));
   expect_all_refuse("heads", {"3", "6"}, kQ, kK, kV, block_mask(causal(), 11, 17, {}, 1, 3));
+}
+
+TEST(BadMods, ABatchOfNothingIsTakenByAll) {
+  const auto none = tensor({0, 6, 11, 13}), keys = tensor({0, 3, 17, 13}), values = tensor({0, 3, 17, 19});
+  const auto mask = block_mask(causal(), 11, 17, {}, 0, 6);
+  EXPECT_EQ(attention(none, keys, values, mask).out.dim(0), 0);
+  EXPECT_EQ(naive_attention(none, keys, values, mask).out.dim(0), 0);
+  expect_all_refuse("a batch of some", {"batch 0", "has 2"}, kQ, kK, kV, mask);
 }
 
 TEST(BadMods, NumbersOfScores) {

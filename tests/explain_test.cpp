@@ -154,6 +154,11 @@ TEST(Explain, Prints) {
             "skipped          1 of 3 tiles (33.3 %)\n"
             "masked           0 of 3 tiles (0 %)\n"
             "full             2 of 3 tiles (66.7 %)\n");
+  e.ignored_isa = "sse9";
+  std::ostringstream ignored;
+  ignored << e;
+  EXPECT_EQ(ignored.str().substr(0, ignored.str().find('\n')),
+            "instruction set  generic (ATTN_ISA=sse9 is not available here)");
 }
 
 TEST(Explain, TellsWhetherTheMatrixUnitServes) {

@@ -179,6 +179,8 @@ TEST(MultiHeadErrors, InTheConfiguration) {
   refused({.embed_dim = 12, .heads = 6, .kv_heads = -3}, {"kv_heads", "negative", "-3"});
   refused({.embed_dim = 12, .heads = 6, .key_dim = -1}, {"key_dim", "negative", "-1"});
   refused({.embed_dim = 12, .heads = 6, .value_dim = -5}, {"value_dim", "negative", "-5"});
+  refused({.embed_dim = Index(1) << 62, .heads = 1}, {"embed_dim 4611686018427387904", "1152921504606846976"});
+  refused({.embed_dim = 12, .heads = 6, .key_dim = Index(1) << 61}, {"key_dim 2305843009213693952"});
 }
 
 TEST(MultiHeadErrors, InTheInputs) {

@@ -19,14 +19,25 @@ enum class Amx {
 };
 
 constexpr std::string_view to_string(Amx amx) {
-  constexpr std::string_view kTexts[] = {"not for these numbers", "not for single queries", "not there",
-                                         "refused by the operating system", "used"};
-  return kTexts[static_cast<int>(amx)];
+  switch (amx) {
+    case Amx::not_for_these:
+      return "not for these numbers";
+    case Amx::not_for_single_queries:
+      return "not for single queries";
+    case Amx::not_there:
+      return "not there";
+    case Amx::refused:
+      return "refused by the operating system";
+    case Amx::used:
+      return "used";
+  }
+  return "unknown";
 }
 
 /// How the flash path carries out a call; made by explain().
 struct Explanation {
-  Isa isa = Isa::generic;  ///< whose kernels run
+  Isa isa = Isa::generic;             ///< whose kernels run
+  std::string_view ignored_isa = {};  ///< what the environment variable ATTN_ISA names, if that is not available here
   Amx amx = Amx::not_for_these;
   int passes = 0;              ///< over the output: more than one where a mask groups tokens; what follows is of all
   Index queries_per_tile = 0;  ///< at most; 1 where each query goes by itself
@@ -55,7 +66,9 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
     }
     out << '\n';
   };
-  out << "instruction set  " << to_string(e.isa) << '\n'
+  out << "instruction set  " << to_string(e.isa);
+  if (!e.ignored_isa.empty()) out << " (ATTN_ISA=" << e.ignored_isa << " is not available here)";
+  out << '\n'
       << "matrix unit      " << to_string(e.amx) << '\n'
       << "tile             " << e.queries_per_tile << " x " << e.keys_per_tile << " (queries x keys)\n"
       << "passes           " << e.passes << '\n'

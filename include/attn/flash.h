@@ -120,6 +120,7 @@ Explanation flash_explanation(const CallTensors<T>& tensors, const Passes<T>& pa
                   explain_tasks(run, executor, e);
                 });
   e.workspace_bytes = flash_workspace_bytes(tensors, passes, options);
+  e.ignored_isa = ignored_isa(options);
   return e;
 }
 

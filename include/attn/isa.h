@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -18,8 +19,17 @@ enum class Isa { generic, avx2, avx512, amx };
 constexpr Isa kIsas[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::amx};
 
 constexpr std::string_view to_string(Isa isa) {
-  constexpr std::string_view kNames[] = {"generic", "avx2", "avx512", "amx"};
-  return kNames[static_cast<int>(isa)];
+  switch (isa) {
+    case Isa::generic:
+      return "generic";
+    case Isa::avx2:
+      return "avx2";
+    case Isa::avx512:
+      return "avx512";
+    case Isa::amx:
+      return "amx";
+  }
+  return "unknown";
 }
 
 }  // namespace attn
@@ -68,7 +78,7 @@ inline namespace ATTN_BUILT_FOR {
 
 /// Can this program use the instruction set here? False if the CPU lacks it, and if the program was compiled for a higher
 /// one (-march=native, say), because then there are no kernels for less.
-inline bool available(Isa isa) { return isa >= detail::kPromisedIsa && detail::cpu_has(isa); }
+inline bool available(Isa isa) { return isa >= detail::kPromisedIsa && isa <= Isa::amx && detail::cpu_has(isa); }
 
 /// The best available one. Whether the operating system lets the process use the matrix unit of `amx` is asked when a call
 /// first wants it; where it does not, such a call runs as with avx512.
@@ -94,16 +104,32 @@ inline std::string available_isas() {
 
 inline Isa checked_isa(Isa isa) {
   if (!available(isa))
-    refuse({"the instruction set ", to_string(isa), " is not available here; these are: ", available_isas()});
+    refuse({"the instruction set ", to_string(isa), " (", static_cast<int>(isa),
+            ") is not available here; these are: ", available_isas()});
   return isa;
 }
 
-inline Isa isa_from_environment() {
-  const char* name = std::getenv("ATTN_ISA");
-  if (name == nullptr || *name == '\0') return std::max(best_isa(), kPromisedIsa);
-  for (Isa isa : kIsas)
-    if (to_string(isa) == name) return checked_isa(isa);
-  refuse({"ATTN_ISA=", name, " names no instruction set; available here are: ", available_isas()});
+/// What calls use that do not choose, and what ATTN_ISA names if that cannot be had.
+struct IsaOfEnvironment {
+  Isa isa;
+  std::string ignored;
+};
+
+/// Reads the variable once. Who sets it may not be who wrote the program, which goes on with what there is.
+inline const IsaOfEnvironment& isa_of_environment() {
+  static const IsaOfEnvironment chosen = [] {
+    IsaOfEnvironment e{std::max(best_isa(), kPromisedIsa), {}};
+    const char* name = std::getenv("ATTN_ISA");
+    if (name == nullptr || *name == '\0') return e;
+    for (Isa isa : kIsas)
+      if (available(isa) && to_string(isa) == name) return IsaOfEnvironment{isa, {}};
+    e.ignored = name;
+    const std::string names = available_isas();
+    std::fprintf(stderr, "attn: ATTN_ISA=%s is none of the instruction sets that are available here (%s); using %s\n",
+                 name, names.c_str(), to_string(e.isa).data());
+    return e;
+  }();
+  return chosen;
 }
 
 }  // namespace ATTN_BUILT_FOR
@@ -113,12 +139,9 @@ namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
 /// What calls use that do not choose: the best there is, or what the environment variable ATTN_ISA names (generic,
-/// avx2, avx512, amx), read once.
-/// @throws std::invalid_argument if ATTN_ISA names one that is not available.
-inline Isa default_isa() {
-  static const Isa isa = detail::isa_from_environment();
-  return isa;
-}
+/// avx2, avx512, amx), read once. A name that is not available is passed over: standard error says so once, and explain() in
+/// Explanation::ignored_isa.
+inline Isa default_isa() { return detail::isa_of_environment().isa; }
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn

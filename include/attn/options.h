@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include "attn/detail/list.h"
 #include "attn/isa.h"
@@ -49,7 +50,7 @@ struct Options {
   Compute compute = Compute::native;
 
   /// The instruction set to use, for tests and comparisons. Default the best there is, or what the environment variable
-  /// ATTN_ISA names.
+  /// ATTN_ISA names. One that is not available is refused.
   std::optional<Isa> isa = std::nullopt;
 };
 
@@ -57,6 +58,11 @@ struct Options {
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
+
+/// What ATTN_ISA names, where the call would use it and it is not available; else empty.
+inline std::string_view ignored_isa(const Options& options) {
+  return options.isa ? std::string_view() : std::string_view(isa_of_environment().ignored);
+}
 
 /// The instruction set that a call uses. @throws std::invalid_argument if the one asked for is not available.
 inline Isa isa_of(const Options& options) { return options.isa ? checked_isa(*options.isa) : default_isa(); }

@@ -210,8 +210,8 @@ inline auto sink_rows(const Setting& s) {
 inline auto relative_bias_rows(const Setting& s) {
   attn::Tensor<float, 2> table({s.sizes.heads, 7});
   for (Index i = 0; i < table.size(); ++i)
-    table.data()[i] = s.random.chance(0.2) ? -std::numeric_limits<float>::infinity()
-                                           : static_cast<float>(s.random.uniform(-3, 3));
+    table.data()[i] =
+        s.random.chance(0.2) ? -std::numeric_limits<float>::infinity() : static_cast<float>(s.random.uniform(-3, 3));
   return score("relative_bias", attn::relative_bias(attn::Tensor(table)), [table](Real x, const Pair& p) {
     const Index distance = p.kv - p.q;
     return x + table(p.head, distance <= -3 ? 0 : distance >= 3 ? 6 : distance + 3);

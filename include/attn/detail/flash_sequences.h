@@ -61,6 +61,7 @@ Index sequences_workspace_bytes(std::span<const Sequence<T>> sequences, const Op
 template <class T>
 Explanation sequences_explanation(std::span<const Sequence<T>> sequences, const Options& options) {
   Explanation e;
+  e.ignored_isa = ignored_isa(options);
   with_sequences(sequences, options, [&](const FlashRun<T>& run, const Executor& executor, const auto& scheduled) {
     for (const ScheduledCall<T>& s : scheduled) s.call->explain(s.cut, e);
     e.passes = std::min(e.passes, 1);

@@ -75,6 +75,9 @@ class MultiHeadParameters {
     default_to(c.kv_heads, "kv_heads", c.heads);
     default_to(c.key_dim, "key_dim", c.embed_dim);
     default_to(c.value_dim, "value_dim", c.embed_dim);
+    constexpr Index kMost = Index(1) << 60;  // sums of a few stay in range
+    require(c.embed_dim <= kMost && c.key_dim <= kMost && c.value_dim <= kMost, "embed_dim ", c.embed_dim, ", key_dim ",
+            c.key_dim, " or value_dim ", c.value_dim, " is more than ", kMost);
     require(c.heads % c.kv_heads == 0, "heads (", c.heads, ") must be a multiple of kv_heads (", c.kv_heads, ")");
     c.in_bias = c.in_bias.value_or(c.bias);
     c.out_bias = c.out_bias.value_or(c.bias);

@@ -29,9 +29,10 @@ inline auto alibi(detail::Numbers given_slopes) {
 }
 
 /// The paper's slopes for a power of two heads, 2^(-8 (h + 1) / heads), and its interpolation for other numbers.
-/// @throws std::invalid_argument unless heads > 0.
+/// @throws std::invalid_argument unless heads > 0, and for more than 2^24.
 inline std::vector<double> alibi_slopes(Index heads) {
-  detail::require(heads > 0, "alibi_slopes(", heads, "): the number of heads must be positive");
+  constexpr Index kMost = Index(1) << 24;  // each head has an entry in a table
+  detail::require(heads > 0 && heads <= kMost, "alibi_slopes(", heads, "): the number of heads must be in 1..", kMost);
   Index power = 1;
   while (2 * power <= heads) power *= 2;
   std::vector<double> slopes;

@@ -23,8 +23,13 @@ class BlockMap {
   Index batch, heads;  ///< 1: the same for all
   Index q_len, kv_len;
 
-  explicit BlockMap(const Problem& p) : batch(p.batch), heads(p.heads), q_len(p.q_len), kv_len(p.kv_len) {
-    for (Index b = 0; b < batch; ++b) first_query_.push_back(p.first_query(b));
+  explicit BlockMap(const Problem& p)
+      : batch(p.batch),
+        heads(p.heads),
+        q_len(p.q_len),
+        kv_len(p.kv_len),
+        first_query_(p.q_offsets.begin(), p.q_offsets.end()) {
+    if (first_query_.empty()) first_query_ = {p.q_offset};
     blocks_.resize(static_cast<std::size_t>(batch * heads * rows() * columns()), Coverage::none);
     visited_.resize(static_cast<std::size_t>(batch * heads * rows()));
   }
@@ -32,6 +37,7 @@ class BlockMap {
   /// Fills in what `examine(tile)` says of every block.
   template <class Examine>
   void fill(const Examine& examine) {
+    if (blocks_.empty()) return;
     for (Index b = 0; b < batch; ++b)
       for (Index h = 0; h < heads; ++h)
         for (Index r = 0; r < rows(); ++r) {
@@ -50,7 +56,7 @@ class BlockMap {
 
   /// The position of query row 0 that it was made for.
   Index first_query(Index batch_element) const {
-    return first_query_[batch == 1 ? 0 : static_cast<std::size_t>(batch_element)];
+    return first_query_[first_query_.size() == 1 ? 0 : static_cast<std::size_t>(batch_element)];
   }
 
   Coverage coverage(const Tile& t) const {
@@ -92,7 +98,7 @@ class BlockMap {
     for (Index r = (t.q.begin - first) / kBlock; r * kBlock < t.q.end - first; ++r) visit(r);
   }
 
-  std::vector<Index> first_query_;
+  std::vector<Index> first_query_;  // one for all, or one each
   std::vector<Coverage> blocks_;
   std::vector<Range> visited_;
 };
@@ -111,12 +117,12 @@ class BlockMap {
 template <class M>
 auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, Index batch = 1, Index heads = 1) {
   static_assert(detail::AnyMod<M>, "attn::block_mask: wrap the lambda in attn::mask_mod(...)");
-  detail::require(q_len >= 0 && kv_len >= 0 && batch > 0 && heads > 0, "block_mask: q_len ", q_len, ", kv_len ", kv_len,
-                  ", batch ", batch, ", heads ", heads, "; lengths may not be negative, the others must be positive");
+  detail::require(q_len >= 0 && kv_len >= 0 && batch >= 0 && heads > 0, "block_mask: q_len ", q_len, ", kv_len ",
+                  kv_len, ", batch ", batch, ", heads ", heads,
+                  "; lengths and batch may not be negative, heads must be positive");
   constexpr double kMostPairs = 1e18;  // a map of them has 4e15 bytes; below it no number overflows
-  detail::require(static_cast<double>(q_len) * static_cast<double>(kv_len) * static_cast<double>(batch) *
-                          static_cast<double>(heads) <=
-                      kMostPairs,
+  const auto at_least_one = [](Index n) { return static_cast<double>(std::max<Index>(n, 1)); };
+  detail::require(at_least_one(q_len) * at_least_one(kv_len) * at_least_one(batch) * at_least_one(heads) <= kMostPairs,
                   "block_mask: q_len ", q_len, ", kv_len ", kv_len, ", batch ", batch, ", heads ", heads,
                   " have more pairs than memory can map");
   Problem problem;

@@ -97,8 +97,8 @@ inline auto documents_at(detail::Indices offsets) {
   for (std::size_t i = 1; i < at.size(); ++i)
     detail::require(at[i] > at[i - 1], "documents_at: offsets must increase, offset ", i, " is ", at[i], " after ",
                     at[i - 1]);
-  constexpr Index kMost = Index(1) << 48;  // positions: more than memory holds
-  detail::require(at.back() <= kMost, "documents_at: the last offset, ", at.back(), ", is above 2^48");
+  constexpr Index kMost = Index(1) << 36;  // positions: the tables here have 32 bytes for each, 2 TiB
+  detail::require(at.back() <= kMost, "documents_at: the last offset, ", at.back(), ", is above ", kMost);
   std::vector<Index> ids;
   for (std::size_t i = 1; i < at.size(); ++i)
     ids.insert(ids.end(), static_cast<std::size_t>(at[i] - at[i - 1]), static_cast<Index>(i - 1));

@@ -13,12 +13,20 @@
 namespace attn {
 
 /// Buckets for the distances -most..most, one each; what is farther falls into the last (Shaw et al. 2018, section 3.2).
-struct ClippedDistance {
-  Index most;
+class ClippedDistance {
+ public:
+  /// @throws std::invalid_argument unless `most` is in 0..2^60.
+  explicit ClippedDistance(Index most) : most_(most) {
+    constexpr Index kMost = Index(1) << 60;  // sums of a few stay in range
+    detail::require(most >= 0 && most <= kMost, "ClippedDistance(", most, "): the distance must be in 0..", kMost);
+  }
 
-  Index buckets() const { return 2 * most + 1; }
+  Index buckets() const { return 2 * most_ + 1; }
   /// The bucket of a key that lies `distance` = kv - q after its query.
-  Index operator()(Index distance) const { return std::clamp(distance, -most, most) + most; }
+  Index operator()(Index distance) const { return std::clamp(distance, -most_, most_) + most_; }
+
+ private:
+  Index most_;
 };
 
 /// The buckets of T5 (Raffel et al. 2020, section 2.1): half of them one distance wide, the others wider and wider up to
@@ -79,9 +87,9 @@ auto bias_by_distance(BroadcastTensor<T> held, Buckets buckets) {
 
 }  // namespace detail
 
-/// x -> x + table(head, buckets(kv - q)). Not multiplied by scale; -inf drops the pair, as in bias(). The table is anything attn::view takes, of rank 1
-/// (buckets) or 2 (heads, buckets), a size of 1 is broadcast; without `buckets`, it has a number for each of the distances
-/// -most..most, what is farther counting as `most`.
+/// x -> x + table(head, buckets(kv - q)). Not multiplied by scale; -inf drops the pair, as in bias(). The table is anything
+/// attn::view takes, of rank 1 (buckets) or 2 (heads, buckets), a size of 1 is broadcast; without `buckets`, it has a number
+/// for each of the distances -most..most, what is farther counting as `most`.
 ///
 ///     attn::relative_bias(table, attn::T5Buckets(32, 128))
 ///
