@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attn/detail/flash_run.h"
+#include "attn/detail/linker_hint.h"
 #include "attn/detail/passes.h"
 
 namespace attn::detail {
@@ -101,7 +102,7 @@ class PassResults {
   StoredView<T> out_;
 };
 
-template <class T>
+template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index flash_workspace_bytes(const CallTensors<T>& tensors, const Passes<T>& passes, const Options& options) {
   Index most = 0;
   for_each_pass(tensors, passes, options, [&](const FlashRun<T>& run, const Executor& executor, const auto&) {
@@ -111,7 +112,7 @@ Index flash_workspace_bytes(const CallTensors<T>& tensors, const Passes<T>& pass
   return results > 0 ? results + most + kAlignment - 1 : most;
 }
 
-template <class T>
+template <class T, class = include_attn_instantiate_h_in_one_unit>
 Explanation flash_explanation(const CallTensors<T>& tensors, const Passes<T>& passes, const Options& options) {
   Explanation e;
   for_each_pass(tensors, passes, options,
@@ -124,7 +125,7 @@ Explanation flash_explanation(const CallTensors<T>& tensors, const Passes<T>& pa
   return e;
 }
 
-template <class T>
+template <class T, class = include_attn_instantiate_h_in_one_unit>
 void flash(const CallTensors<T>& tensors, const Passes<T>& passes, Options options) {
   const bool resume = passes.resume(tensors.problem);
   PassResults<T> results(tensors, resume);

@@ -7,7 +7,8 @@
 //
 // A program that includes none, or not that of a scalar it uses, is not linked:
 //
-//     undefined reference to `void attn::detail::built_for_generic::flash<double>(…)'
+//     undefined reference to `void attn::detail::built_for_generic::flash<double,
+//         attn::detail::include_attn_instantiate_h_in_one_unit>(…)'
 //
 // for double, say: attn/instantiate_double.h is missing. Behind built_for_ are the flags of the unit that asks; that of the
 // loops must be compiled with the same.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attn/detail/bound_mods.h"
+#include "attn/detail/linker_hint.h"
 #include "attn/detail/problem.h"
 
 namespace attn::detail {
@@ -127,7 +128,7 @@ void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMo
 }
 
 /// All heads, each a task. Null lse or weights: not wanted; then each worker keeps the weights of one head at a time.
-template <class T>
+template <class T, class = include_attn_instantiate_h_in_one_unit>
 void naive(const StoredView<T>& out, const TensorView<T, 3>& lse, const StoredView<T>& weights,
            const StoredView<const T>& q, const StoredView<const T>& k, const StoredView<const T>& v,
            const NaiveMods<T>& mods, const Problem& problem, const Executor& executor) {

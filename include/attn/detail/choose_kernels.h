@@ -3,6 +3,7 @@
 
 #include "attn/detail/amx_kernels.h"
 #include "attn/detail/call_tensors.h"
+#include "attn/detail/linker_hint.h"
 #include "attn/explanation.h"
 #include "attn/options.h"
 
@@ -51,7 +52,7 @@ inline const KernelFamily<float>& matrix_unit_family() {
 #endif
 
 /// `fits`: may numbers be rounded to bf16?
-template <class T>
+template <class T, class = include_attn_instantiate_h_in_one_unit>
 ChosenKernels<T> choose_kernels(const Options& options, bool fits) {
   const Isa isa = isa_of(options);
   const KernelFamily<T>& exact = kernel_family<T>(isa);

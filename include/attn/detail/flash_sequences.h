@@ -42,14 +42,14 @@ void with_sequences(std::span<const Sequence<T>> sequences, const Options& optio
   use(FlashRun<T>(scheduled), executor, std::span<const ScheduledCall<T>>(scheduled));
 }
 
-template <class T>
+template <class T, class = include_attn_instantiate_h_in_one_unit>
 void flash_sequences(std::span<const Sequence<T>> sequences, const Options& options) {
   with_sequences(sequences, options, [&](const FlashRun<T>& run, const Executor& executor, const auto&) {
     run.run(executor, options.workspace);
   });
 }
 
-template <class T>
+template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index sequences_workspace_bytes(std::span<const Sequence<T>> sequences, const Options& options) {
   Index bytes = 0;
   with_sequences(sequences, options, [&](const FlashRun<T>& run, const Executor& executor, const auto&) {
@@ -58,7 +58,7 @@ Index sequences_workspace_bytes(std::span<const Sequence<T>> sequences, const Op
   return bytes;
 }
 
-template <class T>
+template <class T, class = include_attn_instantiate_h_in_one_unit>
 Explanation sequences_explanation(std::span<const Sequence<T>> sequences, const Options& options) {
   Explanation e;
   e.ignored_isa = ignored_isa(options);

@@ -3,6 +3,7 @@
 
 #include "attn/detail/common_kernels.h"
 #include "attn/detail/kernels.h"
+#include "attn/detail/linker_hint.h"
 #include "attn/detail/packing_kernels.h"
 #include "attn/detail/row_kernels.h"
 #include "attn/detail/total_kernels.h"
@@ -147,7 +148,7 @@ constexpr KernelFamily<T> kFamily = {{Storage::native, 1, kMaxRows, 1, false},
 constexpr int kGenericRegisters = ATTN_NEON ? 32 : 16;
 
 /// The kernels of `isa`, which must be available. Scalars without vectors have only one kind.
-template <class T>
+template <class T, class = include_attn_instantiate_h_in_one_unit>
 const KernelFamily<T>& kernel_family(Isa isa) {
 #if ATTN_X86
   if constexpr (Simd<T, 16>::kVector) {
