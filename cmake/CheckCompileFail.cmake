@@ -1,7 +1,10 @@
-# cmake -D COMPILER=<c++> -D FLAGS=<flags, a list> -D SOURCE=<file.cpp> -P CheckCompileFail.cmake
+# cmake -D COMPILER=<c++> -D FLAGS=<flags, a list> -D SOURCE=<file.cpp> [-D LIBRARY=<library>] -P CheckCompileFail.cmake
 #
-# The file must compile as it is, and must not with -DATTN_KO; then the compiler's first error must be ours: it holds
-# the text of each line `// expect: …` of the file. The first variant shows that nothing else is wrong with the second.
+# The file must compile as it is, and must not with -DATTN_KO, or with the flags of its lines `// with: …` instead; then the
+# compiler's first error must be ours: it holds the text of each line `// expect: …` of the file. No other sentence of ours
+# may follow: one mistake, one remedy. The first variant shows that nothing else is wrong with the second.
+#
+# LIBRARY: it is a program, which must link with the library and must not without; the linker's first line counts.
 cmake_minimum_required(VERSION 3.22)
 
 file(STRINGS ${SOURCE} expectations REGEX "^// expect: ")
@@ -10,20 +13,43 @@ if(NOT expectations)
   message(FATAL_ERROR "${SOURCE} has no line `// expect: …`")
 endif()
 
-set(compile ${COMPILER} -std=c++20 -fsyntax-only ${FLAGS})
-execute_process(COMMAND ${compile} ${SOURCE} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
-if(NOT result EQUAL 0)
-  message(FATAL_ERROR "${SOURCE} must compile without ATTN_KO, but:\n${output}")
+set(compile ${COMPILER} -std=c++20 ${FLAGS} ${SOURCE})
+if(LIBRARY)
+  get_filename_component(program ${SOURCE} NAME_WE)
+  list(APPEND compile -pthread -o compile_fail_${program})
+  set(good ${compile} ${LIBRARY})
+  set(bad ${compile})
+else()
+  list(APPEND compile -fsyntax-only)
+  file(STRINGS ${SOURCE} mistake REGEX "^// with: ")
+  list(TRANSFORM mistake REPLACE "^// with: " "")
+  if(NOT mistake)
+    set(mistake -DATTN_KO)
+  endif()
+  set(good ${compile})
+  set(bad ${compile} ${mistake})
 endif()
 
-execute_process(COMMAND ${compile} -DATTN_KO ${SOURCE} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
-if(result EQUAL 0)
-  message(FATAL_ERROR "${SOURCE} must not compile with ATTN_KO, but does")
+execute_process(COMMAND ${good} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "${SOURCE} must compile without its mistake, but:\n${output}")
 endif()
-string(REGEX MATCH "error: [^\n]*" first_error "${output}")
+
+execute_process(COMMAND ${bad} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(result EQUAL 0)
+  message(FATAL_ERROR "${SOURCE} must not compile with its mistake, but does")
+endif()
+string(REGEX MATCH "(error: |undefined reference to )[^\n]*" first_error "${output}")
 foreach(expected IN LISTS expectations)
   string(FIND "${first_error}" "${expected}" found)
   if(found EQUAL -1)
     message(FATAL_ERROR "${SOURCE}: the first error should have said\n  ${expected}\nbut the compiler said\n${output}")
   endif()
 endforeach()
+string(REPLACE ";" "," lines "${output}")  # or sentences would be cut there
+string(REGEX MATCHALL "error: static[^\n]*[ \"]attn: [^\n]*" sentences "${lines}")
+list(REMOVE_DUPLICATES sentences)
+list(LENGTH sentences count)
+if(count GREATER 1)
+  message(FATAL_ERROR "${SOURCE}: one mistake should give one sentence, but the compiler said\n${output}")
+endif()

@@ -1,6 +1,9 @@
 // Layer 5: everything.
 #pragma once
 
+#include "attn/detail/requirements.h"
+#if __cplusplus >= 202002L  // or the rest would be hundreds of errors
+
 #include "attn/attention.h"
 #include "attn/kv_cache.h"
 #include "attn/merge.h"
@@ -9,3 +12,5 @@
 #include "attn/rope.h"
 #include "attn/version.h"
 #include "attn/weights.h"
+
+#endif

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "attn/detail/viewable.h"
 #include "attn/types.h"
 
 namespace attn {
@@ -191,6 +192,32 @@ constexpr auto parts(M mod) {
     return std::tuple<M>(std::move(mod));
 }
 
+/// Says in one sentence what to write in the place of an M that is no mod.
+template <class M>
+constexpr auto check_mods() {
+  if constexpr (Viewable<M>) {
+    constexpr bool kIsBool = std::is_same_v<typename M::Scalar, bool>;
+    static_assert(!kIsBool,
+                  "attn: a tensor of bool stands in the place of mods: attn::keep(t) keeps the pairs where it is true, "
+                  "attn::drop(t) the others");
+    static_assert(
+        kIsBool,
+        "attn: a tensor of numbers stands in the place of mods: attn::bias(t) adds it to the scores; a mask must "
+        "hold bool");
+  } else if constexpr (Shapeless<M>) {
+    static_assert(check_tensor<M>());
+  } else if constexpr (std::is_function_v<M>) {
+    static_assert(AnyMod<M>, "attn: this is the function that makes a mod; call it, as in attn::causal()");
+  } else if constexpr (std::is_arithmetic_v<M>) {
+    static_assert(AnyMod<M>, "attn: options have names: attention(q, k, v, {.scale = 0.5})");
+  } else {
+    static_assert(AnyMod<M>,
+                  "attn: this argument must be a mod; wrap a lambda in attn::mask_mod(...) or attn::score_mod(...), "
+                  "combine mods with |");
+  }
+  return AnyMod<M>;
+}
+
 }  // namespace detail
 
 /// Both: scores pass through `a`, then through `b`; a pair is kept if both keep it.
@@ -198,6 +225,18 @@ template <class A, class B>
 requires(detail::AnyMod<A>&& detail::AnyMod<B>) constexpr auto operator|(A a, B b) {
   return std::apply([](auto&&... m) { return Mods<std::remove_cvref_t<decltype(m)>...>{{std::move(m)...}}; },
                     std::tuple_cat(detail::parts(std::move(a)), detail::parts(std::move(b))));
+}
+
+/// For the sentence that says what is wrong with the one that is no mod.
+template <class A, class B>
+requires(detail::AnyMod<A> != detail::AnyMod<B>) constexpr auto operator|(const A& a, const B& b) {
+  if constexpr (detail::AnyMod<A>) {
+    static_assert(detail::check_mods<B>());
+    return a;
+  } else {
+    static_assert(detail::check_mods<A>());
+    return b;
+  }
 }
 
 }  // namespace attn

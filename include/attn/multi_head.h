@@ -147,17 +147,17 @@ class MultiHeadAttention {
   template <class X, detail::KvSource Cache, class M = Mods<>>
   requires(!detail::AnyOptions<M>) auto operator()(const X& x, Cache&& cache, const M& mods = {},
                                                    const MultiHeadOptions& options = {}) const {
-    static_assert(check_appendable<X, Cache>());
-    return detail::with_inputs<T>(x, [&](const Inputs& inputs) {
-      detail::check_inputs<T>(config(), inputs);
-      detail::check_cache(parameters_, x, inputs[0], cache.batch());
-      const detail::ProjectedHeads<T> heads(parameters_, inputs, Input::query, Input::value, options.attention);
-      detail::AppendUndo undo(cache);
-      detail::append_heads(cache, x, heads);
-      auto result = over_cache(x, heads, cache.batch(), mods, options);
-      undo.keep();
-      return result;
-    });
+    if constexpr (check_appendable<X, Cache>())
+      return detail::with_inputs<T>(x, [&](const Inputs& inputs) {
+        detail::check_inputs<T>(config(), inputs);
+        detail::check_cache(parameters_, x, inputs[0], cache.batch());
+        const detail::ProjectedHeads<T> heads(parameters_, inputs, Input::query, Input::value, options.attention);
+        detail::AppendUndo undo(cache);
+        detail::append_heads(cache, x, heads);
+        auto result = over_cache(x, heads, cache.batch(), mods, options);
+        undo.keep();
+        return result;
+      });
   }
   template <class X, detail::KvSource Cache, class M = Mods<>, std::same_as<Options> O = Options>
   auto operator()(const X& x, Cache&& cache, const M& mods, const O& options) const {
@@ -236,7 +236,7 @@ class MultiHeadAttention {
     static_assert(detail::KvStore<Cache>,
                   "attn: a layer appends to a KvCache that is not const, or to sequences of a PagedKvCache, "
                   "cache.select({a, b}); attend(x, cache) takes others, and only reads");
-    return true;
+    return detail::KvStore<Cache> && std::is_same_v<detail::scalar_of<Cache>, detail::computed_t<T>>;
   }
 
   template <class X, class M>

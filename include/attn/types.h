@@ -6,6 +6,8 @@
 #include <optional>
 #include <span>
 
+#include "attn/detail/requirements.h"
+
 namespace attn {
 
 /// Signed 64-bit sizes and positions; the same type as Eigen::Index.

@@ -1,15 +1,14 @@
 // expect: attn: this argument must be an Eigen matrix or expression, an Eigen tensor, an attn::Tensor or an
-#include <vector>
+#include <optional>
 
 #include <attn/attn.h>
 
-#ifdef ATTN_KO
-const std::vector<float> key(8);
-#else
-const Eigen::MatrixXf key(2, 4);
-#endif
-
 int main() {
   const Eigen::MatrixXf x(2, 4);
+  const std::optional<Eigen::MatrixXf> key(x);
+#ifdef ATTN_KO
   attn::attention(x, key, x);
+#else
+  attn::attention(x, *key, x);
+#endif
 }

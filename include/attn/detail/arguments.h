@@ -6,6 +6,7 @@
 
 #include "attn/detail/problem.h"
 #include "attn/detail/stored.h"
+#include "attn/detail/viewable.h"
 
 namespace attn {
 
@@ -41,11 +42,6 @@ decltype(auto) evaluated(const X& x) {
 template <class X>
 using Held = decltype(evaluated(std::declval<const X&>()));
 
-template <class X>
-concept Viewable = EigenDense<X> || EigenTensor<X> || requires {
-  std::remove_cvref_t<X>::kRank;
-};
-
 /// Keys and values that are kept somewhere: see attn::KvBatch.
 template <class X>
 concept KvSource = requires(const X& x) {
@@ -54,9 +50,7 @@ concept KvSource = requires(const X& x) {
 
 template <class X>
 struct Traits {
-  static_assert(Viewable<X>,
-                "attn: this argument must be an Eigen matrix or expression, an Eigen tensor, an attn::Tensor or an "
-                "attn::TensorView");
+  static_assert(check_tensor<X>());
   using Scalar = std::remove_const_t<typename X::Scalar>;
   static constexpr int kRank = [] {
     if constexpr (EigenDense<X>)
@@ -78,21 +72,46 @@ TensorView<T, 4> as_rank4(const TensorView<T, 4>& t) {
   return t;
 }
 
+/// Says in one sentence why query, key or value cannot hold such numbers.
+template <class Scalar>
+constexpr auto check_scalar() {
+  static_assert(!std::is_same_v<Scalar, bool>,
+                "attn: a tensor of bool is no query, key or value; a mask is attn::keep(t), where true is kept, or "
+                "attn::drop(t)");
+  static_assert(!std::is_integral_v<Scalar> || std::is_same_v<Scalar, bool>,
+                "attn: query, key and value must hold floating-point numbers; convert with .cast<float>()");
+  static_assert(
+      is_scalar<Scalar> || std::is_integral_v<Scalar>,
+      "attn: query, key and value must hold float, double, long double or floats of 16 bits, not numbers of a "
+      "class (Eigen::AutoDiffScalar, std::complex); give their values");
+  return is_scalar<Scalar>;
+}
+
 /// Says in one sentence what is wrong with the types of a call. Asked in a static_assert, before whatever else fails.
 template <class Q, class K, class V>
 constexpr bool check_types() {
-  using T = computed_t<typename Traits<Q>::Scalar>;
-  static_assert(is_scalar<T> && is_scalar<typename Traits<K>::Scalar> && is_scalar<typename Traits<V>::Scalar>,
-                "attn: query, key and value must hold floating-point numbers; convert with .cast<float>()");
-  static_assert(std::is_same_v<T, computed_t<typename Traits<K>::Scalar>> &&
-                    std::is_same_v<T, computed_t<typename Traits<V>::Scalar>>,
-                "attn: query, key and value must hold the same scalar type, or floats of 32 and 16 bits; convert with "
-                ".cast<float>() or .cast<double>()");
-  static_assert(Traits<Q>::kRank == 2 || Traits<Q>::kRank == 4,
-                "attn: query, key and value must be matrices (len, dim) or rank-4 tensors (batch, heads, len, dim)");
-  static_assert(Traits<Q>::kRank == Traits<K>::kRank && Traits<Q>::kRank == Traits<V>::kRank,
-                "attn: query, key and value must have the same rank, all matrices or all rank-4 tensors");
-  return true;
+  if constexpr (!Viewable<Q> || !Viewable<K> || !Viewable<V>) {
+    return check_tensor<Q>() && check_tensor<K>() && check_tensor<V>();
+  } else if constexpr (!check_scalar<typename Traits<Q>::Scalar>() || !check_scalar<typename Traits<K>::Scalar>() ||
+                       !check_scalar<typename Traits<V>::Scalar>()) {
+    return false;
+  } else {
+    using T = computed_t<typename Traits<Q>::Scalar>;
+    constexpr int kRank = Traits<Q>::kRank;
+    constexpr bool kSameScalar = std::is_same_v<T, computed_t<typename Traits<K>::Scalar>> &&
+                                 std::is_same_v<T, computed_t<typename Traits<V>::Scalar>>;
+    constexpr bool kIsRank = kRank == 2 || kRank == 4;
+    constexpr bool kSameRank = kRank == Traits<K>::kRank && kRank == Traits<V>::kRank;
+    static_assert(
+        kSameScalar,
+        "attn: query, key and value must hold the same scalar type, or floats of 32 and 16 bits; convert with "
+        ".cast<float>() or .cast<double>()");
+    static_assert(kIsRank,
+                  "attn: query, key and value must be matrices (len, dim) or rank-4 tensors (batch, heads, len, dim)");
+    static_assert(kSameRank || !kIsRank,
+                  "attn: query, key and value must have the same rank, all matrices or all rank-4 tensors");
+    return kSameScalar && kIsRank && kSameRank;
+  }
 }
 
 /// Room for the answer: Eigen matrices in the query's storage order for 2-D calls, tensors for 4-D calls. All hold the
@@ -134,18 +153,27 @@ struct Answer {
   }
 };
 
+/// The dimensions of an argument, 0 if it is no tensor.
+template <class X>
+constexpr int rank_of = [] {
+  if constexpr (Viewable<X>)
+    return Traits<std::remove_cvref_t<X>>::kRank;
+  else
+    return 0;
+}();
+
+template <class X>
+constexpr bool has_rank_of_lse = rank_of<X> >= 1 && rank_of<X> <= 3;
+
 /// A log-sum-exp argument as (batch, heads, q_len): of rank 3, of rank 1, or of rank 2 with a dimension of 1, as Eigen's
 /// vectors are.
 template <class X>
 auto lse_rank3(X&& x) {
-  constexpr int kRank = [] {
-    if constexpr (Viewable<X>)
-      return Traits<std::remove_cvref_t<X>>::kRank;
-    else
-      return 0;
-  }();
-  static_assert(kRank >= 1 && kRank <= 3,
-                "attn: lse must be a vector (q_len) or have rank 3, (batch, heads, q_len), as attention() returns it");
+  constexpr int kRank = rank_of<X>;
+  static_assert(
+      has_rank_of_lse<X>,
+      "attn: lse must be a vector (q_len) or have rank 3, (batch, heads, q_len), as attention() returns it; a "
+      "tensor in the place of mods is attn::keep(t) or attn::bias(t)");
   auto v = view(x);
   using T = std::remove_pointer_t<decltype(v.data())>;
   if constexpr (kRank == 3) {

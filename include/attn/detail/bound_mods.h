@@ -146,9 +146,7 @@ class BoundMods {
 /// sizes.
 template <class M>
 auto bind(const M& mods, const Problem& problem) {
-  static_assert(AnyMod<M>,
-                "attn: this argument must be a mod; wrap a lambda in attn::mask_mod(...) or attn::score_mod(...), "
-                "combine mods with |");
+  static_assert(check_mods<M>());
   const auto each = [&](const auto&... m) {
     return BoundMods<decltype(bind_one(m, problem))...>(
         std::tuple<decltype(bind_one(m, problem))...>(bind_one(m, problem)...));

@@ -79,17 +79,20 @@ using scalar_of = typename std::remove_cvref_t<decltype(std::declval<const Cache
 template <class Query, class T>
 constexpr bool check_query() {
   using Q = typename QueryRows<Query>::Tensor;
-  static_assert(is_scalar<typename Traits<Q>::Scalar> && std::is_same_v<computed_t<typename Traits<Q>::Scalar>, T>,
-                "attn: query must hold the scalar type of the cache, or floats of 32 and 16 bits");
-  static_assert(Traits<Q>::kRank == 2 || Traits<Q>::kRank == 4,
+  constexpr int kRank = Traits<Q>::kRank;
+  constexpr bool kIsScalar =
+      is_scalar<typename Traits<Q>::Scalar> && std::is_same_v<computed_t<typename Traits<Q>::Scalar>, T>;
+  static_assert(kIsScalar, "attn: query must hold the scalar type of the cache, or floats of 32 and 16 bits");
+  static_assert(kRank == 2 || kRank == 4,
                 "attn: query must be a matrix (len, dim) or a rank-4 tensor (batch, heads, len, dim)");
-  return true;
+  return kIsScalar && (kRank == 2 || kRank == 4);
 }
 
 /// The arguments of a call over kept keys and values: see CheckedCall.
 template <class Query, class Cache, class M>
 class CheckedSequences {
-  static_assert(check_query<Query, scalar_of<Cache>>());
+  static constexpr bool kIsCall = check_query<Query, scalar_of<Cache>>();
+  static_assert(kIsCall);
 
  public:
   using Q = typename QueryRows<Query>::Tensor;
@@ -134,7 +137,8 @@ class CheckedSequences {
   /// The sequences, each with its part of the result: see result_views(). Valid until the next call.
   template <class... To>
   std::span<const Sequence<T>> sequences(To&&... result) {
-    const ResultViews<T> to = result_views<T>(problem, result...);
+    ResultViews<T> to;
+    if constexpr (kIsCall) to = result_views<T>(problem, result...);  // see CheckedCall::tensors()
     sequences_.clear();
     Rows::for_each(query_, q_.shape(), batch_.size(), [&](Index s, Index element, const Range& rows) {
       BoundSequence<T, M>& b = bound_[static_cast<std::size_t>(s)];

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "attn/detail/check.h"
-#include "attn/tensor.h"
+#include "attn/detail/viewable.h"
 
 namespace attn::detail {
 
@@ -91,6 +91,7 @@ auto pair_view(X&& x) {
 template <class X>
 auto broadcast_tensor(X&& x) {
   using Given = std::remove_cvref_t<X>;
+  static_assert(check_tensor<Given>());
   if constexpr (EigenDense<X> && !has_memory<X>) {
     return broadcast_tensor(typename Given::PlainObject(x));
   } else {

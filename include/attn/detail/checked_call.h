@@ -18,23 +18,34 @@ struct ResultViews {
   TensorView<T, 3> lse;
 };
 
+/// Says in one sentence why a call that computes in T cannot write to an Out.
+template <class T, class Out>
+constexpr auto check_output_type() {
+  using Number = element_t<Out>;
+  constexpr int kRank = Traits<std::remove_cvref_t<Out>>::kRank;
+  static_assert(!std::is_const_v<Number>, "attn: the output must be writable, this one is const");
+  static_assert(std::is_same_v<computed_t<std::remove_const_t<Number>>, T>,
+                "attn: the output must hold the same scalar type as the query, or floats of 32 and 16 bits");
+  static_assert(kRank == 2 || kRank == 4,
+                "attn: the output must be a matrix (len, dim) or a rank-4 tensor (batch, heads, len, dim)");
+  return !std::is_const_v<Number> && (kRank == 2 || kRank == 4);
+}
+
 /// The caller's output as a writable rank-4 view.
 template <class T, class Out>
 StoredView<T> output_view(Out&& out, const Problem& problem) {
-  auto v = view(out);
-  using Scalar = std::remove_pointer_t<decltype(v.data())>;
-  static_assert(!std::is_const_v<Scalar>, "attn: the output must be writable, this one is const");
-  static_assert(std::is_same_v<computed_t<Scalar>, T>,
-                "attn: the output must hold the same scalar type as the query, or floats of 32 and 16 bits");
-  const StoredView<T> v4 = as_rank4(v);
-  check_output(problem, v4);
-  return v4;
+  static_assert(check_tensor<std::remove_cvref_t<Out>>());
+  if constexpr (check_output_type<T, Out>()) {
+    const StoredView<T> v = as_rank4(view(out));
+    check_output(problem, v);
+    return v;
+  }
 }
 
 template <class T, class Lse>
 TensorView<T, 3> lse_view(Lse&& lse, const Problem& problem) {
   auto v = lse_rank3(lse);
-  static_assert(std::is_same_v<std::remove_pointer_t<decltype(v.data())>, T>,
+  static_assert(std::is_same_v<std::remove_pointer_t<decltype(v.data())>, T> || !has_rank_of_lse<Lse>,
                 "attn: lse must be writable and hold the scalar type of the query, float for those of 16 bits");
   check_lse(problem, v);
   return v;
@@ -59,7 +70,8 @@ ResultViews<T> result_views(const Problem&) {
 /// @throws std::invalid_argument if sizes disagree, or a mod does not fit them.
 template <class Q, class K, class V, class M>
 class CheckedCall {
-  static_assert(check_types<Q, K, V>());
+  static constexpr bool kIsCall = check_types<Q, K, V>();
+  static_assert(kIsCall);
 
   const Held<Q> q_held_;
   const Held<K> k_held_;
@@ -86,7 +98,8 @@ class CheckedCall {
   /// All tensors, with those of the result: see result_views().
   template <class... To>
   CallTensors<T> tensors(To&&... result) const {
-    const ResultViews<T> to = result_views<T>(problem, result...);
+    ResultViews<T> to;
+    if constexpr (kIsCall) to = result_views<T>(problem, result...);  // where it is none, that is enough said
     return {to.out, to.lse, q, k, v, problem};
   }
 

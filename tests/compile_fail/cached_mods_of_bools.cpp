@@ -1,0 +1,14 @@
+// expect: attn: a tensor of bool stands in the place of mods: attn::keep(t) keeps the pairs where it is true, attn::drop(t)
+#include <attn/attn.h>
+
+int main() {
+  const attn::Tensor<float, 4> x({1, 1, 2, 4});
+  const attn::Tensor<bool, 2> mask({2, 2});
+  attn::KvCache<float> cache({.head_dim = 4});
+  cache.append(x, x);
+#ifdef ATTN_KO
+  attn::attention(x, cache, mask);
+#else
+  attn::attention(x, cache, attn::keep(mask));
+#endif
+}

@@ -1,0 +1,15 @@
+// expect: attn: query, key and value must hold float, double, long double or floats of 16 bits, not numbers of a class
+#include <attn/attn.h>
+#include <unsupported/Eigen/AutoDiff>
+
+using Scalar = Eigen::AutoDiffScalar<Eigen::Vector2d>;
+
+int main() {
+  const Eigen::Matrix<Scalar, 2, 4> x;
+#ifdef ATTN_KO
+  attn::attention(x, x, x);
+#else
+  const Eigen::MatrixXd values = x.unaryExpr([](const Scalar& s) { return s.value(); });
+  attn::attention(values, values, values);
+#endif
+}

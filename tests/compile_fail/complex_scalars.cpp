@@ -1,0 +1,11 @@
+// expect: attn: query, key and value must hold float, double, long double or floats of 16 bits, not numbers of a class
+#include <attn/attn.h>
+
+int main() {
+  const Eigen::MatrixXcf x(2, 4);
+#ifdef ATTN_KO
+  attn::attention(x, x, x);
+#else
+  attn::attention(x.real(), x.real(), x.real());
+#endif
+}

@@ -1,0 +1,13 @@
+// expect: attn: a tensor of bool is no query, key or value; a mask is attn::keep(t), where true is kept, or attn::drop(t)
+#include <attn/attn.h>
+
+int main() {
+  const attn::Tensor<float, 4> x({1, 1, 2, 4});
+  const attn::Tensor<bool, 4> mask({1, 1, 2, 2});
+  attn::Tensor<float, 4> out({1, 1, 2, 4});
+#ifdef ATTN_KO
+  attn::attention_into(out, x, x, x, mask);
+#else
+  attn::attention_into(out, x, x, x, attn::keep(mask));
+#endif
+}

@@ -1,0 +1,12 @@
+// expect: attn: a tensor of bool stands in the place of mods: attn::keep(t) keeps the pairs where it is true, attn::drop(t)
+#include <attn/attn.h>
+
+int main() {
+  const Eigen::MatrixXf x(2, 4);
+  const Eigen::Array<bool, 2, 2> mask;
+#ifdef ATTN_KO
+  attn::attention(x, x, x, mask);
+#else
+  attn::attention(x, x, x, attn::keep(mask));
+#endif
+}

@@ -1,0 +1,11 @@
+// expect: attn: a tensor of numbers stands in the place of mods: attn::bias(t) adds it to the scores
+#include <attn/attn.h>
+
+int main() {
+  const attn::Tensor<float, 4> x({1, 1, 2, 4}), added({1, 1, 2, 2});
+#ifdef ATTN_KO
+  attn::naive_attention(x, x, x, added);
+#else
+  attn::naive_attention(x, x, x, attn::bias(added));
+#endif
+}

@@ -1,0 +1,11 @@
+// expect: attn: options have names: attention(q, k, v, {.scale = 0.5})
+#include <attn/attn.h>
+
+int main() {
+  const Eigen::MatrixXf x(2, 4);
+#ifdef ATTN_KO
+  attn::attention(x, x, x, 0.5);
+#else
+  attn::attention(x, x, x, {.scale = 0.5});
+#endif
+}

@@ -1,0 +1,3 @@
+// with: -fno-exceptions
+// expect: attn reports wrong arguments as exceptions: compile without -fno-exceptions
+#include <attn/attn.h>
