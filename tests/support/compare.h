@@ -91,10 +91,10 @@ void expect_weights_close(const Truth& truth, const std::vector<T>& weights, con
 /// 16 bits, one rounding of the largest value comes on top.
 constexpr Real kOutFloor = 3, kLseFloor = 6;
 
-/// The matrix unit's weights have a relative error of 8.6e-5 before they are rounded to bf16, and so have their sums.
+/// The matrix unit's weights have a relative error of 1.03e-4 before they are rounded to bf16, and so have their sums.
 template <class T>
 Real lse_error(attn::Isa isa) {
-  return isa == attn::Isa::amx && std::is_same_v<T, Eigen::bfloat16> ? 1e-4L : 0;
+  return isa == attn::Isa::amx && std::is_same_v<T, Eigen::bfloat16> ? 1.1e-4L : 0;
 }
 
 /// `lse_error`: what the path may err by besides.
