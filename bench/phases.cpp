@@ -18,7 +18,7 @@ namespace detail = attn::detail;
 constexpr Index kKeys = 2048;
 constexpr int kRounds = 25;
 
-/// The steps of a tile of queries over all keys, in the order in which the tile loop takes them.
+/// The steps of a tile of queries over all keys, in the order in which the prefill loop takes them.
 template <class T>
 class Phases {
  public:
@@ -83,20 +83,20 @@ class Phases {
     std::fill_n(memory_.scores, detail::kKeyTile * kernels_.queries, T(0.01));
     for (Index j = 0; j < kKeys; j += detail::kKeyTile) {
       const Index next = (j + detail::kKeyTile) % kKeys;
-      kernels_.value(memory_, rows(value_, j), detail::kKeyTile, dim_, detail::Carry::keep, ahead(next));
+      kernels_.value(memory_, rows(value_, j), detail::kKeyTile, dim_, detail::OutUpdate::add, ahead(next));
     }
   }
   void packing() {
     for (Index j = 0; j < kKeys; j += detail::kKeyTile)
-      family_.pack_rows({reinterpret_cast<const std::byte*>(columns_.data() + j), detail::Storage::native, 1, kKeys},
+      family_.pack_rows({reinterpret_cast<const std::byte*>(columns_.data() + j), detail::DType::native, 1, kKeys},
                         detail::kKeyTile, dim_, memory_.packed_value);
   }
 
-  detail::FetchAhead ahead(Index j) const {
+  detail::PrefetchPlan ahead(Index j) const {
     constexpr Index kHalf = detail::kKeyTile / 2;
     const Index bytes = dim_ * static_cast<Index>(sizeof(T));
     const auto block = [&](const Matrix& m, Index row) {
-      return detail::FetchAhead::Block{reinterpret_cast<const std::byte*>(m.data() + row * dim_), bytes, bytes};
+      return detail::PrefetchPlan::Block{reinterpret_cast<const std::byte*>(m.data() + row * dim_), bytes, bytes};
     };
     return {{block(key_, j), block(value_, j), block(key_, j + kHalf), block(value_, j + kHalf)}};
   }

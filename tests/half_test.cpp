@@ -9,7 +9,7 @@
 namespace attn::test {
 namespace {
 
-using detail::Storage;
+using detail::DType;
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 template <class S>
 using MatrixOf = Eigen::Matrix<S, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -17,13 +17,13 @@ using MatrixOf = Eigen::Matrix<S, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajo
 std::uint32_t bits(float x) { return Eigen::numext::bit_cast<std::uint32_t>(x); }
 
 /// Eigen's own conversions, which the kernels do not use.
-float wide(Storage storage, std::uint16_t x) {
-  return storage == Storage::f16 ? float(Eigen::numext::bit_cast<Eigen::half>(x))
-                                 : float(Eigen::numext::bit_cast<Eigen::bfloat16>(x));
+float wide(DType dtype, std::uint16_t x) {
+  return dtype == DType::f16 ? float(Eigen::numext::bit_cast<Eigen::half>(x))
+                             : float(Eigen::numext::bit_cast<Eigen::bfloat16>(x));
 }
-std::uint16_t narrow(Storage storage, float x) {
-  return storage == Storage::f16 ? Eigen::numext::bit_cast<std::uint16_t>(Eigen::half(x))
-                                 : Eigen::numext::bit_cast<std::uint16_t>(Eigen::bfloat16(x));
+std::uint16_t narrow(DType dtype, float x) {
+  return dtype == DType::f16 ? Eigen::numext::bit_cast<std::uint16_t>(Eigen::half(x))
+                             : Eigen::numext::bit_cast<std::uint16_t>(Eigen::bfloat16(x));
 }
 
 TEST(Half, EveryNumberIsReadExactly) {
@@ -31,19 +31,19 @@ TEST(Half, EveryNumberIsReadExactly) {
   std::vector<std::uint16_t> all(kCount + kColumns);
   for (Index i = 0; i < kCount; ++i) all[static_cast<std::size_t>(i)] = static_cast<std::uint16_t>(i);
   for (Isa isa : instruction_sets())
-    for (Storage storage : {Storage::f16, Storage::bf16}) {
+    for (DType dtype : {DType::f16, DType::bf16}) {
       const auto& family = detail::kernel_family<float>(isa);
       const auto* data = reinterpret_cast<const std::byte*>(all.data());
       std::vector<float> got(kCount + kColumns);
       const Index rows = kCount / kColumns + 1;
       // In rows, and in columns, which are transposed.
       for (const bool in_columns : {false, true}) {
-        const detail::RowsToRead from{data, storage, in_columns ? 1 : kColumns, in_columns ? rows : 1};
+        const detail::RowsToRead from{data, dtype, in_columns ? 1 : kColumns, in_columns ? rows : 1};
         family.pack_rows(from, in_columns ? rows - 1 : rows, in_columns ? kColumns - 1 : kColumns, got.data());
         const Index columns = in_columns ? kColumns - 1 : kColumns;
         for (Index i = 0; i < (rows - 1) * columns; ++i) {
           const Index at = in_columns ? i / columns + i % columns * rows : i;
-          const float want = wide(storage, all[static_cast<std::size_t>(at)]);
+          const float want = wide(dtype, all[static_cast<std::size_t>(at)]);
           const float x = got[static_cast<std::size_t>(i)];
           ASSERT_TRUE(bits(want) == bits(x) || (std::isnan(want) && std::isnan(x)))
               << to_string(isa) << " " << at << " is " << x << " instead of " << want;
@@ -53,12 +53,11 @@ TEST(Half, EveryNumberIsReadExactly) {
 }
 
 TEST(Half, NumbersAreRoundedToTheNearestHalfwayToEven) {
-  for (Storage storage : {Storage::f16, Storage::bf16}) {
+  for (DType dtype : {DType::f16, DType::bf16}) {
     // Each number, the middle between it and the next, and the floats on both sides of that.
     std::vector<float> inputs;
     for (std::uint32_t i = 0; i < 65536; ++i) {
-      const float x = wide(storage, static_cast<std::uint16_t>(i)),
-                  next = wide(storage, static_cast<std::uint16_t>(i + 1));
+      const float x = wide(dtype, static_cast<std::uint16_t>(i)), next = wide(dtype, static_cast<std::uint16_t>(i + 1));
       inputs.push_back(x);
       const float middle = static_cast<float>((double(x) + double(next)) / 2);
       for (float y : {middle, std::nextafter(middle, 1e38f), std::nextafter(middle, -1e38f)}) inputs.push_back(y);
@@ -68,11 +67,11 @@ TEST(Half, NumbersAreRoundedToTheNearestHalfwayToEven) {
       std::vector<std::uint16_t> got(inputs.size());
       detail::kernel_family<float>(isa).unpack_rows(
           inputs.data(), 1, static_cast<Index>(inputs.size()),
-          {reinterpret_cast<std::byte*>(got.data()), storage, static_cast<Index>(inputs.size()), 1});
+          {reinterpret_cast<std::byte*>(got.data()), dtype, static_cast<Index>(inputs.size()), 1});
       for (std::size_t i = 0; i < inputs.size(); ++i) {
-        const std::uint16_t want = narrow(storage, inputs[i]);
+        const std::uint16_t want = narrow(dtype, inputs[i]);
         if (std::isnan(inputs[i]))
-          ASSERT_TRUE(std::isnan(wide(storage, got[i]))) << to_string(isa);
+          ASSERT_TRUE(std::isnan(wide(dtype, got[i]))) << to_string(isa);
         else
           ASSERT_EQ(want, got[i]) << to_string(isa) << " " << inputs[i];
       }

@@ -1,10 +1,10 @@
-// Layer 4: the entry points, for matrices (one head) and for rank-4 tensors (batch, heads, len, dim).
+// The entry points, for matrices (one head) and for rank-4 tensors (batch, heads, len, dim).
 #pragma once
 
-#include "attn/detail/checked_call.h"
-#include "attn/flash.h"
+#include "attn/detail/flash/checked_call.h"
+#include "attn/detail/flash/flash.h"
+#include "attn/detail/naive/naive.h"
 #include "attn/mods.h"
-#include "attn/naive.h"
 #ifdef ATTN_EXTERN_TEMPLATES  // see attn/instantiate.h
 #include "attn/detail/extern_templates.h"
 #endif

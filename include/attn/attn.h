@@ -1,7 +1,7 @@
-// Layer 5: everything.
+// Everything.
 #pragma once
 
-#include "attn/detail/requirements.h"
+#include "attn/detail/base/requirements.h"
 #if __cplusplus >= 202002L  // or the rest would be hundreds of errors
 
 #include "attn/attention.h"

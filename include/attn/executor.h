@@ -1,4 +1,4 @@
-// Layer 1: the interface to whoever runs the tasks of a call. Kernels never start a thread themselves.
+// The interface to whoever runs the tasks of a call. Kernels never start a thread themselves.
 #pragma once
 
 #include <memory>

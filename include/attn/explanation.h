@@ -1,4 +1,4 @@
-// Layer 1: what a call is going to do, as a struct that prints.
+// What a call is going to do, as a struct that prints.
 #pragma once
 
 #include <ostream>

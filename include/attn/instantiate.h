@@ -1,4 +1,4 @@
-// Layer 4: the loops and kernels of all scalars compiled here, for units that were promised them.
+// The loops and kernels of all scalars compiled here, for units that were promised them.
 #pragma once
 
 // Whoever calls attention() compiles its loops and kernels, for each scalar that is used: most of what such a unit takes to

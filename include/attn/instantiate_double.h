@@ -1,4 +1,4 @@
-// Layer 4: the loops and kernels of double compiled here; see attn/instantiate.h.
+// The loops and kernels of double compiled here; see attn/instantiate.h.
 #pragma once
 
 #include "attn/detail/extern_templates.h"

@@ -1,4 +1,4 @@
-// Layer 0: the instruction sets that have kernels, and which one a call uses.
+// The instruction sets that have kernels, and which one a call uses.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "attn/detail/check.h"
-#include "attn/detail/cpu.h"
+#include "attn/detail/base/check.h"
+#include "attn/detail/base/cpu.h"
 
 namespace attn {
 

@@ -1,7 +1,7 @@
-// Layer 5: attention over sequences of different lengths whose keys and values are kept, in a cache or in pages.
+// Attention over sequences of different lengths whose keys and values are kept, in a cache or in pages.
 #pragma once
 
-#include "attn/detail/bound_sequences.h"
+#include "attn/detail/cache/bound_sequences.h"
 
 namespace attn {
 inline namespace ATTN_BUILT_FOR {

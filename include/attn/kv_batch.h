@@ -1,12 +1,12 @@
-// Layer 5: keys and values of several sequences, each of its own length, wherever they lie.
+// Keys and values of several sequences, each of its own length, wherever they lie.
 #pragma once
 
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "attn/detail/key_rows.h"
-#include "attn/detail/lengths.h"
+#include "attn/detail/mods/lengths.h"
+#include "attn/detail/tensor/kv_rows.h"
 #include "attn/rope.h"
 
 namespace attn {
@@ -59,7 +59,7 @@ class KvBatch {
   const KvBatch& batch() const { return *this; }
 
   /// For caches: pages that have no sequences yet.
-  KvBatch(const detail::StoredView<const T>& k, const detail::StoredView<const T>& v, const Rope* rope,
+  KvBatch(const detail::DTypeView<const T>& k, const detail::DTypeView<const T>& v, const Rope* rope,
           const TensorView<const float, 3>& k_scales = {}, const TensorView<const float, 3>& v_scales = {})
       : k_(k), v_(v), k_scales_(k_scales), v_scales_(v_scales), rope_(rope) {
     const auto pages = [](const auto& t) { return Shape<3>{t.dim(0), t.dim(1), t.dim(2)}; };
@@ -81,8 +81,8 @@ class KvBatch {
   }
 
   /// Keys, or values, of a sequence as the loops see them.
-  detail::KeyRows<T> keys(Index sequence) const { return {k_, pages(sequence), k_scales_}; }
-  detail::KeyRows<T> values(Index sequence) const { return {v_, pages(sequence), v_scales_}; }
+  detail::KvRows<T> keys(Index sequence) const { return {k_, pages(sequence), k_scales_}; }
+  detail::KvRows<T> values(Index sequence) const { return {v_, pages(sequence), v_scales_}; }
 
  private:
   /// Where its table lies in that of all, and its tokens.
@@ -103,7 +103,7 @@ class KvBatch {
                     " tokens, its table ", pages, " pages of ", page_size());
   }
 
-  detail::StoredView<const T> k_, v_;
+  detail::DTypeView<const T> k_, v_;
   TensorView<const float, 3> k_scales_, v_scales_;
   const Rope* rope_;
   std::vector<Index> tables_;

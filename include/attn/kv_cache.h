@@ -1,4 +1,4 @@
-// Layer 5: KvCache, the keys and values of some sequences in one piece each, for generating text.
+// KvCache, the keys and values of some sequences in one piece each, for generating text.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/append_undo.h"
-#include "attn/detail/kv_storage.h"
+#include "attn/detail/cache/append_undo.h"
+#include "attn/detail/cache/kv_pages.h"
 #include "attn/kv_attention.h"
 
 namespace attn {
@@ -53,9 +53,7 @@ class KvCache {
   /// @throws std::invalid_argument unless all sizes are positive (0 where a default is named), or if capacity exceeds
   /// max_capacity.
   explicit KvCache(const KvCacheConfig& config)
-      : config_(checked(config)),
-        storage_(make(config_.capacity)),
-        lengths_(static_cast<std::size_t>(config_.batch), 0) {
+      : config_(checked(config)), pages_(make(config_.capacity)), lengths_(static_cast<std::size_t>(config_.batch), 0) {
     detail::check_cached<T>();
   }
   KvCache(const KvCache&) = default;
@@ -64,12 +62,12 @@ class KvCache {
   KvCache& operator=(KvCache&&) noexcept = default;
 
   const KvCacheConfig& config() const { return config_; }
-  Index capacity() const { return storage_.page_size(); }
+  Index capacity() const { return pages_.page_size(); }
   /// Tokens of each sequence.
   std::span<const Index> lengths() const { return lengths_; }
   Index length(Index sequence) const { return lengths_[at(sequence)]; }
   /// Bytes that keys and values, and their scales, have room in.
-  Index bytes() const { return storage_.bytes(); }
+  Index bytes() const { return pages_.bytes(); }
 
   /// As many tokens to each sequence: k (batch, kv_heads, tokens, head_dim), v (batch, kv_heads, tokens, v_dim), of any
   /// strides, and of the scalar that is computed in or floats of 16 bits.
@@ -129,24 +127,24 @@ class KvCache {
 
   /// All sequences: (batch, kv_heads, longest length, dim), where nothing is copied and what lies behind the end of a shorter
   /// sequence is indeterminate: key_lengths(cache.lengths()) drops it. Valid until the cache changes.
-  TensorView<const T, 4> keys() const { return view_of(storage_.keys().numbers, 0, config_.batch, longest()); }
-  TensorView<const T, 4> values() const { return view_of(storage_.values().numbers, 0, config_.batch, longest()); }
+  TensorView<const T, 4> keys() const { return view_of(pages_.keys().numbers, 0, config_.batch, longest()); }
+  TensorView<const T, 4> values() const { return view_of(pages_.values().numbers, 0, config_.batch, longest()); }
 
   /// One sequence: (1, kv_heads, length, dim). Keys are turned already, where there is a rope.
   TensorView<const T, 4> keys(Index sequence) const {
-    return view_of(storage_.keys().numbers, sequence, 1, length(sequence));
+    return view_of(pages_.keys().numbers, sequence, 1, length(sequence));
   }
   TensorView<const T, 4> values(Index sequence) const {
-    return view_of(storage_.values().numbers, sequence, 1, length(sequence));
+    return view_of(pages_.values().numbers, sequence, 1, length(sequence));
   }
 
   /// The scales of 8 bits, (batch, kv_heads, capacity): a number stands for itself times the scale of its token and head.
-  TensorView<const float, 3> key_scales() const { return storage_.keys().scales; }
-  TensorView<const float, 3> value_scales() const { return storage_.values().scales; }
+  TensorView<const float, 3> key_scales() const { return pages_.keys().scales; }
+  TensorView<const float, 3> value_scales() const { return pages_.values().scales; }
 
   /// What attention() takes: all sequences. Valid until the cache changes.
   KvBatch<Computed> batch() const {
-    KvBatch<Computed> all = storage_.batch(config_.rope ? &*config_.rope : nullptr);
+    KvBatch<Computed> all = pages_.batch(config_.rope ? &*config_.rope : nullptr);
     for (Index s = 0; s < config_.batch; ++s) all.add(std::array{s}, length(s));
     return all;
   }
@@ -158,8 +156,8 @@ class KvCache {
     std::copy(lengths.begin(), lengths.end(), lengths_.begin());
   }
 
-  using Storage = detail::KvStorage<T>;
-  using View = detail::StoredView<const Computed>;
+  using Pages = detail::KvPages<T>;
+  using View = detail::DTypeView<const Computed>;
 
   static KvCacheConfig checked(KvCacheConfig c) {
     if (c.v_dim == 0) c.v_dim = c.head_dim;
@@ -172,7 +170,7 @@ class KvCache {
                     ", the rope was made for ", c.rope ? c.rope->config().head_dim : 0);
     return c;
   }
-  Storage make(Index capacity) const {
+  Pages make(Index capacity) const {
     return {config_.batch, config_.kv_heads, capacity, config_.head_dim, config_.v_dim};
   }
   std::size_t at(Index sequence) const {
@@ -202,13 +200,13 @@ class KvCache {
     if (most > config_.max_capacity)
       throw std::length_error(detail::joined({"attn: sequence ", longest, " of the cache would need room for ", most,
                                               " tokens, max_capacity is ", config_.max_capacity}));
-    typename Storage::Writer writer(k.dim(2), config_.head_dim, config_.v_dim, config_.rope ? &*config_.rope : nullptr);
+    typename Pages::Writer writer(k.dim(2), config_.head_dim, config_.v_dim, config_.rope ? &*config_.rope : nullptr);
     if (most > capacity()) grow(most);
     Range rows{0, 0};
     for (std::size_t i = 0; i < lens.size(); ++i) {
       rows = {ragged ? rows.end : 0, ragged ? rows.end + lens[i] : lens[i]};
       const auto s = static_cast<Index>(i);
-      storage_.append(writer, k, v, ragged ? 0 : s, rows, std::array{s}, lengths_[i]);
+      pages_.append(writer, k, v, ragged ? 0 : s, rows, std::array{s}, lengths_[i]);
     }
     for (std::size_t i = 0; i < lens.size(); ++i) lengths_[i] += lens[i];
   }
@@ -216,13 +214,13 @@ class KvCache {
   /// To `needed` tokens a sequence or more.
   void grow(Index needed) {
     const Index doubled = capacity() > config_.max_capacity / 2 ? config_.max_capacity : 2 * capacity();
-    Storage larger = make(std::max(needed, doubled));
-    for (Index s = 0; s < config_.batch; ++s) larger.copy_page(storage_, s, s, length(s));
-    storage_ = std::move(larger);
+    Pages larger = make(std::max(needed, doubled));
+    for (Index s = 0; s < config_.batch; ++s) larger.copy_page(pages_, s, s, length(s));
+    pages_ = std::move(larger);
   }
 
   KvCacheConfig config_;
-  Storage storage_;
+  Pages pages_;
   std::vector<Index> lengths_;
 };
 
@@ -244,11 +242,11 @@ void KvCache<T>::reorder(detail::Indices given) {
     for (Index i = 0; i < count && next != s; ++i) next = from[at(next)];
     return next == s && from[at(s)] != s;
   };
-  std::optional<Storage> aside;  // for one sequence of a ring; before anything is written
+  std::optional<Pages> aside;  // for one sequence of a ring; before anything is written
   for (Index s = 0; s < count && !aside; ++s)
     if (is_in_ring(s)) aside.emplace(1, config_.kv_heads, capacity(), config_.head_dim, config_.v_dim);
 
-  const auto copy = [&](Index source, Index to) { storage_.copy_page(storage_, source, to, length(source)); };
+  const auto copy = [&](Index source, Index to) { pages_.copy_page(pages_, source, to, length(source)); };
   std::vector<bool> done(lengths_.size(), false);
   for (Index start = 0; start < count; ++start)
     // Whom nobody wants is overwritten; then nobody may want its source any more.
@@ -260,13 +258,13 @@ void KvCache<T>::reorder(detail::Indices given) {
     }
   for (Index s = 0; s < count; ++s) {
     if (done[at(s)] || from[at(s)] == s) continue;
-    aside->copy_page(storage_, s, 0, length(s));
+    aside->copy_page(pages_, s, 0, length(s));
     Index to = s;
     for (; from[at(to)] != s; to = from[at(to)]) {
       copy(from[at(to)], to);
       done[at(to)] = true;
     }
-    storage_.copy_page(*aside, 0, to, length(s));
+    pages_.copy_page(*aside, 0, to, length(s));
     done[at(to)] = true;
   }
   lengths_ = std::move(lengths);

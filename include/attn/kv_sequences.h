@@ -1,11 +1,11 @@
-// Layer 5: some sequences of a cache of many, as a cache of their own.
+// Some sequences of a cache of many, as a cache of their own.
 #pragma once
 
 #include <utility>
 #include <vector>
 
-#include "attn/detail/append_undo.h"
-#include "attn/detail/lengths.h"
+#include "attn/detail/cache/append_undo.h"
+#include "attn/detail/mods/lengths.h"
 
 namespace attn {
 inline namespace ATTN_BUILT_FOR {

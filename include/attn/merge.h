@@ -1,11 +1,11 @@
-// Layer 4: merge(), attention over some keys and attention over others become attention over all.
+// Merge(), attention over some keys and attention over others become attention over all.
 #pragma once
 
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
-#include "attn/detail/arguments.h"
+#include "attn/detail/tensor/arguments.h"
 
 namespace attn {
 inline namespace ATTN_BUILT_FOR {

@@ -1,4 +1,4 @@
-// Layer 1: mods, what makes an attention differ from the plain one. A mod changes scores or drops (query, key) pairs.
+// Mods, what makes an attention differ from the plain one. A mod changes scores or drops (query, key) pairs.
 #pragma once
 
 #include <concepts>
@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "attn/detail/viewable.h"
+#include "attn/detail/tensor/viewable.h"
 #include "attn/types.h"
 
 namespace attn {

@@ -1,4 +1,4 @@
-// Layer 2: every named mod.
+// Every named mod.
 #pragma once
 
 #include "attn/mods/alibi.h"

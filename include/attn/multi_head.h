@@ -1,4 +1,4 @@
-// Layer 5: multi-head attention, the layer with its projections.
+// Multi-head attention, the layer with its projections.
 #pragma once
 
 #include <concepts>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "attn/attention.h"
-#include "attn/detail/multi_head_cache.h"
-#include "attn/detail/multi_head_results.h"
+#include "attn/detail/layers/multi_head_cache.h"
+#include "attn/detail/layers/multi_head_results.h"
 #include "attn/kv_cache.h"
 #include "attn/paged_kv_cache.h"
 

@@ -1,4 +1,4 @@
-// Layer 5: what a MultiHeadAttention is made of, how it is called, and what it returns.
+// What a MultiHeadAttention is made of, how it is called, and what it returns.
 #pragma once
 
 #include <cstdint>

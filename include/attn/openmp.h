@@ -1,4 +1,4 @@
-// Layer 1: openmp(), for programs that use OpenMP. Not part of attn.h: include it where the compiler's OpenMP flag is set.
+// Openmp(), for programs that use OpenMP. Not part of attn.h: include it where the compiler's OpenMP flag is set.
 #pragma once
 
 #include <omp.h>

@@ -1,4 +1,4 @@
-// Layer 1: the numbers of a call. Types go in positional arguments, numbers go here.
+// The numbers of a call. Types go in positional arguments, numbers go here.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "attn/detail/list.h"
+#include "attn/detail/base/list.h"
 #include "attn/isa.h"
 #include "attn/parallel.h"
 

@@ -1,9 +1,9 @@
-// Layer 1: what a pool without free pages throws.
+// What a pool without free pages throws.
 #pragma once
 
 #include <stdexcept>
 
-#include "attn/detail/check.h"
+#include "attn/detail/base/check.h"
 
 namespace attn {
 

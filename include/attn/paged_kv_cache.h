@@ -1,4 +1,4 @@
-// Layer 5: PagedKvCache, keys and values of any number of sequences in pages of a common pool, shared where they are equal.
+// PagedKvCache, keys and values of any number of sequences in pages of a common pool, shared where they are equal.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/kv_storage.h"
+#include "attn/detail/cache/kv_pages.h"
 #include "attn/kv_attention.h"
 #include "attn/kv_sequences.h"
 #include "attn/out_of_pages.h"
@@ -160,7 +160,7 @@ class PagedKvCache {
   TensorView<const float, 3> value_scales() const { return storage_.values().scales; }
 
  private:
-  using View = detail::StoredView<const Computed>;
+  using View = detail::DTypeView<const Computed>;
   struct Sequence {
     std::vector<Index> pages;
     Index length = 0;
@@ -272,8 +272,8 @@ class PagedKvCache {
       s.pages.reserve(static_cast<std::size_t>(pages_for(s.length + lens[i])));
     }
 
-    typename detail::KvStorage<T>::Writer writer(k.dim(2), config_.head_dim, config_.v_dim,
-                                                 config_.rope ? &*config_.rope : nullptr);
+    typename detail::KvPages<T>::Writer writer(k.dim(2), config_.head_dim, config_.v_dim,
+                                               config_.rope ? &*config_.rope : nullptr);
 
     Range rows{0, 0};
     for (std::size_t i = 0; i < lens.size(); ++i) {
@@ -296,7 +296,7 @@ class PagedKvCache {
   }
 
   PagedKvCacheConfig config_;
-  detail::KvStorage<T> storage_;
+  detail::KvPages<T> storage_;
   std::vector<Index> users_;  // of each page: in how many tables it is
   detail::PageList free_;
   std::unordered_map<Index, Sequence> sequences_;

@@ -1,12 +1,12 @@
-// Layer 1: who runs the tasks of a call: serial(), threads(), or an executor of your own.
+// Who runs the tasks of a call: serial(), threads(), or an executor of your own.
 #pragma once
 
 #include <algorithm>
 #include <memory>
 #include <thread>
 
-#include "attn/detail/check.h"
-#include "attn/detail/pool.h"
+#include "attn/detail/base/check.h"
+#include "attn/detail/base/thread_pool.h"
 
 namespace attn {
 

@@ -1,4 +1,4 @@
-// Layer 5: rotary position embedding, the angles that models turn queries and keys by.
+// Rotary position embedding, the angles that models turn queries and keys by.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "attn/detail/arguments.h"
-#include "attn/detail/rotation.h"
+#include "attn/detail/tensor/arguments.h"
+#include "attn/detail/tensor/rotation.h"
 
 namespace attn {
 
@@ -150,8 +150,8 @@ class Rope {
   void rotate_all(Out&& out, const X& x, const PositionOf& position_of) const {
     using T = detail::computed_t<typename detail::Traits<std::remove_cvref_t<X>>::Scalar>;
     detail::check_turned<X, Out>();
-    const detail::StoredView<const T> from = detail::as_rank4(view(x));
-    const detail::StoredView<T> to = detail::as_rank4(view(out));
+    const detail::DTypeView<const T> from = detail::as_rank4(view(x));
+    const detail::DTypeView<T> to = detail::as_rank4(view(out));
     detail::require(from.dim(3) == config_.head_dim, "Rope: made for a head_dim of ", config_.head_dim,
                     ", x has shape ", from.shape());
     detail::check_written<4>(to, from.shape(), "Rope: what is turned", "x has it");
@@ -255,7 +255,7 @@ void rotate_by(X&& x, const Cos& cos, const Sin& sin, RopePairs pairs = RopePair
                 "attn::rotate_by: cos and sin must hold the scalar that x is computed with");
   const auto cos_of = view(cos);
   const auto sin_of = view(sin);
-  const detail::StoredView<T> to = detail::as_rank4(view(x));
+  const detail::DTypeView<T> to = detail::as_rank4(view(x));
   const Index batch = to.dim(0), len = to.dim(2), dim = to.dim(3), rotary = 2 * cos_of.dim(kRank - 1);
   detail::require(sin_of.shape() == cos_of.shape(), "rotate_by: cos has shape ", cos_of.shape(), ", sin ",
                   sin_of.shape());

@@ -1,4 +1,4 @@
-// Layer 1: tensors that own their memory, and views of what Eigen owns.
+// Tensors that own their memory, and views of what Eigen owns.
 #pragma once
 
 #include <algorithm>

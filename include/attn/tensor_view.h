@@ -1,4 +1,4 @@
-// Layer 1: tensors in memory of another's, and the views that can be made of them.
+// Tensors in memory of another's, and the views that can be made of them.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 #include <Eigen/Core>
 
-#include "attn/detail/shape.h"
+#include "attn/detail/base/shape.h"
 
 namespace attn {
 

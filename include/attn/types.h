@@ -1,4 +1,4 @@
-// Layer 0: the plain words that every other header uses.
+// The plain words that every other header uses.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <optional>
 #include <span>
 
-#include "attn/detail/requirements.h"
+#include "attn/detail/base/requirements.h"
 
 namespace attn {
 

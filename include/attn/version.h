@@ -1,4 +1,4 @@
-// Layer 0: the version of the library, the only place where it is written.
+// The version of the library, the only place where it is written.
 #pragma once
 
 #define ATTN_VERSION_MAJOR 0

@@ -1,4 +1,4 @@
-// Layer 4: the attention weights tile by tile, and what can be learned from them without ever holding all.
+// The attention weights tile by tile, and what can be learned from them without ever holding all.
 #pragma once
 
 #include <algorithm>
@@ -60,7 +60,7 @@ class WeightTiles {
 
  private:
   template <class Visit>
-  void one_tile(const Queries& queries, TileMemory<T> m, const Visit& visit) const {
+  void one_tile(const QueryTile& queries, TileMemory<T> m, const Visit& visit) const {
     const Problem& p = tensors_.problem;
     const KernelSet<T>& kernels = family_.set_for(queries.rows.size());
     // With the log-sum-exp in the place of the largest score, the softmax step makes e^(score - lse) of each score.

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "attn/detail/bound_mods.h"
+#include "attn/detail/mods/bound_mods.h"
 
 namespace attn::test {
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "attn/detail/bound_mods.h"
+#include "attn/detail/mods/bound_mods.h"
 
 namespace attn::test {
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "attn/detail/amx_kernels.h"
+#include "attn/detail/kernels/amx/tile_kernels.h"
 
 namespace attn::detail {
 

@@ -1,8 +1,8 @@
-// The registers and instructions of detail/amx_tiles.h in software: the kernels for the matrix unit run on them on any
+// The registers and instructions of detail/kernels/amx/registers.h in software: the kernels for the matrix unit run on them on any
 // x86-64 that has AVX-512.
 #pragma once
 
-#include "attn/detail/amx_tiles.h"
+#include "attn/detail/kernels/amx/registers.h"
 
 #if ATTN_AMX
 namespace attn::test {

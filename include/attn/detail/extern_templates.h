@@ -1,21 +1,21 @@
-// Layer 4: the loops and kernels that attn/instantiate.h compiles in one unit, promised to all others.
+// The loops and kernels that attn/instantiate.h compiles in one unit, promised to all others.
 #pragma once
 
-#include "attn/detail/flash_sequences.h"
-#include "attn/naive.h"
+#include "attn/detail/flash/sequences.h"
+#include "attn/detail/naive/naive.h"
 
 /// Everything below mods, whose types are the caller's: `keyword` is `extern`, or nothing where it is compiled.
-#define ATTN_LOOPS_OF(keyword, T)                                                                                    \
-  keyword template const KernelFamily<T>& kernel_family<T>(Isa);                                                     \
-  keyword template ChosenKernels<T> choose_kernels<T>(const Options&, bool);                                         \
-  keyword template void flash<T>(const CallTensors<T>&, const Passes<T>&, Options);                                  \
-  keyword template Index flash_workspace_bytes<T>(const CallTensors<T>&, const Passes<T>&, const Options&);          \
-  keyword template Explanation flash_explanation<T>(const CallTensors<T>&, const Passes<T>&, const Options&);        \
-  keyword template void flash_sequences<T>(std::span<const Sequence<T>>, const Options&);                            \
-  keyword template Index sequences_workspace_bytes<T>(std::span<const Sequence<T>>, const Options&);                 \
-  keyword template Explanation sequences_explanation<T>(std::span<const Sequence<T>>, const Options&);               \
-  keyword template void naive<T>(const StoredView<T>&, const TensorView<T, 3>&, const StoredView<T>&,                \
-                                 const StoredView<const T>&, const StoredView<const T>&, const StoredView<const T>&, \
+#define ATTN_LOOPS_OF(keyword, T)                                                                                   \
+  keyword template const KernelFamily<T>& kernel_family<T>(Isa);                                                    \
+  keyword template ChosenKernels<T> choose_kernels<T>(const Options&, bool);                                        \
+  keyword template void flash<T>(const CallTensors<T>&, const PassSequence<T>&, Options);                           \
+  keyword template Index flash_workspace_bytes<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);   \
+  keyword template Explanation flash_explanation<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&); \
+  keyword template void flash_sequences<T>(std::span<const Sequence<T>>, const Options&);                           \
+  keyword template Index sequences_workspace_bytes<T>(std::span<const Sequence<T>>, const Options&);                \
+  keyword template Explanation sequences_explanation<T>(std::span<const Sequence<T>>, const Options&);              \
+  keyword template void naive<T>(const DTypeView<T>&, const TensorView<T, 3>&, const DTypeView<T>&,                 \
+                                 const DTypeView<const T>&, const DTypeView<const T>&, const DTypeView<const T>&,   \
                                  const NaiveMods<T>&, const Problem&, const Executor&);
 
 namespace attn::detail {

@@ -1,11 +1,11 @@
-// Layer 2: alibi(), a penalty that grows with distance.
+// Alibi(), a penalty that grows with distance.
 #pragma once
 
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "attn/detail/lengths.h"
+#include "attn/detail/mods/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {

@@ -1,11 +1,11 @@
-// Layer 2: bias(), a tensor added to the scores.
+// Bias(), a tensor added to the scores.
 #pragma once
 
 #include <type_traits>
 #include <utility>
 
-#include "attn/detail/broadcast.h"
-#include "attn/detail/math.h"
+#include "attn/detail/mods/broadcast.h"
+#include "attn/detail/simd/scalar_math.h"
 #include "attn/mod.h"
 
 namespace attn {

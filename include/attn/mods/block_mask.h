@@ -1,4 +1,4 @@
-// Layer 2: block_mask(), a mask whose blocks have been looked at beforehand.
+// Block_mask(), a mask whose blocks have been looked at beforehand.
 #pragma once
 
 #include <algorithm>
@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/distance.h"
-#include "attn/detail/problem.h"
-#include "attn/detail/tile_mods.h"
+#include "attn/detail/mods/distances.h"
+#include "attn/detail/mods/tile_mods.h"
+#include "attn/detail/tensor/problem.h"
 #include "attn/options.h"
 
 namespace attn {

@@ -1,11 +1,11 @@
-// Layer 2: block_sparse(), a mask given as a map of blocks.
+// Block_sparse(), a mask given as a map of blocks.
 #pragma once
 
 #include <algorithm>
 #include <utility>
 
-#include "attn/detail/broadcast.h"
-#include "attn/detail/distance.h"
+#include "attn/detail/mods/broadcast.h"
+#include "attn/detail/mods/distances.h"
 #include "attn/mod.h"
 
 namespace attn {

@@ -1,4 +1,4 @@
-// Layer 2: causal(), no query sees a later key.
+// Causal(), no query sees a later key.
 #pragma once
 
 #include "attn/mod.h"

@@ -1,4 +1,4 @@
-// Layer 2: documents(), several texts packed into one row of tokens that do not see each other.
+// Documents(), several texts packed into one row of tokens that do not see each other.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/lengths.h"
+#include "attn/detail/mods/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {

@@ -1,4 +1,4 @@
-// Layer 2: full(), the mask that keeps every pair.
+// Full(), the mask that keeps every pair.
 #pragma once
 
 #include "attn/mod.h"

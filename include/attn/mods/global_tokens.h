@@ -1,11 +1,11 @@
-// Layer 2: global_tokens(), tokens that see all and are seen by all.
+// Global_tokens(), tokens that see all and are seen by all.
 #pragma once
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "attn/detail/lengths.h"
+#include "attn/detail/mods/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {

@@ -1,7 +1,7 @@
-// Layer 2: keep() and drop(), masks given as boolean tensors.
+// Keep() and drop(), masks given as boolean tensors.
 #pragma once
 
-#include "attn/detail/key_tensor.h"
+#include "attn/detail/mods/key_tensor.h"
 #include "attn/mod.h"
 
 namespace attn {

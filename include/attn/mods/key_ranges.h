@@ -1,9 +1,9 @@
-// Layer 2: key_ranges(), padding at both ends of each batch element's keys.
+// Key_ranges(), padding at both ends of each batch element's keys.
 #pragma once
 
 #include <utility>
 
-#include "attn/detail/lengths.h"
+#include "attn/detail/mods/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {

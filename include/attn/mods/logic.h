@@ -1,11 +1,11 @@
-// Layer 2: any_of(), all_of() and not_(), masks made of masks.
+// Any_of(), all_of() and not_(), masks made of masks.
 #pragma once
 
 #include <algorithm>
 #include <tuple>
 #include <utility>
 
-#include "attn/detail/bound_mods.h"
+#include "attn/detail/mods/bound_mods.h"
 
 namespace attn {
 

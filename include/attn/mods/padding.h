@@ -1,10 +1,10 @@
-// Layer 2: padding() and keep_keys(), masks given as boolean tensors of the keys of each batch element.
+// Padding() and keep_keys(), masks given as boolean tensors of the keys of each batch element.
 #pragma once
 
 #include <type_traits>
 #include <utility>
 
-#include "attn/detail/key_tensor.h"
+#include "attn/detail/mods/key_tensor.h"
 #include "attn/mod.h"
 
 namespace attn {

@@ -1,10 +1,10 @@
-// Layer 2: prefix_lm(), a prefix that all see, causal after it.
+// Prefix_lm(), a prefix that all see, causal after it.
 #pragma once
 
 #include <algorithm>
 #include <utility>
 
-#include "attn/detail/lengths.h"
+#include "attn/detail/mods/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {

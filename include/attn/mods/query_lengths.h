@@ -1,9 +1,9 @@
-// Layer 2: query_lengths(), padding at the end of each batch element's queries.
+// Query_lengths(), padding at the end of each batch element's queries.
 #pragma once
 
 #include <utility>
 
-#include "attn/detail/lengths.h"
+#include "attn/detail/mods/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {

@@ -1,4 +1,4 @@
-// Layer 2: relative_bias(), a learned number for each head and distance, and the distance buckets of T5.
+// Relative_bias(), a learned number for each head and distance, and the distance buckets of T5.
 #pragma once
 
 #include <algorithm>
@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/broadcast.h"
-#include "attn/detail/math.h"
+#include "attn/detail/mods/broadcast.h"
+#include "attn/detail/simd/scalar_math.h"
 #include "attn/mod.h"
 
 namespace attn {

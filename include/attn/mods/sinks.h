@@ -1,4 +1,4 @@
-// Layer 2: sinks(), weight that goes to no key.
+// Sinks(), weight that goes to no key.
 #pragma once
 
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/lengths.h"
+#include "attn/detail/mods/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {

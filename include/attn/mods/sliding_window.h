@@ -1,10 +1,10 @@
-// Layer 2: sliding_window(), each query sees the keys around it.
+// Sliding_window(), each query sees the keys around it.
 #pragma once
 
 #include <algorithm>
 
-#include "attn/detail/check.h"
-#include "attn/detail/distance.h"
+#include "attn/detail/base/check.h"
+#include "attn/detail/mods/distances.h"
 #include "attn/mod.h"
 
 namespace attn {

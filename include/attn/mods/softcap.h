@@ -1,10 +1,10 @@
-// Layer 2: softcap(), scores squeezed smoothly into (-cap, cap).
+// Softcap(), scores squeezed smoothly into (-cap, cap).
 #pragma once
 
 #include <limits>
 
-#include "attn/detail/check.h"
-#include "attn/detail/math.h"
+#include "attn/detail/base/check.h"
+#include "attn/detail/simd/scalar_math.h"
 #include "attn/mod.h"
 
 namespace attn {

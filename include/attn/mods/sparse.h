@@ -1,11 +1,11 @@
-// Layer 2: strided_sparse() and fixed_sparse(), the two factorised patterns of Child et al. 2019.
+// Strided_sparse() and fixed_sparse(), the two factorised patterns of Child et al. 2019.
 #pragma once
 
 #include <algorithm>
 
-#include "attn/detail/check.h"
-#include "attn/detail/distance.h"
-#include "attn/detail/grouped_mask.h"
+#include "attn/detail/base/check.h"
+#include "attn/detail/mods/distances.h"
+#include "attn/detail/mods/grouping/grouped_mask.h"
 #include "attn/mods/sliding_window.h"
 
 namespace attn {

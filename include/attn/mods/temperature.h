@@ -1,11 +1,11 @@
-// Layer 2: temperature(), a softness for each head.
+// Temperature(), a softness for each head.
 #pragma once
 
 #include <limits>
 #include <utility>
 #include <vector>
 
-#include "attn/detail/lengths.h"
+#include "attn/detail/mods/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {

@@ -1,11 +1,11 @@
-// Layer 2: tree(), drafts that share their beginnings, for speculative decoding.
+// Tree(), drafts that share their beginnings, for speculative decoding.
 #pragma once
 
 #include <algorithm>
 #include <vector>
 
-#include "attn/detail/distance.h"
-#include "attn/detail/lengths.h"
+#include "attn/detail/mods/distances.h"
+#include "attn/detail/mods/lengths.h"
 #include "attn/mod.h"
 
 namespace attn {

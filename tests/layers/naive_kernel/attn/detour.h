@@ -1,4 +1,4 @@
-// Layer 3: the detour.
+// The detour.
 #pragma once
 
-#include "attn/flash.h"
+#include "attn/detail/flash/flash.h"

@@ -1,4 +1,4 @@
-// Layer 1: a header that names its neighbour without the folder.
+// A header that names its neighbour without the folder.
 #pragma once
 
 #include "b.h"

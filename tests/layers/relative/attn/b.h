@@ -1,2 +1,2 @@
-// Layer 2: a higher header.
+// The neighbour.
 #pragma once

@@ -1,6 +1,6 @@
-// Layer 2: a higher header.
+// A higher header.
 #pragma once
 
 #include <vector>
-
-#include "attn/low.h"
+#include "attn/low/low.h"
+#include "attn/peer.h"

@@ -1,4 +1,4 @@
-// Layer 2: a header beside the higher one.
+// Its neighbour, on the same floor.
 #pragma once
 
-#include "attn/high.h"
+#include "attn/low/low.h"

@@ -1,0 +1,83 @@
+// Argument checks whose messages carry the numbers.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdio>
+#include <initializer_list>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "attn/types.h"
+
+namespace attn::detail {
+
+/// A piece of a message: text, a number or the sizes of a shape. One type for all, so that a check compiles to little
+/// more than a comparison. Borrows what it is made from.
+class Piece {
+ public:
+  Piece(std::string_view text) : kind_(kText), data_(text.data()), integer_(static_cast<Index>(text.size())) {}
+  Piece(const char* text) : Piece(std::string_view(text)) {}
+  Piece(const std::string& text) : Piece(std::string_view(text)) {}
+  template <std::integral Number>
+  Piece(Number number) : kind_(kInteger), integer_(static_cast<Index>(number)) {}
+  template <std::floating_point Number>
+  Piece(Number number) : kind_(kReal), real_(number) {}
+  Piece(std::span<const Index> shape)
+      : kind_(kShape), data_(shape.data()), integer_(static_cast<Index>(shape.size())) {}
+  template <std::size_t rank>
+  Piece(const std::array<Index, rank>& shape) : Piece(std::span<const Index>(shape)) {}
+
+  void append_to(std::string& message) const {
+    switch (kind_) {
+      case kText:
+        message.append(static_cast<const char*>(data_), static_cast<std::size_t>(integer_));
+        break;
+      case kInteger:
+        message += std::to_string(integer_);
+        break;
+      case kReal: {
+        char digits[32];
+        std::snprintf(digits, sizeof(digits), "%Lg", real_);
+        message += digits;
+        break;
+      }
+      case kShape:
+        for (Index i = 0; i < integer_; ++i)
+          message.append(i == 0 ? "(" : ", ").append(std::to_string(static_cast<const Index*>(data_)[i]));
+        message += ')';
+    }
+  }
+
+ private:
+  enum Kind { kText, kInteger, kReal, kShape };
+
+  Kind kind_;
+  const void* data_ = nullptr;
+  Index integer_ = 0;  // the number, or how many of them or of characters
+  long double real_ = 0;
+};
+
+/// The text of all pieces.
+inline std::string joined(std::initializer_list<Piece> pieces) {
+  std::string message;
+  for (const Piece& piece : pieces) piece.append_to(message);
+  return message;
+}
+
+/// Throws std::invalid_argument("attn: " followed by the pieces).
+[[noreturn]] inline void refuse(std::initializer_list<Piece> pieces) {
+  throw std::invalid_argument("attn: " + joined(pieces));
+}
+
+/// Refuses unless `condition` holds. The pieces are made in any case: strings that must be put together first, and would
+/// take memory, belong behind an `if` with refuse().
+template <class... Pieces>
+void require(bool condition, const Pieces&... pieces) {
+  if (!condition) refuse({Piece(pieces)...});
+}
+
+}  // namespace attn::detail

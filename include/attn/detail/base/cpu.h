@@ -1,0 +1,100 @@
+// What the processor and the operating system offer beyond what the compilers' own query knows.
+#pragma once
+
+#include <cstddef>
+
+#if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
+#define ATTN_X86 1
+#include <cpuid.h>
+#else
+#define ATTN_X86 0
+#endif
+
+// Vectors of 128 bits, 32 of them, with conversions of binary16. 32-bit ARM has fewer and rounds denormals to 0.
+#if defined(__aarch64__) && defined(__ARM_NEON) && defined(__GNUC__)
+#define ATTN_NEON 1
+#else
+#define ATTN_NEON 0
+#endif
+
+// Linux alone hands out the matrix unit to programs that ask.
+#if defined(__x86_64__) && defined(__GNUC__) && defined(__linux__)
+#define ATTN_AMX 1
+#else
+#define ATTN_AMX 0
+#endif
+
+namespace attn::detail {
+
+/// Does software stand in for the matrix unit? Tests alone have such software: they are compiled with ATTN_SOFTWARE_TILES
+/// and define this (tests/support/software_tiles.cpp).
+#if defined(ATTN_SOFTWARE_TILES)
+bool software_tiles();
+#else
+constexpr bool software_tiles() { return false; }
+#endif
+
+/// Bytes that come from memory together.
+#if defined(__APPLE__) && defined(__aarch64__)
+constexpr std::ptrdiff_t kCacheLine = 128;
+#else
+constexpr std::ptrdiff_t kCacheLine = 64;
+#endif
+
+#if ATTN_X86
+/// Conversions between float and binary16. clang 14 has no name for it. Asked once: under a hypervisor each CPUID takes tens
+/// of microseconds.
+inline bool cpu_has_f16c() {
+  static const bool has = [] {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & (1u << 29)) != 0;
+  }();
+  return has;
+}
+#endif
+
+/// Tiles of bf16 (AMX-TILE, AMX-BF16), vectors rounded to bf16 (AVX512_BF16), and an operating system that saves both.
+/// Bits as in Intel's Software Developer's Manual, volume 2A, CPUID, and volume 1, section 13.3 (XCR0).
+inline bool cpu_has_amx() {
+#if ATTN_AMX
+  static const bool has = [] {
+    if (software_tiles()) return true;
+    unsigned a, b, c, d;
+    constexpr unsigned kOsXsave = 1u << 27, kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAvx512Bf16 = 1u << 5;
+    if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kOsXsave) == 0) return false;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kAmxBf16) == 0 || (d & kAmxTile) == 0) return false;
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) == 0 || (a & kAvx512Bf16) == 0) return false;
+    constexpr unsigned kTileState = 3u << 17;
+    unsigned low, high;
+    asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & kTileState) == kTileState;
+  }();
+  return has;
+#else
+  return false;
+#endif
+}
+
+/// May this process use the tiles? Asks the operating system the first time, for all threads to come. It may refuse: by
+/// its policy, or because a thread has a signal stack too small for the registers of the tiles.
+inline bool amx_permitted() {
+#if ATTN_AMX
+  static const bool granted = [] {
+    if (!cpu_has_amx()) return false;
+    if (software_tiles()) return true;
+    // Not through the headers of the system, which would put its functions into every program's global namespace.
+    constexpr long kArchPrctl = 158, kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XTILEDATA
+    long result;
+    asm volatile("syscall"
+                 : "=a"(result)
+                 : "a"(kArchPrctl), "D"(kRequestPermission), "S"(kTileData)
+                 : "rcx", "r11", "memory");
+    return result == 0;
+  }();
+  return granted;
+#else
+  return false;
+#endif
+}
+
+}  // namespace attn::detail

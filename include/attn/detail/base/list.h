@@ -1,0 +1,36 @@
+// Lists of numbers as options and mods take them.
+#pragma once
+
+#include <initializer_list>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "attn/types.h"
+
+namespace attn::detail {
+
+/// A list of numbers as a function takes it, copied: {1, 2}, or any range of them, std::vector<int> or Eigen::VectorXi.
+template <class Number>
+struct List {
+  std::vector<Number> values;
+
+  List(std::vector<Number> given) : values(std::move(given)) {}
+  List(std::initializer_list<Number> given) : values(given) {}
+  template <class X>
+  requires requires(const X& x) { x.begin(), x.end(); }
+  List(const X& given) {
+    using Given = std::remove_cvref_t<decltype(*given.begin())>;
+    constexpr bool kFits =
+        std::is_integral_v<Given> || (std::is_floating_point_v<Number> && std::is_floating_point_v<Given>);
+    static_assert(kFits || std::is_floating_point_v<Number>,
+                  "attn: lengths, ids, offsets, positions and parents must be integers");
+    static_assert(kFits || std::is_integral_v<Number>, "attn: slopes, temperatures and sinks must be numbers");
+    if constexpr (kFits)
+      for (const auto& n : given) values.push_back(static_cast<Number>(n));
+  }
+};
+using Indices = List<Index>;
+using Numbers = List<double>;
+
+}  // namespace attn::detail

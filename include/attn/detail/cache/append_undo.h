@@ -1,0 +1,31 @@
+// What was appended to a cache taken back, where what comes after it fails.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include "attn/isa.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Takes back what is appended to a cache in its lifetime, unless that is to be kept: sequences have the tokens, and the
+/// pages, that they had. What room there is may have grown.
+template <class Cache>
+class AppendUndo {
+ public:
+  explicit AppendUndo(Cache& cache) : cache_(&cache), marks_(cache.marks()) {}
+  AppendUndo(const AppendUndo&) = delete;
+  ~AppendUndo() {
+    if (cache_) cache_->restore(marks_);
+  }
+
+  void keep() { cache_ = nullptr; }
+
+ private:
+  Cache* cache_;
+  std::remove_cvref_t<decltype(std::declval<const Cache&>().marks())> marks_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

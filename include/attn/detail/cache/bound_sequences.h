@@ -1,0 +1,186 @@
+// The sequences of a call over a cache, checked, with the mods made ready for each.
+#pragma once
+
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "attn/attention.h"
+#include "attn/detail/flash/sequences.h"
+#include "attn/kv_batch.h"
+
+namespace attn {
+namespace detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Which rows of a tensor of queries (batch, heads, len, head_dim) belong to which sequence.
+template <class Q>
+struct QueryRows {
+  using Tensor = Q;
+  static const Q& tensor(const Q& q) { return q; }
+  static void check(const Q&, const Shape<4>& shape, Index sequences) {
+    require(shape[0] == sequences, "batch differs: query has ", shape[0], ", the cache ", sequences, " sequences");
+  }
+  /// Those of a sequence: batch element, first row, rows.
+  template <class Visit>
+  static void for_each(const Q&, const Shape<4>& shape, Index sequences, const Visit& visit) {
+    for (Index s = 0; s < sequences; ++s) visit(s, s, Range{0, shape[2]});
+  }
+};
+template <class Q>
+struct QueryRows<Ragged<Q>> {
+  using Tensor = std::remove_cvref_t<Q>;
+  static const Tensor& tensor(const Ragged<Q>& r) { return r.q; }
+  static void check(const Ragged<Q>& r, const Shape<4>& shape, Index sequences) {
+    const Index given = static_cast<Index>(r.lens.size());
+    require(given == sequences, "ragged: ", given, " lengths for ", sequences, " sequences");
+    require(shape[0] == 1, "ragged: query has shape ", shape, ", the batch must be 1, and all tokens in its len");
+    Index left = shape[2];
+    for (std::size_t i = 0; i < r.lens.size(); ++i) {
+      require(r.lens[i] >= 0 && r.lens[i] <= left, "ragged: lens[", i, "] is ", r.lens[i], ", of ", shape[2],
+              " queries ", left, " are left");
+      left -= r.lens[i];
+    }
+    require(left == 0, "ragged: the lengths add up to ", shape[2] - left, ", there are ", shape[2], " queries");
+  }
+  template <class Visit>
+  static void for_each(const Ragged<Q>& r, const Shape<4>&, Index sequences, const Visit& visit) {
+    for (Index s = 0, first = 0; s < sequences; ++s) {
+      const Index end = first + r.lens[static_cast<std::size_t>(s)];
+      visit(s, 0, Range{first, end});
+      first = end;
+    }
+  }
+};
+
+/// A sequence with all that its tensors and mods refer to.
+template <class T, class M>
+class BoundSequence {
+ public:
+  BoundSequence(const Problem& own, const Problem& for_mods, const M& mods, const Rope* rope)
+      : problem(own), rotation(rotation_of<T>(rope, 0, 0)), bound_(bind_call(mods, for_mods)), passes_(bound_) {}
+  BoundSequence(const BoundSequence&) = delete;
+
+  const Problem problem;
+  Rotation<T> rotation;  ///< of no tokens, until somebody wants the result
+
+  const TileMods<T>* mods() const { return passes_.in_one(); }
+
+ private:
+  Bound<M> bound_;
+  PassSequenceOf<T, Bound<M>> passes_;
+};
+
+/// The type that attention over a cache is computed in.
+template <class Cache>
+using scalar_of = typename std::remove_cvref_t<decltype(std::declval<const Cache&>().batch())>::Scalar;
+
+/// Says in one sentence what is wrong with the types of a call; see check_types().
+template <class Query, class T>
+constexpr bool check_query() {
+  using Q = typename QueryRows<Query>::Tensor;
+  constexpr int kRank = Traits<Q>::kRank;
+  constexpr bool kIsScalar =
+      is_scalar<typename Traits<Q>::Scalar> && std::is_same_v<computed_t<typename Traits<Q>::Scalar>, T>;
+  static_assert(kIsScalar, "attn: query must hold the scalar type of the cache, or floats of 32 and 16 bits");
+  static_assert(kRank == 2 || kRank == 4,
+                "attn: query must be a matrix (len, dim) or a rank-4 tensor (batch, heads, len, dim)");
+  return kIsScalar && (kRank == 2 || kRank == 4);
+}
+
+/// The arguments of a call over kept keys and values: see CheckedCall.
+template <class Query, class Cache, class M>
+class CheckedSequences {
+  static constexpr bool kIsCall = check_query<Query, scalar_of<Cache>>();
+  static_assert(kIsCall);
+
+ public:
+  using Q = typename QueryRows<Query>::Tensor;
+  using T = scalar_of<Cache>;
+
+ private:
+  using Rows = QueryRows<Query>;
+
+  const Query& query_;
+  const Held<Q> q_held_;
+  const decltype(std::declval<const Cache&>().batch()) batch_;  // a reference, if the caller has a batch
+  const DTypeView<const T> q_;
+  std::deque<BoundSequence<T, M>> bound_;
+  std::vector<Sequence<T>> sequences_;
+
+ public:
+  CheckedSequences(const Query& query, const Cache& cache, const M& mods, const Options& options)
+      : query_(query),
+        q_held_(evaluated(Rows::tensor(query))),
+        batch_(cache.batch()),
+        q_(as_rank4(view(q_held_))),
+        problem(problem_of_all(q_, batch_.v_dim())) {
+    Rows::check(query, q_.shape(), batch_.size());
+    check_q_offsets(options, batch_.size());
+    Options own_options = options;  // of a sequence, to which q_offset belongs
+    own_options.q_offsets = {};
+    Rows::for_each(query, q_.shape(), batch_.size(), [&](Index s, Index element, const Range& rows) {
+      own_options.q_offset = q_offset_of(options, s);
+      const Problem own = make_problem<T>(part(q_, element, rows), keys_like(batch_.keys(s), batch_.length(s)),
+                                          keys_like(batch_.values(s), batch_.length(s)), own_options);
+      Problem for_mods = own;
+      for_mods.batch = batch_.size();
+      for_mods.sequence = s;
+      bound_.emplace_back(own, for_mods, mods, batch_.rope());
+    });
+  }
+  CheckedSequences(const CheckedSequences&) = delete;
+
+  /// The sizes of all queries and of their results, whatever the sequences.
+  const Problem problem;
+
+  /// The sequences, each with its part of the result: see result_views(). Valid until the next call.
+  template <class... To>
+  std::span<const Sequence<T>> sequences(To&&... result) {
+    ResultViews<T> to;
+    if constexpr (kIsCall) to = result_views<T>(problem, result...);  // see CheckedCall::tensors()
+    sequences_.clear();
+    Rows::for_each(query_, q_.shape(), batch_.size(), [&](Index s, Index element, const Range& rows) {
+      BoundSequence<T, M>& b = bound_[static_cast<std::size_t>(s)];
+      if (to.out.data()) b.rotation = rotation_of<T>(batch_.rope(), b.problem.q_offset, b.problem.q_len);
+      const CallTensors<T> tensors{part(to.out, element, rows),
+                                   part(to.lse, element, rows),
+                                   part(q_, element, rows),
+                                   batch_.keys(s),
+                                   batch_.values(s),
+                                   b.problem,
+                                   s,
+                                   batch_.rope() ? &b.rotation : nullptr};
+      sequences_.push_back({tensors, b.mods()});
+    });
+    return sequences_;
+  }
+
+ private:
+  /// The rows of a sequence, of queries, results or log-sum-exps.
+  template <class View>
+  static View part(const View& t, Index batch_element, const Range& rows) {
+    auto shape = t.shape();
+    shape[0] = 1;
+    shape[2] = rows.size();
+    const Index offset = t.data() ? batch_element * t.stride(0) + rows.begin * t.stride(2) : 0;
+    return t.part(offset, shape, t.strides());
+  }
+  /// For shapes alone.
+  static DTypeView<const T> keys_like(const DTypeView<const T>& pages, Index length) {
+    return pages.part(0, {1, pages.dim(1), length, pages.dim(3)}, pages.strides());
+  }
+
+  static Problem problem_of_all(const DTypeView<const T>& q, Index v_dim) {
+    Problem all;
+    all.batch = q.dim(0);
+    all.heads = q.dim(1);
+    all.q_len = q.dim(2);
+    all.v_dim = v_dim;
+    return all;
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace detail
+}  // namespace attn

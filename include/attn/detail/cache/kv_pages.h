@@ -1,0 +1,245 @@
+// The memory of a cache: pages of keys and values, and how tokens get into them.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/base/huge_pages.h"
+#include "attn/detail/kernels/kernel_table.h"
+#include "attn/kv_batch.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// What attention over a cache of T is computed in: 8 bits stand for floats too.
+template <class T>
+using cached_t = std::conditional_t<std::is_same_v<T, std::int8_t>, float, computed_t<T>>;
+
+/// The keys, or the values, in pages: a view (pages, kv_heads, tokens of a page, dim). Of 8 bits, each token of a head has a
+/// scale: its largest magnitude / 127.
+template <class T>
+struct TokenRows {
+  using Computed = cached_t<T>;
+  static constexpr bool kScaled = std::is_same_v<T, std::int8_t>;
+  static constexpr DType kDType = [] {
+    if constexpr (kScaled)
+      return DType::i8;
+    else
+      return dtype_of<T>;
+  }();
+
+  TensorView<T, 4> numbers;
+  TensorView<float, 3> scales;
+
+  DTypeView<const Computed> stored() const {
+    return {reinterpret_cast<const std::byte*>(numbers.data()), kDType, numbers.shape(), numbers.strides()};
+  }
+
+  /// `count` rows of numbers behind each other into a page from token `first` on.
+  void store(const KernelFamily<Computed>& family, const Computed* rows, Index count, Index page, Index head,
+             Index first) const {
+    const Index dim = numbers.dim(3);
+    T* const to = &numbers(page, head, first, 0);
+    if constexpr (kScaled) {
+      for (Index i = 0; i < count; ++i) scales(page, head, first + i) = quantise(rows + i * dim, dim, to + i * dim);
+    } else {
+      family.unpack_rows(rows, count, dim, {reinterpret_cast<std::byte*>(to), kDType, dim, 1});
+    }
+  }
+
+  /// The first `count` tokens of a page of another, or of the same.
+  void copy(const TokenRows& other, Index from, Index to, Index count) const {
+    for (Index head = 0; count > 0 && head < numbers.dim(1); ++head) {
+      std::copy_n(&other.numbers(from, head, 0, 0), count * numbers.dim(3), &numbers(to, head, 0, 0));
+      if (kScaled) std::copy_n(&other.scales(from, head, 0), count, &scales(to, head, 0));
+    }
+  }
+
+ private:
+  /// A row as integers from -127 to 127, and their scale. A row with inf or NaN gets the scale NaN: it is NaN as a whole.
+  static float quantise(const float* row, Index dim, std::int8_t* to) {
+    float largest = 0;
+    bool finite = true;
+    for (Index c = 0; c < dim; ++c) {
+      largest = std::max(largest, std::abs(row[c]));
+      finite &= std::isfinite(row[c]);
+    }
+    // Below that its inverse overflows.
+    if (!finite || largest < 0x1p-120f) {
+      std::fill_n(to, dim, std::int8_t(0));
+      return finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+    }
+    const float inverse = 127 / largest;
+    // 1.5 * 2^23: sums with it have no bits behind the point, so that they are rounded to the nearest integer.
+    constexpr float kRound = 12582912;
+    for (Index c = 0; c < dim; ++c) to[c] = static_cast<std::int8_t>(row[c] * inverse + kRound - kRound);
+    return largest / 127;
+  }
+};
+
+/// Pages of keys and values. Those of a head lie behind each other in a page, the keys first: so memory is read in longer
+/// runs, as processors fetch it best.
+template <class T>
+class KvPages {
+ public:
+  using Computed = cached_t<T>;
+
+  KvPages(Index pages, Index kv_heads, Index page_size, Index head_dim, Index v_dim)
+      : head_dim_(head_dim),
+        numbers_(Tensor<T, 4>::uninitialized({pages, kv_heads, page_size, row_size(head_dim, v_dim)})),
+        scales_(Tensor<float, 4>::uninitialized({TokenRows<T>::kScaled ? pages : 0, kv_heads, 2, page_size})) {
+    advise_huge_pages(numbers_.data(), bytes_of(numbers_));
+  }
+
+  TokenRows<T> keys() { return rows(0, 0, head_dim_); }
+  TokenRows<T> values() { return rows(1, head_dim_, numbers_.dim(3) - head_dim_); }
+  TokenRows<T> keys() const { return const_cast<KvPages*>(this)->keys(); }
+  TokenRows<T> values() const { return const_cast<KvPages*>(this)->values(); }
+  Index page_size() const { return numbers_.dim(2); }
+  Index bytes() const { return bytes_of(numbers_) + bytes_of(scales_); }
+
+  /// All of it, without sequences.
+  KvBatch<Computed> batch(const Rope* rope) const {
+    return {keys().stored(), values().stored(), rope, keys().scales, values().scales};
+  }
+
+  void copy_page(const KvPages& other, Index from, Index to, Index tokens) {
+    keys().copy(other.keys(), from, to, tokens);
+    values().copy(other.values(), from, to, tokens);
+  }
+
+  /// What append() works in, made before anything is changed: append() itself takes no memory and does not throw.
+  class Writer {
+   public:
+    Writer(Index tokens, Index head_dim, Index v_dim, const Rope* rope)
+        : family_(kernel_family<Computed>(std::min(default_isa(), Isa::avx512))),
+          rope_(rope),
+          most_(std::min(kMost, std::max<Index>(tokens, 1))),
+          packed_(static_cast<std::size_t>(most_ * std::max(head_dim, v_dim))),
+          rotation_(rotation_of<Computed>(rope, 0, rope ? most_ : 0)) {}
+
+   private:
+    friend KvPages;
+    static constexpr Index kMost = 64;  // tokens: they stay in the cache between being read and being written
+
+    const KernelFamily<Computed>& family_;
+    const Rope* rope_;
+    Index most_;
+    std::vector<Computed> packed_;
+    Rotation<Computed> rotation_;
+  };
+
+  /// Some tokens of a sequence with the pages `table`, which is at `position` now: rows `rows` of batch element `batch` in k
+  /// and v. Keys are turned on the way.
+  void append(Writer& w, const DTypeView<const Computed>& k, const DTypeView<const Computed>& v, Index batch,
+              Range rows, std::span<const Index> table, Index position) {
+    const Index head_dim = k.dim(3), v_dim = v.dim(3);
+    Computed* const packed = w.packed_.data();
+    const TokenRows<T> keys = this->keys(), values = this->values();
+    while (!rows.empty()) {
+      const Index at = position % page_size(), page = table[static_cast<std::size_t>(position / page_size())];
+      const Index count = std::min({w.most_, rows.size(), page_size() - at});
+      for (Index i = 0; w.rope_ && i < count; ++i)
+        w.rotation_.set_angles(w.rope_->frequencies(), position + i, w.rope_->attention_factor(), i);
+      for (Index head = 0; head < k.dim(1); ++head) {
+        w.family_.pack_rows(k.rows(batch, head, rows.begin), count, head_dim, packed);
+        for (Index i = 0; w.rope_ && i < count; ++i) w.rotation_.turn(packed + i * head_dim, i);
+        keys.store(w.family_, packed, count, page, head, at);
+        w.family_.pack_rows(v.rows(batch, head, rows.begin), count, v_dim, packed);
+        values.store(w.family_, packed, count, page, head, at);
+      }
+      rows.begin += count;
+      position += count;
+    }
+  }
+
+ private:
+  template <class X>
+  static Index bytes_of(const Tensor<X, 4>& t) {
+    return t.size() * static_cast<Index>(sizeof(X));
+  }
+  static Index row_size(Index head_dim, Index v_dim) {
+    constexpr Index kMost = Index(1) << 60;
+    require(head_dim <= kMost && v_dim <= kMost, "a cache of head_dim ", head_dim, " and v_dim ", v_dim,
+            " has more numbers than there can be");
+    return head_dim + v_dim;
+  }
+  /// `which`: 0 the keys, 1 the values; `first`: numbers of a token in front of them.
+  TokenRows<T> rows(Index which, Index first, Index dim) {
+    const Index heads = numbers_.dim(1), tokens = page_size(), row = numbers_.dim(3);
+    TokenRows<T> t;
+    t.numbers = TensorView<T, 4>(numbers_.data() + first * tokens, {numbers_.dim(0), heads, tokens, dim},
+                                 {heads * tokens * row, tokens * row, dim, 1});
+    if (TokenRows<T>::kScaled)
+      t.scales = TensorView<float, 3>(scales_.data() + which * tokens, {numbers_.dim(0), heads, tokens},
+                                      {heads * 2 * tokens, 2 * tokens, 1});
+    return t;
+  }
+
+  Index head_dim_;
+  Tensor<T, 4> numbers_;  // of each head of a page, all its keys and then all its values
+  Tensor<float, 4> scales_;
+};
+
+/// Numbers of pages; the one that came last is taken next. It has room for all from the beginning, and so have its copies: to
+/// put one back takes no memory.
+class PageList {
+ public:
+  /// All numbers below `pages`, 0 to be taken first.
+  explicit PageList(Index pages) {
+    pages_.reserve(static_cast<std::size_t>(pages));
+    for (Index page = pages; page-- > 0;) pages_.push_back(page);
+  }
+  PageList(const PageList& other) {
+    pages_.reserve(other.pages_.capacity());
+    pages_ = other.pages_;
+  }
+  PageList(PageList&&) noexcept = default;
+  PageList& operator=(PageList&&) noexcept = default;
+
+  Index size() const { return static_cast<Index>(pages_.size()); }
+  void put(Index page) { pages_.push_back(page); }
+  Index take() {
+    const Index page = pages_.back();
+    pages_.pop_back();
+    return page;
+  }
+
+ private:
+  std::vector<Index> pages_;
+};
+
+/// Checks k (batch, kv_heads, tokens, head_dim) and v (batch, kv_heads, tokens, v_dim) against each other and against a
+/// cache of these sizes, of which `batch` sequences get tokens.
+template <class T>
+void check_appended(const DTypeView<const T>& k, const DTypeView<const T>& v, Index batch, Index kv_heads,
+                    Index head_dim, Index v_dim) {
+  const Shape<4> want_k{batch, kv_heads, k.dim(2), head_dim}, want_v{batch, kv_heads, k.dim(2), v_dim};
+  require(k.shape() == want_k, "append: keys have shape ", k.shape(), ", the cache takes ", want_k,
+          " as (batch, kv_heads, tokens, head_dim)");
+  require(v.shape() == want_v, "append: values have shape ", v.shape(), ", the cache takes ", want_v,
+          " as (batch, kv_heads, tokens, v_dim)");
+}
+
+/// The tensors of an append() as the cache sees them.
+template <class T, class X>
+DTypeView<const T> appended(const X& x) {
+  static_assert(
+      is_scalar<typename Traits<X>::Scalar> && std::is_same_v<computed_t<typename Traits<X>::Scalar>, T>,
+      "attn: keys and values to append must hold the scalar type that the cache computes in, or floats of 32 and "
+      "16 bits");
+  static_assert(Traits<X>::kRank == 2 || Traits<X>::kRank == 4,
+                "attn: keys and values to append must be (tokens, dim) or (batch, kv_heads, tokens, dim)");
+  return as_rank4(view(x));
+}
+
+/// Says in one sentence what a cache cannot hold.
+template <class T>
+constexpr void check_cached() {
+  static_assert(std::is_same_v<T, std::int8_t> || is_scalar<T>,
+                "attn: a cache holds float, double, long double, floats of 16 bits, or std::int8_t");
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

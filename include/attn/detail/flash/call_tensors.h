@@ -1,0 +1,175 @@
+// The tensors of a call, where the rows of a tile lie in them, how they come into a tile's memory and results out
+// of it.
+#pragma once
+
+#include <algorithm>
+
+#include "attn/detail/flash/query_tiles.h"
+#include "attn/detail/tensor/kv_rows.h"
+#include "attn/detail/tensor/rotation.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// A tile of queries: the rows `rows` of a head, of which it is tile number `tile`.
+struct QueryTile {
+  Index batch;
+  Index head;
+  Index tile;
+  Range rows;
+};
+
+template <class T>
+struct CallTensors {
+  DTypeView<T> out;
+  TensorView<T, 3> lse;  ///< null: not wanted
+  DTypeView<const T> q;
+  KvRows<T> k, v;
+  const Problem& problem;
+  Index first_batch = 0;                  ///< the number that mods know the first batch element by
+  const Rotation<T>* rotation = nullptr;  ///< what queries are turned by, a token for each row; null: they are not
+
+  /// Do so many keys and values of a head stay in the L2 cache from one tile of queries to the next? They may have a
+  /// quarter of the 2 MiB that today's server cores have, half of what others do.
+  bool stay_in_cache(Index keys) const {
+    constexpr Index kBytes = 512 * 1024;
+    return keys * (problem.head_dim * k.size_of_number() + problem.v_dim * v.size_of_number()) <= kBytes;
+  }
+
+  /// All pairs of these queries.
+  Tile tile_of(const QueryTile& queries) const {
+    const Index first = problem.first_query(queries.batch);
+    return {first_batch + queries.batch,
+            queries.head,
+            {first + queries.rows.begin, first + queries.rows.end},
+            {0, problem.kv_len}};
+  }
+
+  /// The rows of these queries in `q` and `out`, from number `row` on.
+  RowsToRead query(const QueryTile& queries, Index row = 0) const {
+    return q.rows(queries.batch, queries.head, queries.rows.begin + row);
+  }
+  RowsToWrite output(const QueryTile& queries, Index row = 0) const {
+    return out.rows(queries.batch, queries.head, queries.rows.begin + row);
+  }
+
+  /// The rows of keys and values that these queries see, from key `j` on.
+  RowsToRead key(const QueryTile& queries, Index j) const {
+    return k.rows(queries.batch, problem.kv_head(queries.head), j);
+  }
+  RowsToRead value(const QueryTile& queries, Index j) const {
+    return v.rows(queries.batch, problem.kv_head(queries.head), j);
+  }
+};
+
+/// Can kernels read rows of `dim` numbers where they lie? Pairs of 16 bits are read as one number of 32.
+inline bool in_place(const Format& format, const RowsToRead& rows, Index dim) {
+  const Index pair = format.per_number();
+  return rows.dtype == format.dtype && (rows.column == 1 || dim <= 1) && rows.stride % pair == 0 &&
+         dim % format.columns == 0 && (pair == 1 || reinterpret_cast<std::uintptr_t>(rows.data) % sizeof(float) == 0);
+}
+/// Those of all heads?
+template <class T>
+bool in_place(const Format& format, const DTypeView<T>& t) {
+  return in_place(format, t.rows(0, 0), t.dim(3)) && t.stride(0) % format.per_number() == 0 &&
+         t.stride(1) % format.per_number() == 0;
+}
+
+/// `count` rows of `dim` numbers as the kernels read them, copied to `packed` if they must: where they do not lie so, or are
+/// not a multiple of `multiple`.
+template <class T>
+Rows<T> rows_of(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, Index multiple,
+                T* packed) {
+  const Format& format = family.format;
+  if (in_place(format, rows, dim) && count % multiple == 0)
+    return {reinterpret_cast<const T*>(rows.data), rows.stride / format.per_number()};
+  family.pack_rows(rows, count, dim, packed);
+  return {packed, format.row(dim)};
+}
+
+/// Some keys, or values, of a head behind each other as the kernels of a family read them.
+template <class T>
+void pack_kv(const KernelFamily<T>& family, const KvRows<T>& t, Index batch, Index head, const Range& keys, T* packed) {
+  const Index dim = t.dim(3), row = family.format.row(dim);
+  for (Index j = keys.begin; j < keys.end;) {
+    const Index count = t.piece(j, keys);
+    T* const piece = packed + (j - keys.begin) * row;
+    family.pack_rows(t.rows(batch, head, j), count, dim, piece);
+    for (Index i = 0; t.is_scaled() && i < count; ++i) {
+      const T scale = static_cast<T>(t.scales(batch, head, j)[i]);
+      for (T& x : std::span(piece + i * row, static_cast<std::size_t>(dim))) x *= scale;
+    }
+    j += count;
+  }
+}
+
+/// The same, where they lie if kernels can read them there.
+template <class T>
+Rows<T> kv_rows_of(const KernelFamily<T>& family, const KvRows<T>& t, Index batch, Index head, const Range& keys,
+                   Index multiple, T* packed) {
+  if (t.in_one_piece(keys) && !t.is_scaled())
+    return rows_of(family, t.rows(batch, head, keys.begin), keys.size(), t.dim(3), multiple, packed);
+  pack_kv(family, t, batch, head, keys, packed);
+  return {packed, family.format.row(t.dim(3))};
+}
+
+/// `count` rows of `dim` numbers in `turned`, by the angles of token `first` and those `step`, 2 * `step` ... behind it.
+template <class T>
+RowsToRead turned_rows(const KernelFamily<T>& full_precision, const RowsToRead& rows, Index count, Index dim,
+                       const Rotation<T>& rotation, Index first, Index step, T* turned) {
+  full_precision.pack_rows(rows, count, dim, turned);
+  for (Index i = 0; i < count; ++i) rotation.turn(turned + i * dim, first + i * step);
+  return {reinterpret_cast<const std::byte*>(turned), DType::native, dim, 1};
+}
+
+/// The tile's queries: `count` rows of `dim` numbers, `width` columns in m.query, scaled or still to be. `packed` has room
+/// for them.
+template <class T>
+void load_query(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, T scale, Index width,
+                T* packed, TileMemory<T>& m) {
+  const Format& format = family.format;
+  const bool now = format.dtype == DType::native;
+  m.scale = now ? T(1) : scale;
+  family.load_columns(m.query, width, rows_of(family, rows, count, dim, 1, packed), count, format.row(dim),
+                      now ? scale : T(1));
+}
+
+/// Calls visit(first column, columns, rows from there on) for as many columns of rows of `dim` numbers at a time as fit
+/// into m.scores.
+template <class Byte, class Visit>
+void by_columns(const DTypeRows<Byte>& rows, Index dim, Index size, const Visit& visit) {
+  for (Index c = 0; c < dim; c += kKeyTile) {
+    DTypeRows<Byte> part = rows;
+    part.data += c * rows.column * size;
+    visit(c, std::min(kKeyTile, dim - c), part);
+  }
+}
+
+/// The tile's output, divided by the sums: `count` rows of `dim` numbers. m.scores is overwritten.
+template <class T>
+void store_out(const KernelFamily<T>& family, TileMemory<T> m, Index width, const RowsToWrite& rows, Index count,
+               Index dim) {
+  if (rows.dtype == DType::native && rows.column == 1)
+    return family.store_out(m, width, reinterpret_cast<T*>(rows.data), rows.stride, count, dim);
+  T* const out = m.out;
+  by_columns(rows, dim, size_of_number<T>(rows.dtype), [&](Index c, Index columns, const RowsToWrite& to) {
+    m.out = out + c * width;
+    family.store_out(m, width, m.scores, columns, count, columns);
+    family.unpack_rows(m.scores, count, columns, to);
+  });
+}
+
+/// The way back: `count` rows of `dim` numbers into m.out. m.scores is overwritten.
+template <class T>
+void load_out(const KernelFamily<T>& family, const TileMemory<T>& m, Index width, const RowsToRead& rows, Index count,
+              Index dim) {
+  if (rows.dtype == DType::native && rows.column == 1)
+    return family.load_columns(m.out, width, {reinterpret_cast<const T*>(rows.data), rows.stride}, count, dim, T(1));
+  by_columns(rows, dim, size_of_number<T>(rows.dtype), [&](Index c, Index columns, const RowsToRead& from) {
+    family.pack_rows(from, count, columns, m.scores);
+    family.load_columns(m.out + c * width, width, {m.scores, columns}, count, columns, T(1));
+  });
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

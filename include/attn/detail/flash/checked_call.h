@@ -1,0 +1,118 @@
+// A call, checked: its tensors as rank-4 views, its sizes, and its mods made ready for them.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include "attn/detail/flash/pass_sequence.h"
+#include "attn/detail/naive/naive.h"
+#include "attn/detail/tensor/arguments.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Where a call writes to. Null: not wanted.
+template <class T>
+struct ResultViews {
+  DTypeView<T> out;
+  TensorView<T, 3> lse;
+};
+
+/// Says in one sentence why a call that computes in T cannot write to an Out.
+template <class T, class Out>
+constexpr auto check_output_type() {
+  using Number = element_t<Out>;
+  constexpr int kRank = Traits<std::remove_cvref_t<Out>>::kRank;
+  static_assert(!std::is_const_v<Number>, "attn: the output must be writable, this one is const");
+  static_assert(std::is_same_v<computed_t<std::remove_const_t<Number>>, T>,
+                "attn: the output must hold the same scalar type as the query, or floats of 32 and 16 bits");
+  static_assert(kRank == 2 || kRank == 4,
+                "attn: the output must be a matrix (len, dim) or a rank-4 tensor (batch, heads, len, dim)");
+  return !std::is_const_v<Number> && (kRank == 2 || kRank == 4);
+}
+
+/// The caller's output as a writable rank-4 view.
+template <class T, class Out>
+DTypeView<T> output_view(Out&& out, const Problem& problem) {
+  static_assert(check_tensor<std::remove_cvref_t<Out>>());
+  if constexpr (check_output_type<T, Out>()) {
+    const DTypeView<T> v = as_rank4(view(out));
+    check_output(problem, v);
+    return v;
+  }
+}
+
+template <class T, class Lse>
+TensorView<T, 3> lse_view(Lse&& lse, const Problem& problem) {
+  auto v = lse_rank3(lse);
+  static_assert(std::is_same_v<std::remove_pointer_t<decltype(v.data())>, T> || !has_rank_of_lse<Lse>,
+                "attn: lse must be writable and hold the scalar type of the query, float for those of 16 bits");
+  check_lse(problem, v);
+  return v;
+}
+
+/// Checked views of `out` and `lse`, which fit `problem`; of `out` alone; or of nothing, for calls that only ask.
+template <class T, class Out, class Lse>
+ResultViews<T> result_views(const Problem& problem, Out&& out, Lse&& lse) {
+  return {output_view<T>(out, problem), lse_view<T>(lse, problem)};
+}
+template <class T, class Out>
+ResultViews<T> result_views(const Problem& problem, Out&& out) {
+  return {output_view<T>(out, problem), {}};
+}
+template <class T>
+ResultViews<T> result_views(const Problem&) {
+  return {};
+}
+
+/// The arguments of one call. Every entry point makes one of these first: whoever has it has a call without mistakes in types
+/// and sizes. It refers to the caller's tensors, mods and options, and its parts to each other, so that it stays where it is made.
+/// @throws std::invalid_argument if sizes disagree, or a mod does not fit them.
+template <class Q, class K, class V, class M>
+class CheckedCall {
+  static constexpr bool kIsCall = check_types<Q, K, V>();
+  static_assert(kIsCall);
+
+  const Held<Q> q_held_;
+  const Held<K> k_held_;
+  const Held<V> v_held_;
+
+ public:
+  using T = computed_t<typename Traits<Q>::Scalar>;
+
+  CheckedCall(const Q& query, const K& key, const V& value, const M& given_mods, const Options& options)
+      : q_held_(evaluated(query)),
+        k_held_(evaluated(key)),
+        v_held_(evaluated(value)),
+        q(as_rank4(view(q_held_))),
+        k(as_rank4(view(k_held_))),
+        v(as_rank4(view(v_held_))),
+        problem(make_problem<T>(q, k, v, options)),
+        mods(bind_call(given_mods, problem)) {}
+  CheckedCall(const CheckedCall&) = delete;
+
+  const DTypeView<const T> q, k, v;
+  const Problem problem;
+  const Bound<M> mods;
+
+  /// All tensors, with those of the result: see result_views().
+  template <class... To>
+  CallTensors<T> tensors(To&&... result) const {
+    ResultViews<T> to;
+    if constexpr (kIsCall) to = result_views<T>(problem, result...);  // where it is none, that is enough said
+    return {to.out, to.lse, q, k, v, problem};
+  }
+
+  /// The passes of the flash path.
+  PassSequenceOf<T, Bound<M>> passes() const { return PassSequenceOf<T, Bound<M>>(mods); }
+
+  /// The call by its definition. Null weights: not wanted.
+  template <class... To>
+  void naive(const Executor& executor, const DTypeView<T>& weights, To&&... result) const {
+    const ResultViews<T> to = result_views<T>(problem, result...);
+    detail::naive<T>(to.out, to.lse, weights, q, k, v, naive_mods<T>(mods, problem), problem, executor);
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

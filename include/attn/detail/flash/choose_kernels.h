@@ -1,0 +1,73 @@
+// The kernels of a call, by what its tensors hold and what the machine has.
+#pragma once
+
+#include "attn/detail/base/linker_hint.h"
+#include "attn/detail/flash/call_tensors.h"
+#include "attn/detail/kernels/amx/tile_kernels.h"
+#include "attn/explanation.h"
+#include "attn/options.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+template <class T>
+struct ChosenKernels {
+  const KernelFamily<T>& family;
+  const KernelFamily<T>& full_precision;  ///< computes in T, whatever `family` does; has kernels for single rows
+  Isa isa;
+  Amx amx;
+};
+
+// What has no kernels here, on purpose: the dot product of AVX512-BF16 does as many multiplications a cycle as float's, and
+// widening costs 1 or 2 % beside those; the arithmetic of AVX512-FP16 does twice as many but sums up in binary16, which errs
+// by several times what the naive path does and overflows at 65504. Both are widened to float.
+
+/// May a product of such tensors be formed of numbers rounded to bf16? Integers have scales, which the matrix unit's kernels
+/// do not know.
+inline bool fits_bf16(Compute compute, std::initializer_list<DType> dtypes) {
+  return std::all_of(dtypes.begin(), dtypes.end(),
+                     [&](DType s) { return s == DType::bf16 || (compute == Compute::bf16 && s != DType::i8); });
+}
+
+/// May the scale wait until products are formed, as the matrix unit's kernels have it? They take -inf times the scale for
+/// -inf, and the scale times log2(e) for finite. A product that overflows to -inf is below -2^64 when scaled, and weighs
+/// nothing beside a key that does not, unless one part of its sum alone overflows, or mods make it small: such products
+/// count as infinite.
+inline bool scales_after_products(long double scale) {
+  return scale >= 0x1p-64L && scale <= std::numeric_limits<float>::max() / 2;
+}
+
+#if ATTN_AMX
+#if defined(ATTN_SOFTWARE_TILES)
+const KernelFamily<float>& software_tiles_family();  ///< of tests, as software_tiles() is
+#endif
+
+/// The kernels of the matrix unit, or of what stands in for it.
+inline const KernelFamily<float>& matrix_unit_family() {
+#if defined(ATTN_SOFTWARE_TILES)
+  if (software_tiles()) return software_tiles_family();
+#endif
+  return kAmxFamily;
+}
+#endif
+
+/// `fits`: may numbers be rounded to bf16?
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+ChosenKernels<T> choose_kernels(const Options& options, bool fits) {
+  const Isa isa = isa_of(options);
+  const KernelFamily<T>& full_precision = kernel_family<T>(isa);
+#if ATTN_AMX
+  if constexpr (std::is_same_v<T, float>) {
+    const Amx amx = !fits              ? Amx::not_for_these
+                    : isa != Isa::amx  ? Amx::not_there
+                    : !amx_permitted() ? Amx::refused
+                                       : Amx::used;
+    return {amx == Amx::used ? matrix_unit_family() : full_precision, full_precision,
+            amx == Amx::used ? isa : std::min(isa, Isa::avx512), amx};
+  }
+#endif
+  return {full_precision, full_precision, std::min(isa, Isa::avx512), fits ? Amx::not_there : Amx::not_for_these};
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

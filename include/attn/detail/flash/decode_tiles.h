@@ -1,0 +1,118 @@
+// Tiles of keys and values as the kernels for single queries read them.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "attn/detail/flash/call_tensors.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Kernels read rows where they lie, whatever numbers they hold, if those of a row lie side by side and rows a stride apart.
+template <class T>
+class DecodeTiles {
+ public:
+  explicit DecodeTiles(const CallTensors<T>& tensors) : tensors_(tensors), problem_(tensors.problem) {}
+
+  /// Some keys, and their values, of a head.
+  struct Tile {
+    Index batch;
+    Index kv_head;
+    Range keys;
+  };
+  Tile of(const QueryTile& queries, const Range& keys) const {
+    return {queries.batch, problem_.kv_head(queries.head), keys};
+  }
+
+  /// The tiles of a range: where keys lie in pages, they begin at multiples of their length.
+  Range first(const Range& all) const {
+    const Index begin = tensors_.k.is_paged() ? all.begin / kKeyTile * kKeyTile : all.begin;
+    return {all.begin, std::min(begin + kKeyTile, all.end)};
+  }
+  static Range next(const Range& keys, const Range& all) { return {keys.end, std::min(keys.end + kKeyTile, all.end)}; }
+
+  /// Keys of one head before its neighbour's turn: those of a page, or of a tile that is cut.
+  Index run_length() const { return tensors_.k.cuts_tiles_of(kKeyTile) ? kKeyTile : tensors_.k.page_size(); }
+
+  /// Are rows copied?
+  static bool copies(const KvRows<T>& t) { return !has_rows(t) || t.cuts_tiles_of(kKeyTile); }
+  /// Are they such as the matrix unit reads, at any address?
+  static bool are_whole(const Format& format, const KvRows<T>& t) {
+    return t.dtype() == format.dtype && has_rows(t) && t.dim(3) % format.columns == 0;
+  }
+
+  RowsToRead keys(const KernelFamily<T>& family, const Tile& tile, T* packed) const {
+    return rows(family, tensors_.k, tile, packed);
+  }
+  RowsToRead values(const KernelFamily<T>& family, const Tile& tile, T* packed) const {
+    return rows(family, tensors_.v, tile, packed);
+  }
+
+  /// Scores of some queries times the scales of their keys, or weights times those of values.
+  void multiply_by_key_scales(const Tile& tile, Index queries, T* scores) const {
+    multiply_by_scales(tensors_.k, tile, queries, scores);
+  }
+  void multiply_by_value_scales(const Tile& tile, Index queries, T* weights) const {
+    multiply_by_scales(tensors_.v, tile, queries, weights);
+  }
+
+  /// What is fetched from memory of a tile: all, if it lies in one piece, or nothing.
+  Prefetcher fetching(const Tile& tile) const {
+    return Prefetcher::of<T>(ahead(tensors_.k, tile), problem_.head_dim, ahead(tensors_.v, tile), problem_.v_dim,
+                             tile.keys.size());
+  }
+
+ private:
+  static bool has_rows(const KvRows<T>& t) { return t.stride(3) == 1 || t.dim(3) <= 1; }
+
+  static RowsToRead rows(const KernelFamily<T>& family, const KvRows<T>& t, const Tile& tile, T* packed) {
+    if (!copies(t)) return t.rows(tile.batch, tile.kv_head, tile.keys.begin);
+    const Index dim = t.dim(3);
+    auto* const bytes = reinterpret_cast<std::byte*>(packed);
+    if (!has_rows(t)) {
+      pack_kv(family, t, tile.batch, tile.kv_head, tile.keys, packed);
+      return {bytes, DType::native, dim, 1};
+    }
+    // As they are, so that results do not depend on where a page ends.
+    const Index width = dim * t.size_of_number();
+    for_each_piece(t, tile, [&](Index first, Index count) {
+      const RowsToRead from = t.rows(tile.batch, tile.kv_head, tile.keys.begin + first);
+      for (Index i = 0; i < count; ++i)
+        std::memcpy(bytes + (first + i) * width, from.data + i * from.stride * t.size_of_number(),
+                    static_cast<std::size_t>(width));
+    });
+    return {bytes, t.dtype(), dim, 1};
+  }
+
+  static void multiply_by_scales(const KvRows<T>& t, const Tile& tile, Index queries, T* numbers) {
+    if (!t.is_scaled() || !has_rows(t)) return;
+    for_each_piece(t, tile, [&](Index first, Index count) {
+      const float* const scales = t.scales(tile.batch, tile.kv_head, tile.keys.begin + first);
+      for (Index r = 0; r < queries; ++r)
+        for (Index j = 0; j < count; ++j) numbers[r * kKeyTile + first + j] *= static_cast<T>(scales[j]);
+    });
+  }
+
+  /// Calls visit(number of the first in the tile, how many) for keys that lie in one piece.
+  template <class Visit>
+  static void for_each_piece(const KvRows<T>& t, const Tile& tile, const Visit& visit) {
+    for (Index j = tile.keys.begin; j < tile.keys.end;) {
+      const Index count = t.piece(j, tile.keys);
+      visit(j - tile.keys.begin, count);
+      j += count;
+    }
+  }
+
+  RowsToRead ahead(const KvRows<T>& t, const Tile& tile) const {
+    if (tile.keys.empty() || tile.keys.end > problem_.kv_len || !t.in_one_piece(tile.keys))
+      return {nullptr, DType::native, 0, 0};
+    return t.rows(tile.batch, tile.kv_head, tile.keys.begin);
+  }
+
+  const CallTensors<T>& tensors_;
+  const Problem& problem_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

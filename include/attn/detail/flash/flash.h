@@ -1,0 +1,142 @@
+// Attention tile by tile with an online softmax (Milakov & Gimelshein 2018; Dao et al. 2022, algorithm 1).
+#pragma once
+
+#include "attn/detail/base/linker_hint.h"
+#include "attn/detail/flash/pass_sequence.h"
+#include "attn/detail/flash/task_list.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+template <class T>
+ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
+  const bool may_round = fits_bf16(options.compute, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}) &&
+                         scales_after_products(tensors.problem.scale);
+  return choose_kernels<T>(options, may_round);
+}
+
+/// Calls use(run of one pass, executor, the pass as scheduled) for each pass of a call.
+template <class T, class Use>
+void for_each_pass(const CallTensors<T>& tensors, const PassSequence<T>& passes, const Options& options,
+                   const Use& use) {
+  const ChosenKernels<T> kernels = kernels_for(tensors, options);
+  const auto pass = [&](const CallTensors<T>& t, const TileMods<T>* mods, bool resumes) {
+    const FlashPass<T> call(t, mods, kernels, resumes);
+    const Executor executor = executor_for(call.flops(), options.executor);
+    ScheduledPass<T> scheduled(call, executor.concurrency());
+    use(TaskList<T>({&scheduled, 1}), executor, scheduled);
+  };
+  passes.for_each(tensors, std::cref(pass));  // a reference: a copy would be allocated
+}
+
+template <class T>
+void explain_tasks(const TaskList<T>& run, const Executor& executor, Explanation& e) {
+  e.tasks += run.tasks();
+  e.threads = std::max(e.threads, static_cast<int>(std::min<Index>(executor.concurrency(), run.tasks())));
+}
+
+/// Where passes leave their results for each other: log-sum-exps, if the caller wants none, and the output, if it would be
+/// rounded each time. Taken off the workspace, or allocated.
+template <class T>
+class PassResults {
+ public:
+  PassResults(const CallTensors<T>& t, bool needed) : tensors_(t), needed_(needed) {}
+
+  /// What they take of a workspace: whole cache lines. That must not depend on the output, which workspace_bytes() does not
+  /// know: if it has 16 bits, the query is supposed to have them too.
+  Index bytes() const { return needed_ ? lse_bytes() + (is_narrow(tensors_.q) ? out_bytes() : 0) : 0; }
+
+  /// The tensors of the passes. `workspace` has bytes() more than they need, and becomes what is left for them.
+  CallTensors<T> begin(std::span<std::byte>& workspace, Index workspace_bytes) {
+    CallTensors<T> passes = tensors_;
+    if (!needed_) return passes;
+    if (workspace.data() != nullptr) {
+      workspace = checked_workspace(workspace, workspace_bytes);
+      room_ = workspace.first(static_cast<std::size_t>(bytes()));
+      workspace = workspace.subspan(room_.size());
+    }
+    const Problem& p = tensors_.problem;
+    if (!tensors_.lse.data()) passes.lse = {take(own_lse_, lse_bytes()), {p.batch, p.heads, p.q_len}};
+    if (is_narrow(tensors_.out))
+      passes.out = TensorView<T, 4>(take(own_out_, out_bytes()), {p.batch, p.heads, p.q_len, p.v_dim});
+    out_ = passes.out;
+    return passes;
+  }
+
+  /// Rounds the output of the last pass.
+  void end(const KernelFamily<T>& family) const {
+    if (!needed_ || !is_narrow(tensors_.out)) return;
+    const Problem& p = tensors_.problem;
+    for (Index b = 0; b < p.batch; ++b)
+      for (Index h = 0; h < p.heads; ++h)
+        family.unpack_rows(reinterpret_cast<const T*>(out_.rows(b, h).data), p.q_len, p.v_dim, tensors_.out.rows(b, h));
+  }
+
+ private:
+  template <class View>
+  static bool is_narrow(const View& view) {
+    return view.dtype() != DType::native;
+  }
+  Index lse_bytes() const { return bytes_of(tensors_.problem.q_len); }
+  Index out_bytes() const { return bytes_of(tensors_.problem.q_len * tensors_.problem.v_dim); }
+  Index bytes_of(Index numbers) const {
+    return padded(tensors_.problem.batch * tensors_.problem.heads * numbers * static_cast<Index>(sizeof(T)),
+                  kAlignment);
+  }
+
+  /// The next `bytes` of the workspace, or memory of its own.
+  T* take(Tensor<std::byte, 1>& own, Index bytes) {
+    const auto size = static_cast<std::size_t>(bytes);
+    if (room_.size() >= size && room_.data()) {
+      T* const taken = reinterpret_cast<T*>(room_.data());
+      room_ = room_.subspan(size);
+      return taken;
+    }
+    own = Tensor<std::byte, 1>::uninitialized({bytes});
+    return reinterpret_cast<T*>(own.data());
+  }
+
+  const CallTensors<T>& tensors_;
+  bool needed_;
+  std::span<std::byte> room_;
+  Tensor<std::byte, 1> own_lse_, own_out_;
+  DTypeView<T> out_;
+};
+
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+Index flash_workspace_bytes(const CallTensors<T>& tensors, const PassSequence<T>& passes, const Options& options) {
+  Index most = 0;
+  for_each_pass(tensors, passes, options, [&](const TaskList<T>& run, const Executor& executor, const auto&) {
+    most = std::max(most, run.workspace_bytes(executor.concurrency()));
+  });
+  const Index results = PassResults<T>(tensors, passes.resume(tensors.problem)).bytes();
+  return results > 0 ? results + most + kAlignment - 1 : most;
+}
+
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+Explanation flash_explanation(const CallTensors<T>& tensors, const PassSequence<T>& passes, const Options& options) {
+  Explanation e;
+  for_each_pass(tensors, passes, options,
+                [&](const TaskList<T>& run, const Executor& executor, const ScheduledPass<T>& scheduled) {
+                  scheduled.pass->explain(scheduled.partition, e);
+                  explain_tasks(run, executor, e);
+                });
+  e.workspace_bytes = flash_workspace_bytes(tensors, passes, options);
+  e.ignored_isa = ignored_isa(options);
+  return e;
+}
+
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+void flash(const CallTensors<T>& tensors, const PassSequence<T>& passes, Options options) {
+  const bool resume = passes.resume(tensors.problem);
+  PassResults<T> results(tensors, resume);
+  const CallTensors<T> of_passes = results.begin(
+      options.workspace, resume && options.workspace.data() ? flash_workspace_bytes(tensors, passes, options) : 0);
+  for_each_pass(of_passes, passes, options, [&](const TaskList<T>& run, const Executor& executor, const auto&) {
+    run.run(executor, options.workspace);
+  });
+  results.end(kernel_family<T>(std::min(isa_of(options), Isa::avx512)));
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

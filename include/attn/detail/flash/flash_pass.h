@@ -1,0 +1,156 @@
+// One pass of the flash path over some tensors: what its tasks are, and what they do.
+#pragma once
+
+#include "attn/detail/flash/decode_loop.h"
+#include "attn/detail/flash/prefill_loop.h"
+#include "attn/explanation.h"
+#include "attn/options.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// With up to so many queries each goes by itself: a tile computes whole vectors of them, however few there are. The matrix
+/// unit is worth it from two on.
+inline Index few_queries(Amx amx) { return amx == Amx::used ? 1 : 4; }
+
+template <class T>
+class FlashPass {
+ public:
+  FlashPass(const CallTensors<T>& tensors, const TileMods<T>* mods, const ChosenKernels<T>& kernels, bool resumes)
+      : pass_{tensors, mods, kernels, resumes},
+        problem_(tensors.problem),
+        tiles_(kernels.family, problem_.q_len, problem_.q_len <= few_queries(kernels.amx)),
+        prefill_loop_(pass_, tiles_),
+        decode_loop_(pass_, tiles_) {}
+  FlashPass(const FlashPass&) = delete;  // its parts refer to each other
+
+  double flops() const {
+    const double pairs = static_cast<double>(problem_.batch * problem_.heads) * static_cast<double>(problem_.q_len) *
+                         static_cast<double>(problem_.kv_len);
+    return 2 * pairs * static_cast<double>(problem_.head_dim + problem_.v_dim);
+  }
+
+  /// How the call is cut for so many workers.
+  struct Partition {
+    QueryBlocks<T> blocks;
+    Index per_task;  ///< neighbouring blocks
+    Index parts;     ///< of the keys of a block, each a task
+    Index tasks;     ///< 0: there is nothing to do
+    Index bytes;     ///< that each worker needs
+    Index partials;  ///< bytes that the tasks leave for join()
+
+    /// Blocks whose parts are to be joined when all tasks are done.
+    Index joins() const { return parts > 1 ? blocks.count() : 0; }
+  };
+  Partition partition(Index workers) const {
+    const QueryBlocks<T> blocks = blocks_for(workers);
+    if (query_tiles() == 0) return {blocks, 1, 1, 0, 0, 0};
+    const bool single = tiles_.are_single();
+    const Index parts = single ? decode_loop_.parts().count() : 1, per_task = blocks_per_task(blocks, parts, workers);
+    return {blocks,
+            per_task,
+            parts,
+            (blocks.count() + per_task - 1) / per_task * parts,
+            single ? decode_loop_.bytes(std::min(per_task, decode_loop_.most_together()))
+                   : prefill_loop_.bytes(blocks.most_tiles()),
+            parts > 1 ? blocks.count() * decode_loop_.parts().bytes() : 0};
+  }
+
+  /// One of the tasks, in cut.bytes of memory. With several parts it leaves its result in `partials`.
+  void run(const Partition& partition, Index task, Index workers, std::byte* memory, std::byte* partials) const {
+    const auto blocks_of = [&](Index number) {
+      const Index first = number / partition.parts * partition.per_task;
+      return Range{first, std::min(first + partition.per_task, partition.blocks.count())};
+    };
+    // Tasks are taken in turn: likely, this worker gets next the one after those that the others have.
+    const Index next = std::min(task + workers, partition.tasks - 1);
+    const Range range = blocks_of(task), next_range = blocks_of(next);
+    const Index step = tiles_.are_single() ? decode_loop_.most_together() : 1;
+    for (Index block = range.begin; block < range.end; block += step) {
+      const bool more = block + step < range.end;
+      if (tiles_.are_single()) {
+        const Index part = task % partition.parts;
+        decode_loop_.run(partition.blocks, {{block, std::min(block + step, range.end)}, part},
+                         more ? typename DecodeLoop<T>::Part{{block + step, range.end}, part}
+                              : typename DecodeLoop<T>::Part{next_range, next % partition.parts},
+                         memory, partials);
+      } else {
+        prefill_loop_.run(partition.blocks, block, partition.blocks.at(more ? block + 1 : next_range.begin, 0), memory);
+      }
+    }
+  }
+
+  /// The result of a block from what its parts have left.
+  void join(const Partition& partition, Index block, std::byte* partials) const {
+    decode_loop_.join(partition.blocks, block, partials);
+  }
+
+  /// Adds what this pass does to what those before it do.
+  void explain(const Partition& partition, Explanation& e) const {
+    const bool amx_unused = pass_.kernels.amx == Amx::used && tiles_.are_single() && !decode_loop_.on_matrix_unit();
+    ++e.passes;
+    e.isa = amx_unused ? Isa::avx512 : pass_.kernels.isa;
+    e.amx = amx_unused ? Amx::not_for_single_queries : pass_.kernels.amx;
+    e.queries_per_tile = std::max(e.queries_per_tile, tiles_.most_queries());
+    e.keys_per_tile = kKeyTile;
+    e.query_tiles += query_tiles();
+    with_loop([&](const auto& loop) {
+      e.packs_keys |= loop.packs_keys();
+      e.packs_values |= loop.packs_values();
+      for (Index block = 0; query_tiles() > 0 && block < partition.blocks.count(); ++block)
+        for (Index i = 0; i < partition.blocks.size(block); ++i) {
+          Index full = 0, masked = 0;
+          loop.for_each_key_tile(partition.blocks.at(block, i), [&](const Range&, Coverage coverage) {
+            full += coverage == Coverage::all;
+            masked += coverage == Coverage::some;
+          });
+          e.full_tiles += full;
+          e.masked_tiles += masked;
+          // The visited range need not begin where a tile would without it.
+          const Index all = (problem_.kv_len + kKeyTile - 1) / kKeyTile;
+          e.skipped_tiles += std::max<Index>(all - full - masked, 0);
+        }
+    });
+  }
+
+ private:
+  template <class Use>
+  void with_loop(const Use& use) const {
+    if (tiles_.are_single())
+      use(decode_loop_);
+    else
+      use(prefill_loop_);
+  }
+
+  Index query_tiles() const { return problem_.batch * problem_.heads * tiles_.count(); }
+
+  /// Fewer tiles to a block where else there would be few blocks for each worker.
+  QueryBlocks<T> blocks_for(Index workers) const {
+    constexpr Index kBlocksPerWorker = 4;
+    if (tiles_.are_single()) return {problem_, tiles_, DecodeLoop<T>::kMost};
+    return {problem_, tiles_,
+            std::min(prefill_loop_.most_tiles(), query_tiles() / (kBlocksPerWorker * std::max<Index>(workers, 1)))};
+  }
+
+  /// A task is some neighbouring blocks, because they share keys: those of a window, or of a short head; or because their keys
+  /// are neighbours in memory. They are few, so that no worker ends long after the others.
+  Index blocks_per_task(const QueryBlocks<T>& blocks, Index parts, Index workers) const {
+    constexpr Index kMost = 8;
+    const Index together = tiles_.are_single() ? decode_loop_.most_together() : 1;
+    const Index tasks_per_worker = together > 1 ? 4 : 64;
+    if (parts > 1 && together == 1) return 1;
+    const Index wanted =
+        std::clamp<Index>(blocks.count() * parts / (tasks_per_worker * std::max<Index>(workers, 1)), 1, kMost);
+    const Index per_head = std::max<Index>(blocks.blocks_per_kv_head(), 1);
+    return wanted < per_head ? wanted : wanted / per_head * per_head;  // short heads whole
+  }
+
+  PassContext<T> pass_;
+  const Problem& problem_;
+  QueryTiles<T> tiles_;
+  PrefillLoop<T> prefill_loop_;
+  DecodeLoop<T> decode_loop_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,184 @@
+// The passes of a call: one, or where a mask groups tokens, one for what is near and some for the groups.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <type_traits>
+#include <utility>
+
+#include "attn/detail/flash/call_tensors.h"
+#include "attn/detail/mods/grouping/regrouped_mods.h"
+#include "attn/detail/mods/tile_mods.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// The tensors of some groups as a call of its own sees them: batch elements are groups, rows the tokens of a group.
+template <class T>
+CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, Index first_query,
+                          const Problem& problem) {
+  // Rows are a step apart, groups a row. With one row or none there is no step, and it could be too wide for a number.
+  const auto view = [&]<class View>(const View& of, Index heads, Index first, Index rows, Index step) {
+    if (of.data() == nullptr) return of;
+    typename View::Shape shape = of.shape(), strides = of.strides();
+    shape[0] = problem.batch, shape[1] = heads, shape[2] = rows;
+    strides[0] = of.stride(2);
+    strides[2] = rows > 1 ? of.stride(2) * step : of.stride(2);
+    return of.part(rows == 0 ? 0 : groups.batch * of.stride(0) + first * of.stride(2), shape, strides);
+  };
+  const auto of_queries = [&](const auto& of) {
+    return view(of, problem.heads, first_query, problem.q_len, groups.q_step);
+  };
+  const auto of_keys = [&](const DTypeView<const T>& of) {
+    return view(of, problem.kv_heads, groups.kv_group, problem.kv_len, groups.kv_step);
+  };
+  return {of_queries(t.out), of_queries(t.lse), of_queries(t.q), of_keys(t.k), of_keys(t.v), problem};
+}
+
+/// Calls visit(groups, first row of queries, problem) for all groups of a call; neighbouring ones of equal sizes together.
+inline void for_each_token_groups(const Problem& call, const Grouping& g,
+                                  const std::function<void(const TokenGroups&, Index, const Problem&)>& visit) {
+  const auto rows_from = [](Index first, Index len, Index step) {
+    return first < len ? (len - first - 1) / step + 1 : 0;
+  };
+  Problem problem = call;
+  problem.q_offsets = {};
+  for (Index batch = 0; batch < call.batch; ++batch) {
+    const Index first_query = call.first_query(batch);
+    if (g.shared) {
+      problem.q_offset = first_query;
+      problem.batch = 1;
+      for (Index group = g.shared->begin; group < std::min(g.shared->end, call.kv_len); ++group) {
+        problem.kv_len = rows_from(group, call.kv_len, g.step);
+        visit(TokenGroups{batch, 1, 0, g.step, group}, 0, problem);
+      }
+      continue;
+    }
+    const Index step = g.step, begun = std::min(step, call.q_len);  // groups that have a query
+    for (Index first = 0; first < begun; first += problem.batch) {
+      const Index group = floor_mod(first_query + first, step);
+      problem.q_offset = floor_div(first_query + first, step);
+      problem.q_len = rows_from(first, call.q_len, step);
+      problem.kv_len = rows_from(group, call.kv_len, step);
+      // The next group is like this one unless it begins the numbers anew or has a query or a key less.
+      const Index same_queries = call.q_len - (problem.q_len - 1) * step - first,
+                  same_keys = problem.kv_len == 0 ? step : call.kv_len - (problem.kv_len - 1) * step - group;
+      problem.batch = std::min({begun - first, step - group, same_queries, same_keys});
+      visit(TokenGroups{batch, step, group, step, group}, first, problem);
+    }
+  }
+}
+
+/// Are there clearly fewer tiles in the groups than tiles of neighbours that have a far pair? Short groups do not fill a
+/// tile; where the step is long, many tiles of neighbours have none; and passes over the same rows each round them once
+/// more, so that there may not be many.
+inline bool grouping_pays(const Problem& call, const Grouping& g) {
+  if (g.always) return true;
+  constexpr Index kQueries = 48;  // those of a float tile with AVX-512
+  const auto tiles = [](Index queries, Index keys) {
+    return static_cast<double>((queries + kQueries - 1) / kQueries) *
+           static_cast<double>((keys + kKeyTile - 1) / kKeyTile);
+  };
+  const Index keys = call.kv_len / g.step + 1;
+  constexpr Index kMostPasses = 32;
+  if (g.shared && g.shared->size() > kMostPasses) return false;
+  const double grouped = g.shared
+                             ? static_cast<double>(g.shared->size()) * tiles(call.q_len, keys)
+                             : static_cast<double>(std::min(g.step, call.q_len)) * tiles(call.q_len / g.step + 1, keys);
+  // A tile has a far pair if so many neighbouring tokens hold one.
+  const Index reach = kKeyTile + (g.shared ? g.shared->size() : kQueries);
+  const double far =
+      tiles(call.q_len, call.kv_len) * std::min(1.0, static_cast<double>(reach) / static_cast<double>(g.step));
+  return 3 * grouped < 2 * far;
+}
+
+/// Have the groups a pass over near keys before them?
+template <class Mods>
+constexpr bool has_near_part() {
+  if constexpr (Mods::kIsGrouped)
+    return !std::is_same_v<std::remove_cvref_t<decltype(std::declval<Mods>().grouped().near)>, NoHint>;
+  else
+    return false;
+}
+
+/// The passes of a call, whatever its mods: the waist between them, whose types are the caller's, and the loops, which are
+/// compiled once for each scalar.
+template <class T>
+class PassSequence {
+ public:
+  using Visit = std::function<void(const CallTensors<T>&, const TileMods<T>* mods, bool resumes)>;
+
+  virtual ~PassSequence() = default;
+
+  /// Does one go on from what another leaves in out and lse?
+  virtual bool resume(const Problem& problem) const = 0;
+
+  /// Calls visit() for each pass over the rows of the output, in order. One that resumes adds to what stands in out and
+  /// lse. Null mods: nothing is changed or dropped.
+  virtual void for_each(const CallTensors<T>& tensors, const Visit& visit) const = 0;
+
+  /// The mods of a single pass over everything. Null: as above.
+  virtual const TileMods<T>* in_one() const = 0;
+};
+
+struct NoTileMods {
+  template <class Mods>
+  explicit NoTileMods(const Mods&) {}
+};
+template <class T, class Mods>
+using TileModsIfAny =
+    std::conditional_t<Mods::kHasScores || Mods::kHasMasks || Mods::kHasSinks, TileModsOf<T, Mods>, NoTileMods>;
+
+/// `mods` must live as long.
+template <class T, class Mods>
+class PassSequenceOf final : public PassSequence<T> {
+ public:
+  explicit PassSequenceOf(const Mods& mods) : mods_(mods), tile_mods_(mods) {}
+  PassSequenceOf(const PassSequenceOf&) = delete;
+
+  bool resume(const Problem& problem) const override {
+    if constexpr (has_near_part<Mods>()) return grouping_pays(problem, mods_.grouped().grouping);
+    return false;
+  }
+
+  void for_each(const CallTensors<T>& tensors, const typename PassSequence<T>::Visit& visit) const override {
+    if constexpr (!Mods::kIsGrouped) {
+      visit(tensors, in_one(), false);
+    } else {
+      const auto& mask = mods_.grouped();
+      if (!grouping_pays(tensors.problem, mask.grouping)) return visit(tensors, in_one(), false);
+      constexpr bool kHasNear = has_near_part<Mods>();
+      if constexpr (kHasNear) pass(tensors, mods_.with_near_part(), false, visit);
+      const auto group_pass = [&](const TokenGroups& groups, Index first, const Problem& problem) {
+        const Tile all{0, 0, {problem.q_offset, problem.q_offset + problem.q_len}, {0, problem.kv_len}};
+        if (kHasNear && mask.far.kv_range(all).empty()) return;
+        // Sinks too: a pass that resumes has them in its beginning.
+        const auto others = mods_.of(groups.batch).without_grouped();
+        pass(tensors_of(tensors, groups, first, problem), RegroupedMods(mask.far, others, groups), kHasNear, visit);
+      };
+      for_each_token_groups(tensors.problem, mask.grouping, std::cref(group_pass));
+    }
+  }
+
+  const TileMods<T>* in_one() const override { return of(tile_mods_); }
+
+ private:
+  template <class PassMods>
+  static const TileMods<T>* of(const TileModsOf<T, PassMods>& mods) {
+    return &mods;
+  }
+  static const TileMods<T>* of(const NoTileMods&) { return nullptr; }
+
+  template <class PassMods>
+  static void pass(const CallTensors<T>& tensors, const PassMods& mods, bool resumes,
+                   const typename PassSequence<T>::Visit& visit) {
+    const TileModsIfAny<T, PassMods> tile_mods(mods);
+    visit(tensors, of(tile_mods), resumes);
+  }
+
+  const Mods& mods_;
+  TileModsIfAny<T, Mods> tile_mods_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

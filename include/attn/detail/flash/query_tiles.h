@@ -1,0 +1,143 @@
+// How rows of queries are cut into tiles, and the memory that a tile works in.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "attn/detail/kernels/kernel_table.h"
+#include "attn/tensor.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// How the queries of one head are cut into tiles: as few as possible, of nearly equal height, each a whole number of
+/// vectors but the last. Or each by itself.
+template <class T>
+class QueryTiles {
+ public:
+  QueryTiles(const KernelFamily<T>& kernels, Index q_len, bool single)
+      : widest_(kernels.widest), q_len_(q_len), lanes_(single ? 1 : kernels.by_vectors[0].queries), single_(single) {}
+
+  Index count() const { return single_ ? q_len_ : (vectors() + widest_ - 1) / widest_; }
+  Range rows(Index tile) const {
+    return {vectors() * tile / count() * lanes_, std::min(vectors() * (tile + 1) / count() * lanes_, q_len_)};
+  }
+  Index most_queries() const { return single_ ? 1 : lanes_ * std::min<Index>(vectors(), widest_); }
+  bool are_single() const { return single_; }
+
+ private:
+  Index vectors() const { return (q_len_ + lanes_ - 1) / lanes_; }
+
+  Index widest_, q_len_, lanes_;
+  bool single_;
+};
+
+/// May so many keys be more than a stretch? Tiles begin with the first key that is visited, or at multiples of their length.
+constexpr bool has_totals(Index keys) { return keys > kStretch * kKeyTile; }
+
+/// The numbers T that parts of a tile's memory take.
+struct TileSizes {
+  Index queries;
+  Index query;  ///< for each query, as `out`
+  Index out;
+  Index packed_key = 0;    ///< for each key of a chunk; 0 where all are read in place
+  Index packed_value = 0;  ///< likewise
+  Index arranged = 0;      ///< for each key of a chunk
+  Index weights = 0;       ///< likewise; 0 where they take the place of the scores
+  Index chunk = 1;         ///< tiles of keys
+  bool totals = false;     ///< may there be more than one stretch?
+};
+
+/// How the memory of a worker is laid out that works on `tiles` tiles of queries in turn: linear in head_dim + v_dim,
+/// independent of the lengths.
+template <class T>
+class TileLayout {
+ public:
+  explicit TileLayout(const TileSizes& sizes, Index tiles = 1) : sizes_(sizes), tiles_(tiles) {}
+
+  /// Bytes for one worker, whole cache lines, so that two workers never write to the same one.
+  Index bytes() const {
+    const Index of_key = sizes_.packed_key + sizes_.packed_value + sizes_.arranged + sizes_.weights;
+    const Index shared = sizes_.queries * (kKeyTile + 2) + sizes_.chunk * kKeyTile * of_key;
+    const Index flags = kKeyTile * sizes_.queries;
+    return padded((shared + tiles_ * own()) * static_cast<Index>(sizeof(T)) + flags, kAlignment);
+  }
+
+  /// The memory for one of the tiles.
+  TileMemory<T> at(std::byte* memory, Index tile = 0) const {
+    const Index queries = sizes_.queries;
+    T* next = reinterpret_cast<T*>(memory);
+    const auto take = [&](Index size) { return std::exchange(next, next + size); };
+    TileMemory<T> m{};
+    m.scores = take(kKeyTile * queries);
+    m.weights = sizes_.weights == 0 ? m.scores : take(sizes_.chunk * kKeyTile * sizes_.weights);
+    m.arranged = take(sizes_.chunk * kKeyTile * sizes_.arranged);
+    m.packed_key = take(sizes_.chunk * kKeyTile * sizes_.packed_key);
+    m.packed_value = take(sizes_.chunk * kKeyTile * sizes_.packed_value);
+    m.tile_max = take(queries);
+    m.rescale = take(queries);
+    take(tile * own());
+    m.query = take(sizes_.query * queries);
+    m.out = take(sizes_.out * queries);
+    m.max = take(queries);
+    m.sum = take(queries);
+    m.sum_rest = take(queries);
+    if (sizes_.totals) m.totals = {take(queries), take(sizes_.out * queries), take(sizes_.out * queries)};
+    take((tiles_ - 1 - tile) * own());
+    m.dropped = reinterpret_cast<bool*>(next);
+    m.scale = 1;
+    return m;
+  }
+
+ private:
+  /// What one tile of queries takes for itself.
+  Index own() const {
+    return sizes_.queries * (sizes_.query + sizes_.out + 3 + (sizes_.totals ? 2 * sizes_.out + 1 : 0));
+  }
+
+  TileSizes sizes_;
+  Index tiles_;
+};
+
+/// The caller's memory from its first cache line on. @throws std::invalid_argument if it has fewer than `need` bytes, of
+/// which kAlignment - 1 may be lost in front.
+inline std::span<std::byte> checked_workspace(std::span<std::byte> given, Index need) {
+  const Index have = static_cast<Index>(given.size());
+  require(have >= need, "the workspace has ", have, " bytes, the call needs ", need,
+          " with this executor; see workspace_bytes()");
+  const auto address = reinterpret_cast<std::uintptr_t>(given.data());
+  return given.subspan((kAlignment - address % kAlignment) % kAlignment);
+}
+
+/// The working memory of a call, the caller's or allocated here: `bytes` for each worker, and `shared` for all; both are
+/// whole cache lines.
+class Workspace {
+ public:
+  /// What a caller's memory of any alignment must have.
+  static Index needed(Index bytes, int workers, Index shared = 0) { return workers * bytes + shared + kAlignment - 1; }
+
+  Workspace(Index bytes, int workers, std::span<std::byte> given = {}, Index shared = 0)
+      : bytes_(bytes), workers_(workers) {
+    require(workers > 0, "the executor has ", workers, " workers; there must be at least one, the caller");
+    if (given.data() == nullptr) {
+      own_ = Tensor<std::byte, 1>::uninitialized({workers * bytes + shared});
+      first_ = own_.data();
+      return;
+    }
+    first_ = checked_workspace(given, needed(bytes, workers, shared)).data();
+  }
+
+  std::byte* of(int worker) const { return first_ + worker * bytes_; }
+  std::byte* shared() const { return of(workers_); }
+
+ private:
+  Index bytes_;
+  int workers_;
+  Tensor<std::byte, 1> own_;
+  std::byte* first_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,75 @@
+// The flash path over sequences of different lengths at once.
+#pragma once
+
+#include <cmath>
+#include <deque>
+#include <vector>
+
+#include "attn/detail/flash/flash.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// One sequence of several: its tensors, which are a batch of one, and what its mods make of a single pass.
+template <class T>
+struct Sequence {
+  CallTensors<T> tensors;
+  const TileMods<T>* mods;
+};
+
+/// The sequences of a call as one run: calls use(run, executor, scheduled calls). What takes longest begins first, so that
+/// no worker ends long after the others. A sequence is cut the same whatever the others are.
+template <class T, class Use>
+void with_sequences(std::span<const Sequence<T>> sequences, const Options& options, const Use& use) {
+  std::deque<FlashPass<T>> calls;
+  double flops = 0;
+  for (const Sequence<T>& s : sequences)
+    flops += calls.emplace_back(s.tensors, s.mods, kernels_for(s.tensors, options), false).flops();
+  const Executor executor = executor_for(flops, options.executor);
+  std::vector<ScheduledPass<T>> scheduled;
+  // Each is cut for the workers that its share of the work keeps busy, twice as many to be safe: larger tasks read memory in
+  // longer runs.
+  const double workers = executor.concurrency();
+  for (const FlashPass<T>& call : calls) {
+    const double share = flops > 0 ? call.flops() / flops : 1;
+    scheduled.emplace_back(call, static_cast<Index>(std::clamp(std::ceil(2 * share * workers), 1.0, workers)));
+  }
+  const auto of_task = [](const ScheduledPass<T>& s) {
+    return s.pass->flops() / static_cast<double>(std::max<Index>(s.partition.tasks, 1));
+  };
+  std::stable_sort(scheduled.begin(), scheduled.end(),
+                   [&](const auto& a, const auto& b) { return of_task(a) > of_task(b); });
+  use(TaskList<T>(scheduled), executor, std::span<const ScheduledPass<T>>(scheduled));
+}
+
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+void flash_sequences(std::span<const Sequence<T>> sequences, const Options& options) {
+  with_sequences(sequences, options, [&](const TaskList<T>& run, const Executor& executor, const auto&) {
+    run.run(executor, options.workspace);
+  });
+}
+
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+Index sequences_workspace_bytes(std::span<const Sequence<T>> sequences, const Options& options) {
+  Index bytes = 0;
+  with_sequences(sequences, options, [&](const TaskList<T>& run, const Executor& executor, const auto&) {
+    bytes = run.workspace_bytes(executor.concurrency());
+  });
+  return bytes;
+}
+
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+Explanation sequences_explanation(std::span<const Sequence<T>> sequences, const Options& options) {
+  Explanation e;
+  e.ignored_isa = ignored_isa(options);
+  with_sequences(sequences, options, [&](const TaskList<T>& run, const Executor& executor, const auto& scheduled) {
+    for (const ScheduledPass<T>& s : scheduled) s.pass->explain(s.partition, e);
+    e.passes = std::min(e.passes, 1);
+    explain_tasks(run, executor, e);
+    e.workspace_bytes = run.workspace_bytes(executor.concurrency());
+  });
+  return e;
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

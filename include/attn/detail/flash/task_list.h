@@ -1,0 +1,70 @@
+// The tasks of some passes carried out by the workers of an executor.
+#pragma once
+
+#include <algorithm>
+#include <span>
+
+#include "attn/detail/flash/flash_pass.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// A pass over some tensors, cut for the workers there are, and which numbers its tasks have among those of all.
+template <class T>
+struct ScheduledPass {
+  ScheduledPass(const FlashPass<T>& p, Index workers) : pass(&p), partition(p.partition(workers)) {}
+
+  const FlashPass<T>* pass;
+  typename FlashPass<T>::Partition partition;
+  Index first_task = 0, first_join = 0, partials = 0;
+};
+
+/// Some passes that do not wait for each other.
+template <class T>
+class TaskList {
+ public:
+  explicit TaskList(std::span<ScheduledPass<T>> passes) : passes_(passes) {
+    for (ScheduledPass<T>& scheduled : passes_) {
+      scheduled.first_task = tasks_;
+      scheduled.first_join = joins_;
+      scheduled.partials = partials_;
+      tasks_ += scheduled.partition.tasks;
+      joins_ += scheduled.partition.joins();
+      partials_ += scheduled.partition.partials;
+      bytes_ = std::max(bytes_, scheduled.partition.bytes);
+    }
+  }
+
+  Index tasks() const { return tasks_; }
+  Index workspace_bytes(int workers) const { return tasks_ == 0 ? 0 : Workspace::needed(bytes_, workers, partials_); }
+
+  void run(const Executor& executor, std::span<std::byte> given) const {
+    if (tasks_ == 0) return;
+    const int workers = executor.concurrency();
+    const Workspace workspace(bytes_, workers, given, partials_);
+    const auto partials = [&](const ScheduledPass<T>& scheduled) { return workspace.shared() + scheduled.partials; };
+    executor.run(tasks_, [&](Index task, int worker) {
+      const ScheduledPass<T>& scheduled = of(task, &ScheduledPass<T>::first_task);
+      scheduled.pass->run(scheduled.partition, task - scheduled.first_task, workers, workspace.of(worker),
+                          partials(scheduled));
+    });
+    if (joins_ == 0) return;
+    executor.run(joins_, [&](Index join, int) {
+      const ScheduledPass<T>& scheduled = of(join, &ScheduledPass<T>::first_join);
+      scheduled.pass->join(scheduled.partition, join - scheduled.first_join, partials(scheduled));
+    });
+  }
+
+ private:
+  /// The call that a task or a join is of: the last of those that begin there, as those before have none.
+  const ScheduledPass<T>& of(Index number, Index ScheduledPass<T>::*first) const {
+    const auto begins_behind = [&](Index n, const ScheduledPass<T>& scheduled) { return n < scheduled.*first; };
+    return *std::prev(std::upper_bound(passes_.begin(), passes_.end(), number, begins_behind));
+  }
+
+  std::span<ScheduledPass<T>> passes_;
+  Index tasks_ = 0, joins_ = 0, partials_ = 0, bytes_ = 0;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

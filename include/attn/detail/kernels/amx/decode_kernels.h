@@ -1,0 +1,165 @@
+// The kernels for single queries on the matrix unit: up to 16 that see the same keys are the rows of one tile.
+//
+// Scores, weights, out and the softmax between them are those of detail/kernels/decode_kernels.h, in float. A tile of 64 keys whose
+// keys and values lie in place as bf16; the two products take a third of the time that they take there, so that decoding
+// many heads on few is bound by memory.
+//
+// The next tile is fetched in the order of memory. Fetched as it is read here, 64 bytes of each row in turn, all took 1.4
+// times as long, as long as without fetching: what the processor fetches by itself follows rising addresses. Fetched in
+// bursts instead of evenly, 4 % longer. Tried: all values paired up before the first product (a fifth slower: they drive
+// keys and rows out of L1).
+#pragma once
+
+#include "attn/detail/kernels/amx/packing.h"
+#include "attn/detail/kernels/decode_kernels.h"
+
+#if ATTN_AMX
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+template <class Tiles>
+struct AmxDecodeKernels {
+  static constexpr Index kMost = AmxTiles::kRows;
+
+  /// scores = scale * keys * query, the latter as load_columns() leaves it in m.arranged: (head_dim / 2, 32) pairs, of
+  /// which the first 16 columns are read. Exactly kKeyTile keys; head_dim is a multiple of 32.
+  ATTN_TARGET_AVX512 static void score(const TileMemory<float>& m, Index rows, const RowsToRead& key, Index,
+                                       Index head_dim, Prefetcher& fetching) {
+    alignas(64) Array<float, kKeyTile * kMost> products;  // (keys, queries)
+    const Index stride = 2 * key.stride;
+    const std::byte* k = key.data;
+    const float* q = m.arranged;
+    // Half of the keys are fetched beside the products.
+    Tiles::zero(tmm0);
+    Tiles::zero(tmm1);
+    Tiles::zero(tmm2);
+    Tiles::zero(tmm3);
+    for (Index d = 0; d < head_dim; d += kStep, k += AmxTiles::kBytes, q += kMost * kQueryColumns) {
+      Tiles::load(tmm6, q, 4 * kQueryColumns);
+      Tiles::load(tmm4, k, stride);
+      Tiles::multiply(tmm0, tmm4, tmm6);
+      fetching.lines<8>();
+      Tiles::load(tmm5, k + 16 * stride, stride);
+      Tiles::multiply(tmm1, tmm5, tmm6);
+      fetching.lines<8>();
+      Tiles::load(tmm4, k + 32 * stride, stride);
+      Tiles::multiply(tmm2, tmm4, tmm6);
+      fetching.lines<8>();
+      Tiles::load(tmm5, k + 48 * stride, stride);
+      Tiles::multiply(tmm3, tmm5, tmm6);
+      fetching.lines<8>();
+    }
+    Tiles::store(tmm0, products, kRowBytes);
+    Tiles::store(tmm1, products + 16 * kMost, kRowBytes);
+    Tiles::store(tmm2, products + 32 * kMost, kRowBytes);
+    Tiles::store(tmm3, products + 48 * kMost, kRowBytes);
+    for (Index r = 0; r < rows; r += 4)
+      for (Index j = 0; j < kKeyTile; j += kLanes) {
+        for (Index d = 0; r == 0 && d < head_dim; d += kStep) fetching.lines<8>();
+        Array<Vec, 4> x;
+        load_queries(x, products + j * kMost + r);
+        for (Index i = 0; i < std::min<Index>(4, rows - r); ++i)
+          S::store(m.scores + (r + i) * kKeyTile + j, x[i] * m.scale);
+      }
+  }
+
+  /// out = rescale * out + weights * values, the weights rounded to bf16. Exactly kKeyTile values; v_dim is a multiple of 32.
+  ATTN_TARGET_AVX512 static void value(const TileMemory<float>& m, Index rows, const RowsToRead& value, Index,
+                                       Index v_dim, Prefetcher& fetching) {
+    // (queries, keys / 2) pairs; what stands in rows that there are not, counts nowhere.
+    alignas(64) Array<float, kMost * kStep> weights;
+    for (Index r = 0; r < rows; ++r)
+      for (Index j = 0; j < kKeyTile; j += kStep) {
+        Vec low, high;
+        S::load(low, m.scores + r * kKeyTile + j);
+        S::load(high, m.scores + r * kKeyTile + j + kLanes);
+        Tiles::round_to_bf16(low, high);
+        S::store(weights + r * kStep + j / 2, low);
+      }
+    Tiles::load(tmm2, weights, 4 * kStep);
+    Tiles::load(tmm5, weights + kLanes, 4 * kStep);
+    const Index stride = 2 * value.stride;
+    for (Index c = 0; c < v_dim; c += kStep) {
+      alignas(64) Array<std::byte, 4 * kTileBytes> pairs;
+      pair_up(value.data + 2 * c, stride, pairs, fetching);
+      Tiles::zero(tmm0);
+      Tiles::zero(tmm1);
+      Tiles::load(tmm3, pairs, AmxTiles::kBytes);
+      Tiles::multiply(tmm0, tmm2, tmm3);
+      Tiles::load(tmm4, pairs + kTileBytes, AmxTiles::kBytes);
+      Tiles::multiply(tmm1, tmm2, tmm4);
+      Tiles::load(tmm6, pairs + 2 * kTileBytes, AmxTiles::kBytes);
+      Tiles::multiply(tmm0, tmm5, tmm6);
+      Tiles::load(tmm7, pairs + 3 * kTileBytes, AmxTiles::kBytes);
+      Tiles::multiply(tmm1, tmm5, tmm7);
+      alignas(64) Array<float, kMost * kStep> sums;  // (queries, columns), these in the order of pair_up()
+      Tiles::store(tmm0, sums, 4 * kStep);
+      Tiles::store(tmm1, sums + kLanes, 4 * kStep);
+      for (Index r = 0; r < rows; ++r) add_sums(sums + r * kStep, m.rescale[r], m.out + r * v_dim + c);
+    }
+  }
+
+ private:
+  using S = Simd<float, 64>;
+  using Vec = S::Vec;
+  static constexpr int kLanes = S::kLanes;
+  static constexpr Index kStep = AmxTiles::kColumns, kQueryColumns = 32, kRowBytes = 4 * kMost,
+                         kTileBytes = AmxTiles::kRows * AmxTiles::kBytes;
+
+  /// In each 16 bytes of the result, numbers 0 to 3 of a and 4 to 7 of b, as named.
+  template <int i0, int i1, int i2, int i3, int... e>
+  ATTN_TARGET_AVX512 static ATTN_INLINE Vec choose(const Vec& a, const Vec& b, std::integer_sequence<int, e...>) {
+    constexpr int kFrom[] = {i0, i1, i2, i3};
+    return __builtin_shufflevector(a, b, (e / 4 * 4 + (kFrom[e % 4] < 4 ? kFrom[e % 4] : kFrom[e % 4] + 12))...);
+  }
+  template <int i0, int i1, int i2, int i3>
+  ATTN_TARGET_AVX512 static ATTN_INLINE Vec choose(const Vec& a, const Vec& b) {
+    return choose<i0, i1, i2, i3>(a, b, std::make_integer_sequence<int, 16>());
+  }
+
+  /// Four queries of 16 keys, of (keys, 16) products, to a vector of keys for each query.
+  ATTN_TARGET_AVX512 static ATTN_INLINE void load_queries(Array<Vec, 4>& x, const float* from) {
+    Array<Vec, 4> k;  // 16 bytes i of k[j] have key 4i + j
+    ATTN_UNROLL for (int j = 0; j < 4; ++j) AmxPacking::load_lanes(k[j], from + j * kMost, 4 * kRowBytes);
+    const Vec low = choose<0, 4, 1, 5>(k[0], k[1]), high = choose<0, 4, 1, 5>(k[2], k[3]),
+              low2 = choose<2, 6, 3, 7>(k[0], k[1]), high2 = choose<2, 6, 3, 7>(k[2], k[3]);
+    x[0] = choose<0, 1, 4, 5>(low, high);
+    x[1] = choose<2, 3, 6, 7>(low, high);
+    x[2] = choose<0, 1, 4, 5>(low2, high2);
+    x[3] = choose<2, 3, 6, 7>(low2, high2);
+  }
+
+  /// 64 rows of 32 columns to tiles of pairs: of the first 32 rows columns 0 to 3, 8 to 11, 16 to 19, 24 to 27, then the other
+  /// columns; then the same of the next 32 rows. In this order two rows take two instructions, without one that crosses
+  /// the lanes of a vector.
+  ATTN_TARGET_AVX512 static ATTN_INLINE void pair_up(const std::byte* row, Index stride, std::byte* to,
+                                                     Prefetcher& fetching) {
+    for (Index half = 0; half < 2; ++half, to += kTileBytes)
+      for (Index i = 0; i < AmxTiles::kRows; ++i, row += 2 * stride, to += AmxTiles::kBytes) {
+        AmxPacking::pair_up(row, row + stride, to, to + kTileBytes);
+        fetching.template lines<2>();
+      }
+  }
+
+  ATTN_TARGET_AVX512 static ATTN_INLINE void add_sums(const float* sums, float rescale, float* out) {
+    constexpr auto kAll = std::make_integer_sequence<int, 16>();
+    Vec a, b, x, y;
+    S::load(a, sums);
+    S::load(b, sums + kLanes);
+    S::load(x, out);
+    S::load(y, out + kLanes);
+    x = x * rescale + in_turn<0>(a, b, kAll);
+    y = y * rescale + in_turn<8>(a, b, kAll);
+    S::store(out, x);
+    S::store(out + kLanes, y);
+  }
+  /// Fours of a and of b in turn, from number `first` on.
+  template <int first, int... e>
+  ATTN_TARGET_AVX512 static ATTN_INLINE Vec in_turn(const Vec& a, const Vec& b, std::integer_sequence<int, e...>) {
+    return __builtin_shufflevector(a, b, (first + e / 8 * 4 + e % 4 + e / 4 % 2 * 16)...);
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
+#endif

@@ -1,0 +1,147 @@
+// Bf16 into the order in which the matrix unit reads it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "attn/detail/kernels/amx/registers.h"
+#include "attn/detail/kernels/packing_kernels.h"
+
+#if ATTN_AMX
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// `float` stands for two numbers of bf16 here.
+struct AmxPacking {
+  static constexpr Index kColumns = AmxTiles::kColumns;
+
+  /// Copies rows behind each other, rounded to bf16 and filled up with zeros to a multiple of 32 columns.
+  template <class Tiles>
+  ATTN_TARGET_AVX512 static void pack_rows(const RowsToRead& from, Index rows, Index columns, float* to) {
+    const Index padded_columns = padded(columns, kColumns);
+    auto* const packed = reinterpret_cast<std::byte*>(to);
+    if (from.dtype == DType::bf16 && from.column == 1) {
+      const auto bytes = static_cast<std::size_t>(2 * columns),
+                 rest = static_cast<std::size_t>(2 * padded_columns) - bytes;
+      for (Index r = 0; r < rows; ++r) {
+        std::byte* const row = packed + r * 2 * padded_columns;
+        std::memcpy(row, from.data + r * from.stride * 2, bytes);
+        std::memset(row + bytes, 0, rest);
+      }
+      return;
+    }
+    alignas(64) Array<float, kKeyTile * kColumns> part;
+    for (Index c = 0; c < padded_columns; c += kColumns) {
+      const Index count = std::min(kColumns, columns - c);
+      const std::byte* const first = from.data + c * from.column * size_of_number<float>(from.dtype);
+      Rows<float> floats{part, kColumns};
+      if (from.dtype == DType::native && from.column == 1 && count == kColumns)
+        floats = {reinterpret_cast<const float*>(first), from.stride};
+      else
+        load_part({first, from.dtype, from.stride, from.column}, rows, count, part);
+      for (Index r = 0; r < rows; ++r) {
+        Vec low, high;
+        S::load(low, floats.data + r * floats.stride);
+        S::load(high, floats.data + r * floats.stride + kColumns / 2);
+        Tiles::round_to_bf16(low, high);
+        S::store(reinterpret_cast<float*>(packed + 2 * (r * padded_columns + c)), low);
+      }
+    }
+  }
+
+  /// Values for the value product: tiles of 16 columns x 32 keys, those of all columns for the first 32 keys, then the next.
+  /// Zeros fill up the keys to a multiple of 32; the rows have whole tiles of columns.
+  ATTN_TARGET_AVX512 static void transpose_values(Rows<float> value, Index keys, Index v_dim, float* to) {
+    const Index stride = 4 * value.stride, columns = padded(v_dim, kColumns);
+    auto* block = reinterpret_cast<std::byte*>(to);
+    for (Index j = 0; j < keys; j += kColumns) {
+      const auto* row = reinterpret_cast<const std::byte*>(value.data) + j * stride;
+      const Index count = std::min(kColumns, keys - j);
+      for (Index c = 0; c < columns; c += kBlock, row += 2 * kBlock, block += kBlock * AmxTiles::kBytes) {
+        if (count == kColumns) {
+          transpose_block(row, stride, block);
+          continue;
+        }
+        alignas(64) Array<std::byte, kColumns* 2 * kBlock> filled = {};
+        for (Index i = 0; i < count; ++i) std::memcpy(filled + i * 2 * kBlock, row + i * stride, 2 * kBlock);
+        transpose_block(filled, 2 * kBlock, block);
+      }
+    }
+  }
+
+  /// Four times 16 bytes, `stride` bytes apart.
+  template <class V>
+  ATTN_TARGET_AVX512 static ATTN_INLINE void load_lanes(V& x, const void* from, Index stride) {
+    const auto* const row = static_cast<const std::byte*>(from);
+    asm("vmovdqu32 %1, %x0" : "=v"(x) : "m"(*reinterpret_cast<const Lane*>(row)));
+    insert<1>(x, row + stride);
+    insert<2>(x, row + 2 * stride);
+    insert<3>(x, row + 3 * stride);
+  }
+
+  /// Two rows of 32 numbers in pairs: in each 16 bytes, `low` has the pairs of columns 8i to 8i + 3, `high` the others.
+  ATTN_TARGET_AVX512 static ATTN_INLINE void pair_up(const std::byte* a, const std::byte* b, std::byte* low,
+                                                     std::byte* high) {
+    const Words first = *reinterpret_cast<const WordsAnywhere*>(a), second = *reinterpret_cast<const WordsAnywhere*>(b);
+    Words x, y;
+    interleave(x, y, first, second, std::make_integer_sequence<int, 32>());
+    *reinterpret_cast<WordsInMemory*>(low) = x;
+    *reinterpret_cast<WordsInMemory*>(high) = y;
+  }
+
+ private:
+  using S = Simd<float, 64>;
+  using Vec = S::Vec;
+  typedef std::int16_t Words __attribute__((vector_size(64)));
+  typedef Words WordsAnywhere __attribute__((may_alias, aligned(1)));
+  typedef Words WordsInMemory __attribute__((may_alias));
+  static constexpr Index kBlock = 8;  // columns of values that fill 16 bytes
+
+  /// Rows of up to 32 columns as floats, filled up with zeros.
+  ATTN_TARGET_AVX512 static void load_part(const RowsToRead& from, Index rows, Index count, float* part) {
+    PackingKernels<float, 64>::pack_rows(from, rows, count, part);
+    // From the last row on: where there are fewer columns, rows move apart.
+    for (Index r = rows; count < kColumns && r-- > 0;) {
+      std::copy_backward(part + r * count, part + (r + 1) * count, part + r * kColumns + count);
+      std::fill(part + r * kColumns + count, part + (r + 1) * kColumns, 0.0f);
+    }
+  }
+
+  struct __attribute__((may_alias)) Lane {
+    Array<std::byte, 16> bytes;
+  };
+  template <int kLane, class V>
+  ATTN_TARGET_AVX512 static ATTN_INLINE void insert(V& x, const void* from) {
+    asm("vinserti32x4 %2, %1, %0, %0" : "+v"(x) : "m"(*static_cast<const Lane*>(from)), "i"(kLane));
+  }
+
+  /// The words of a and b in turn: of the lower, and of the upper half of each 16 bytes.
+  template <int... i>
+  ATTN_TARGET_AVX512 static ATTN_INLINE void interleave(Words& low, Words& high, const Words& a, const Words& b,
+                                                        std::integer_sequence<int, i...>) {
+    low = __builtin_shufflevector(a, b, (i / 8 * 8 + i % 8 / 2 + i % 2 * 32)...);
+    high = __builtin_shufflevector(a, b, (i / 8 * 8 + i % 8 / 2 + i % 2 * 32 + 4)...);
+  }
+
+  /// 32 rows of 8 numbers to 8 rows of 32. Each vector has 8 numbers of four rows that are 8 apart; three times, those of
+  /// two vectors are taken in turn.
+  ATTN_TARGET_AVX512 static ATTN_INLINE void transpose_block(const std::byte* from, Index stride, std::byte* to) {
+    constexpr auto kAll = std::make_integer_sequence<int, 32>();
+    Array<Words, 8> x, y;
+    ATTN_UNROLL for (int i = 0; i < 8; ++i) load_lanes(x[i], from + i * stride, 8 * stride);
+    // y[2i], y[2i + 1]: pairs of rows (i, i + 4), columns 0 to 3 and 4 to 7
+    ATTN_UNROLL for (int i = 0; i < 4; ++i) interleave(y[2 * i], y[2 * i + 1], x[i], x[i + 4], kAll);
+    // x[4i + 2c + e]: rows (i, i + 2, i + 4, i + 6), columns 4c + 2e and the next
+    ATTN_UNROLL for (int i = 0; i < 2; ++i) {
+      ATTN_UNROLL for (int c = 0; c < 2; ++c)
+          interleave(x[4 * i + 2 * c], x[4 * i + 2 * c + 1], y[2 * i + c], y[2 * (i + 2) + c], kAll);
+    }
+    ATTN_UNROLL for (int c = 0; c < 4; ++c) interleave(y[2 * c], y[2 * c + 1], x[c], x[4 + c], kAll);
+    ATTN_UNROLL for (int c = 0; c < 8; ++c) * reinterpret_cast<WordsInMemory*>(to + c * AmxTiles::kBytes) = y[c];
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
+#endif

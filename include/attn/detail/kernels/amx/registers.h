@@ -1,0 +1,82 @@
+// The registers and instructions of the matrix unit (AMX). They are spelled out, because the compilers' own names
+// for them need other attributes of all functions on the way, and differ.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "attn/detail/simd/simd.h"
+
+#if ATTN_AMX
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+template <int number>
+using TileRegister = std::integral_constant<int, number>;
+inline constexpr TileRegister<0> tmm0;
+inline constexpr TileRegister<1> tmm1;
+inline constexpr TileRegister<2> tmm2;
+inline constexpr TileRegister<3> tmm3;
+inline constexpr TileRegister<4> tmm4;
+inline constexpr TileRegister<5> tmm5;
+inline constexpr TileRegister<6> tmm6;
+inline constexpr TileRegister<7> tmm7;
+
+/// Eight registers of 16 rows of 64 bytes: 16 floats, or 16 pairs of bf16. The compilers know nothing of them and keep the
+/// order of these statements. Kernels take this type as `Tiles`: tests give them one in software.
+struct AmxTiles {
+  static constexpr Index kRows = 16, kBytes = 64;
+  static constexpr Index kColumns = 32;  ///< numbers of bf16 in a row
+
+  /// Makes the registers what they are above, for the calling thread. A mod may call attention itself, between two kernels:
+  /// then they are that already, and stay it until the outer call ends.
+  static void begin() {
+    if (depth()++ > 0) return;
+    struct alignas(64) Configuration {
+      std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+      std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    };
+    const Configuration configuration;
+    asm volatile("ldtilecfg %0" : : "m"(configuration));
+  }
+  /// Else the operating system would go on saving them with the thread.
+  static void end() {
+    if (--depth() == 0) asm volatile("tilerelease");
+  }
+
+  /// How many calls of this thread use the registers.
+  static int& depth() {
+    thread_local int calls = 0;
+    return calls;
+  }
+
+  template <int number>
+  static ATTN_INLINE void load(TileRegister<number>, const void* from, Index stride) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(number) : "memory");
+  }
+  template <int number>
+  static ATTN_INLINE void store(TileRegister<number>, void* to, Index stride) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(number) : "memory");
+  }
+  template <int number>
+  static ATTN_INLINE void zero(TileRegister<number>) {
+    asm volatile("tilezero %%tmm%c0" : : "i"(number));
+  }
+  /// sum(i, j) += a(i, 2k) b(k, j, 0) + a(i, 2k + 1) b(k, j, 1), summed up over k; numbers that are denormal count as 0.
+  template <int sum, int a, int b>
+  static ATTN_INLINE void multiply(TileRegister<sum>, TileRegister<a>, TileRegister<b>) {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sum), "i"(a), "i"(b));
+  }
+
+  /// Rounds the 16 floats of each to bf16, those of `low` before those of `high`. No instruction of tiles, but one that
+  /// every processor with tiles has (AVX512-BF16).
+  template <class V>
+  ATTN_TARGET_AVX512 static ATTN_INLINE void round_to_bf16(V& low, const V& high) {
+    asm("vcvtne2ps2bf16 %0, %1, %0" : "+v"(low) : "v"(high));
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
+#endif

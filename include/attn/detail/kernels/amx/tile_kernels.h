@@ -1,0 +1,206 @@
+// The kernels of one tile on the matrix unit, for numbers of bf16.
+//
+// As in detail/kernels/tile_kernels.h, lanes run over queries, of which a tile has 32:
+//
+//     query    (head_dim / 2, queries)  pairs of bf16, (d, d + 1) of a query in the room of a float; not scaled
+//     scores   (keys, queries)          float, still to be scaled
+//     weights  (keys / 2, queries)      pairs of bf16, of the keys j and j + 1
+//     out      (v_dim, queries)         float, not yet divided by the sum
+//
+// A row of each is two tile rows of 64 bytes. Keys are read in place, 16 rows of 64 bytes at a time; values are
+// transposed once for all tiles of queries that read them.
+//
+// Of head_dim 64 and 64 keys, by themselves and with everything in L1: scores take 1.5 times as long as their
+// multiplications alone, values 1.6 times, the softmax as long as 2.3 of them. Tried: the next scores between the
+// instructions of the softmax (nothing at head_dim 64, 5 % at 128, and the clock of the core falls by a sixth), tiles of
+// 128 keys (worse than several of 64 whose weights wait for one value product), weights rounded by vcvtne2ps2bf16 (two
+// cycles, where an addition and a permutation take less).
+#pragma once
+
+#include <algorithm>
+
+#include "attn/detail/kernels/amx/decode_kernels.h"
+#include "attn/detail/kernels/amx/packing.h"
+#include "attn/detail/kernels/amx/softmax.h"
+#include "attn/detail/kernels/kernel_table.h"
+
+#if ATTN_AMX
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+template <class Tiles>
+struct AmxKernels {
+  static constexpr Index kQueries = AmxSoftmax::kQueries;
+
+  /// scores = keys * query. Rows of keys are read up to the next multiple of 32.
+  ATTN_TARGET_AVX512 static void score(const TileMemory<float>& m, Rows<float> key, Index keys, Index head_dim) {
+    const Index stride = 4 * key.stride, depth = padded(head_dim, kStep);
+    const auto* row = reinterpret_cast<const std::byte*>(key.data);
+    if (depth == 2 * kStep) return score_depth_64(m, row, stride, keys);
+    for (Index j = 0; j < keys; j += kStep, row += kStep * stride) {
+      const std::byte* k = row;
+      const float* q = m.query;
+      zero_square();
+      for (Index d = 0; d < depth; d += kStep, k += AmxTiles::kBytes, q += kRows * kQueries) {
+        Tiles::load(tmm6, q, kRowBytes);
+        Tiles::load(tmm4, k, stride);
+        Tiles::load(tmm7, q + kLanes, kRowBytes);
+        Tiles::load(tmm5, k + kRows * stride, stride);
+        multiply_square();
+      }
+      store_square(m.scores + j * kQueries);
+    }
+  }
+
+  ATTN_TARGET_AVX512 static void scale_scores(const TileMemory<float>& m, Index keys) {
+    for (Index i = 0; i < keys * kQueries; i += kLanes) {
+      Vec x;
+      S::load(x, m.scores + i);
+      x *= m.scale;
+      S::store(m.scores + i, x);
+    }
+  }
+
+  /// out = carried out + values^T * weights; `value` as AmxPacking::transpose_values() left it. The more keys at a time, the
+  /// less often `out` goes to and from the L2 cache.
+  ATTN_TARGET_AVX512 static void value(const TileMemory<float>& m, Rows<float> value, Index keys, Index v_dim,
+                                       OutUpdate update, const PrefetchPlan&) {
+    const auto* v = reinterpret_cast<const std::byte*>(value.data);
+    const Index columns = padded(v_dim, kStep), steps = padded(keys, kStep) / kStep;
+    const Index to_next = columns / kRows * kTileBytes;  // 32 keys
+    if (update == OutUpdate::rescale_and_add) rescale_out(m, columns);
+    if (steps == 2) return value_keys_64(m, v, columns, update);
+    for (Index c = 0; c < columns; c += kStep, v += 2 * kTileBytes) {
+      float* const out = m.out + c * kQueries;
+      if (update == OutUpdate::overwrite)
+        zero_square();
+      else
+        load_square(out);
+      const float* weights = m.weights;
+      for (Index step = 0; step < steps; ++step, weights += kRows * kQueries) {
+        Tiles::load(tmm6, weights, kRowBytes);
+        Tiles::load(tmm4, v + step * to_next, AmxTiles::kBytes);
+        Tiles::load(tmm7, weights + kLanes, kRowBytes);
+        Tiles::load(tmm5, v + step * to_next + kTileBytes, AmxTiles::kBytes);
+        multiply_square();
+      }
+      store_square(out);
+    }
+  }
+
+ private:
+  using S = Simd<float, 64>;
+  using Vec = S::Vec;
+  static constexpr int kLanes = S::kLanes;
+  static constexpr Index kStep = AmxTiles::kColumns, kRows = AmxTiles::kRows;
+  static constexpr Index kRowBytes = 4 * kQueries, kTileBytes = kRows * AmxTiles::kBytes;
+
+  // Sums are in registers 0 to 3: two times 16 rows, two times 16 queries.
+  static ATTN_INLINE void zero_square() {
+    Tiles::zero(tmm0);
+    Tiles::zero(tmm1);
+    Tiles::zero(tmm2);
+    Tiles::zero(tmm3);
+  }
+  static ATTN_INLINE void multiply_square() {
+    Tiles::multiply(tmm0, tmm4, tmm6);
+    Tiles::multiply(tmm1, tmm4, tmm7);
+    Tiles::multiply(tmm2, tmm5, tmm6);
+    Tiles::multiply(tmm3, tmm5, tmm7);
+  }
+  static ATTN_INLINE void load_square(const float* from) {
+    Tiles::load(tmm0, from, kRowBytes);
+    Tiles::load(tmm1, from + kLanes, kRowBytes);
+    Tiles::load(tmm2, from + kRows * kQueries, kRowBytes);
+    Tiles::load(tmm3, from + kRows * kQueries + kLanes, kRowBytes);
+  }
+  static ATTN_INLINE void store_square(float* to) {
+    Tiles::store(tmm0, to, kRowBytes);
+    Tiles::store(tmm1, to + kLanes, kRowBytes);
+    Tiles::store(tmm2, to + kRows * kQueries, kRowBytes);
+    Tiles::store(tmm3, to + kRows * kQueries + kLanes, kRowBytes);
+  }
+
+  /// All of a query of 64 dimensions, or of the weights of 64 keys, stays in registers 4 to 7.
+  static ATTN_INLINE void load_second(const float* from) {
+    Tiles::load(tmm4, from, kRowBytes);
+    Tiles::load(tmm5, from + kLanes, kRowBytes);
+    Tiles::load(tmm6, from + kRows * kQueries, kRowBytes);
+    Tiles::load(tmm7, from + kRows * kQueries + kLanes, kRowBytes);
+  }
+  static ATTN_INLINE void score_depth_64(const TileMemory<float>& m, const std::byte* key, Index stride, Index keys) {
+    load_second(m.query);
+    for (Index j = 0; j < padded(keys, kStep); j += kRows, key += kRows * stride) {
+      Tiles::zero(tmm0);
+      Tiles::load(tmm2, key, stride);
+      Tiles::multiply(tmm0, tmm2, tmm4);
+      Tiles::load(tmm3, key + AmxTiles::kBytes, stride);
+      Tiles::multiply(tmm0, tmm3, tmm6);
+      Tiles::zero(tmm1);
+      Tiles::multiply(tmm1, tmm2, tmm5);
+      Tiles::multiply(tmm1, tmm3, tmm7);
+      Tiles::store(tmm0, m.scores + j * kQueries, kRowBytes);
+      Tiles::store(tmm1, m.scores + j * kQueries + kLanes, kRowBytes);
+    }
+  }
+  static ATTN_INLINE void value_keys_64(const TileMemory<float>& m, const std::byte* v, Index columns,
+                                        OutUpdate update) {
+    load_second(m.weights);
+    const Index to_next = columns / kRows * kTileBytes;  // 32 keys
+    for (Index c = 0; c < columns; c += kRows, v += kTileBytes) {
+      float* const out = m.out + c * kQueries;
+      Tiles::load(tmm2, v, AmxTiles::kBytes);
+      if (update == OutUpdate::overwrite) {
+        Tiles::zero(tmm0);
+        Tiles::zero(tmm1);
+      } else {
+        Tiles::load(tmm0, out, kRowBytes);
+        Tiles::load(tmm1, out + kLanes, kRowBytes);
+      }
+      Tiles::load(tmm3, v + to_next, AmxTiles::kBytes);
+      Tiles::multiply(tmm0, tmm2, tmm4);
+      Tiles::multiply(tmm1, tmm2, tmm5);
+      Tiles::multiply(tmm0, tmm3, tmm6);
+      Tiles::multiply(tmm1, tmm3, tmm7);
+      Tiles::store(tmm0, out, kRowBytes);
+      Tiles::store(tmm1, out + kLanes, kRowBytes);
+    }
+  }
+
+  ATTN_TARGET_AVX512 static ATTN_INLINE void rescale_out(const TileMemory<float>& m, Index columns) {
+    Array<Vec, 2> factor;
+    for (int h : {0, 1}) S::load(factor[h], m.rescale + h * kLanes);
+    for (Index c = 0; c < columns; ++c) {
+      ATTN_UNROLL for (int h = 0; h < 2; ++h) {
+        Vec x;
+        S::load(x, m.out + c * kQueries + h * kLanes);
+        x *= factor[h];
+        S::store(m.out + c * kQueries + h * kLanes, x);
+      }
+    }
+  }
+};
+
+/// Tiles of any height are as wide as any other. What is stored and selected is stored and selected as with AVX-512, whose
+/// family is to be given.
+template <class Tiles>
+constexpr KernelFamily<float> amx_family(KernelFamily<float> family) {
+  family.format = {DType::bf16, AmxTiles::kColumns, AmxTiles::kColumns, AmxTiles::kColumns, true};
+  family.widest = 1;
+  family.row.score = AmxDecodeKernels<Tiles>::score;
+  family.row.value = AmxDecodeKernels<Tiles>::value;
+  family.by_vectors[0] = {AmxSoftmax::kQueries, AmxKernels<Tiles>::score, AmxSoftmax::softmax,
+                          AmxKernels<Tiles>::value};
+  family.pack_rows = AmxPacking::pack_rows<Tiles>;
+  family.find_max = nullptr;
+  family.begin = Tiles::begin;
+  family.end = Tiles::end;
+  family.scale_scores = AmxKernels<Tiles>::scale_scores;
+  family.arrange_values = AmxPacking::transpose_values;
+  return family;
+}
+inline constexpr KernelFamily<float> kAmxFamily = amx_family<AmxTiles>(kFamily<float, Avx512Kernels, 64, 32>);
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
+#endif

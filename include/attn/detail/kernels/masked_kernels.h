@@ -1,0 +1,80 @@
+// Kernels that tiles of any width share: the work around mods and values that are not finite.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "attn/detail/kernels/tile_kernels.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// The width is a number here, so that this is compiled once for each instruction set.
+template <class T, int Bytes>
+struct CommonKernels {
+  using S = Simd<T, Bytes>;
+  using Vec = typename S::Vec;
+  static constexpr Index kLanes = S::kLanes;
+
+  /// tile_max from the scores in memory, after mods changed them.
+  static ATTN_INLINE void find_max(const TileMemory<T>& m, Index queries, Index keys) {
+    Index i = 0;
+    for (; i + kLanes <= queries; i += kLanes) {
+      Vec max, x;
+      S::splat(max, -std::numeric_limits<T>::infinity());
+      for (Index j = 0; j < keys; ++j) {
+        S::load(x, m.scores + j * queries + i);
+        S::max_with(max, x);
+      }
+      S::store(m.tile_max + i, max);
+    }
+    for (; i < queries; ++i) {
+      T max = -std::numeric_limits<T>::infinity();
+      for (Index j = 0; j < keys; ++j) max = std::max(max, m.scores[j * queries + i]);
+      m.tile_max[i] = max;
+    }
+  }
+
+  /// Are all values of the tile finite? x - x is 0 for a finite x and NaN for any other.
+  static ATTN_INLINE bool all_finite(Rows<T> value, Index keys, Index v_dim) {
+    Vec sum = {}, x;
+    T rest = 0;
+    for (Index j = 0; j < keys; ++j) {
+      const T* row = value.data + j * value.stride;
+      Index c = 0;
+      for (; c + kLanes <= v_dim; c += kLanes) {
+        S::load(x, row + c);
+        sum += x - x;
+      }
+      for (; c < v_dim; ++c) rest += row[c] - row[c];
+    }
+    Array<T, kLanes> lanes;
+    S::store(lanes, sum);
+    for (const T lane : lanes) rest += lane;
+    return rest == T(0);
+  }
+
+  /// Which pairs of the tile are dropped; to be asked before softmax() overwrites the scores.
+  static ATTN_INLINE void find_dropped(const TileMemory<T>& m, Index queries, Index keys) {
+    for (Index i = 0; i < keys * queries; ++i) m.dropped[i] = m.scores[i] == -std::numeric_limits<T>::infinity();
+  }
+
+  /// As value(), but a dropped pair is not even multiplied: 0 * NaN is NaN. Slow, and only needed where a value is not
+  /// finite.
+  static ATTN_INLINE void value_by_selection(const TileMemory<T>& m, Index queries, Rows<T> value, Index keys,
+                                             Index v_dim, OutUpdate update) {
+    for (Index c = 0; c < v_dim; ++c) {
+      T* out = m.out + c * queries;
+      for (Index i = 0; i < queries; ++i) {
+        T sum = 0;
+        for (Index j = 0; j < keys; ++j)
+          if (!m.dropped[j * queries + i]) sum += m.scores[j * queries + i] * value.data[j * value.stride + c];
+        if (update != OutUpdate::overwrite) sum += update == OutUpdate::add ? out[i] : out[i] * m.rescale[i];
+        out[i] = sum;
+      }
+    }
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

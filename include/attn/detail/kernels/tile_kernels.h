@@ -1,0 +1,315 @@
+// The kernels of one tile, one text for all instruction sets.
+//
+// Lanes run over queries. A tile holds kVectors vectors of queries, everything else is broadcast into them one number
+// at a time:
+//
+//     query   (head_dim, queries)   scaled, transposed once per tile of queries
+//     scores  (keys, queries)       then, in place, the weights
+//     out     (v_dim, queries)      not yet divided by the sum
+//
+// so that row maximum, sum and rescaling are lane-wise, and keys and values are read in place, row by row, without
+// packing. Register tiles: 3 vectors of queries x 8 keys need 24 sums + 3 + 1 of 32 registers, 3 x 4 need 12 + 3 + 1 of
+// 16; both have more independent sums than the 8 to 10 that two FMA units with a latency of 4 or 5 keep busy.
+//
+// Tried and slower on AVX-512, in the products: two or four steps at a time (g++ 12 then keeps a sum or two in memory),
+// pointers to rows found by min() and a product each (likewise), asking for all lines of the next tile at once (the
+// loads of this one wait behind them). With everything in L1 the products run at 88-91 % of the FMA peak.
+//
+// On ARM (-O2) a step of the score product is 38 instructions, 24 of them `fmla` by element, for 3 vectors and 8 numbers
+// loaded; a step of the value product, which fetches as well, has 46 with g++ 12 and 44 with clang 14. No sum leaves its
+// register. With 4 keys at a time, as for 16 registers, they were 22 and 29 for 12 `fmla`. What newer ARM processors have
+// and no kernel uses: products of bf16 (bfmmla) and of 8 bits (smmla), and vectors whose length the program learns when it
+// runs (SVE), which the compilers' vector extension does not know. They would be families of their own in
+// detail/kernels/kernel_table.h.
+#pragma once
+
+#include <cstddef>
+
+#include "attn/detail/base/cpu.h"
+#include "attn/detail/simd/simd.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Keys in a tile: long enough to amortise the passes over `out`, short enough for query, scores and out to stay in the
+/// L1 cache at head_dim 64.
+constexpr Index kKeyTile = 64;
+
+/// Most vectors of queries in a tile.
+constexpr int kMaxVectors = 3;
+
+/// Rows of keys (score tile) or columns of values (value tile) that a kernel reads at a time, at most.
+constexpr Index kMaxRows = 8;
+
+constexpr Index padded(Index n, Index multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+/// Tiles of keys in a stretch. `out` is added up in a tile first, then in a stretch, then over all with what rounding takes
+/// from it kept apart, so that many small weights are not lost beside a large one, one by one. Its error is that of 64 + 64
+/// additions, however many keys there are; Eigen's products add up some 256 in turn. A call of up to 4096 keys has one
+/// stretch.
+constexpr Index kStretch = 64;
+
+/// The output of all stretches before the present one, relative to the maxima `max`, and what rounding took from it.
+template <class T>
+struct Totals {
+  T* max;
+  T* out;
+  T* out_rest;
+};
+
+/// The working memory of one tile of queries; see the top of this file for the layouts. All rows are `queries` wide. The
+/// first six belong to the tile, the others to whichever is worked on.
+template <class T>
+struct TileMemory {
+  T* query;
+  T* out;
+  T* max;       ///< of each query's scores so far
+  T* sum;       ///< of e^(score - max) so far
+  T* sum_rest;  ///< what rounding took from it, so that its error does not grow with the number of keys
+  Totals<T> totals;
+  T* scores;
+  T* tile_max;      ///< of the scores of the present tile
+  T* rescale;       ///< e^(old max - new max)
+  T* weights;       ///< the same as `scores`, or apart for several tiles of keys
+  T* packed_key;    ///< (keys, head_dim), where the caller's rows cannot be read in place
+  T* packed_value;  ///< (keys, v_dim), likewise
+  T* arranged;      ///< values, where kernels want more of them than packed rows
+  bool* dropped;    ///< (keys, queries), only used next to values that are not finite
+  T scale;          ///< what the scores must still be multiplied by
+};
+
+/// Rows of numbers next to each other, as kernels read them: in the caller's memory, or packed.
+template <class T>
+struct Rows {
+  const T* data;
+  Index stride;
+};
+
+/// What becomes of the output so far when the values of a tile are added to it.
+enum class OutUpdate {
+  overwrite,        ///< there is none yet in this stretch
+  add,              ///< no maximum moved
+  rescale_and_add,  ///< some did
+};
+
+/// Rows to fetch from memory while a tile is worked on, a few thousand cycles before somebody reads them: up to half as
+/// many of each block as there are keys in the tile. All sizes are in bytes.
+struct PrefetchPlan {
+  struct Block {
+    const std::byte* data;
+    Index stride;
+    Index width;
+  };
+  static constexpr Index kBlocks = 4;
+  Array<Block, kBlocks> block;
+};
+
+template <class T, int Bytes, int kRegisters, int kVectors>
+struct TileKernels {
+  using S = Simd<T, Bytes>;
+  using Vec = typename S::Vec;
+  static constexpr int kLanes = S::kLanes;
+  static constexpr Index kQueries = kVectors * kLanes;
+  static constexpr int kRows = kRegisters >= 32 ? 8 : 4;
+
+  /// scores = keys * query, and the maximum over the keys of each query.
+  static ATTN_INLINE void score(const TileMemory<T>& m, Rows<T> key, Index keys, Index head_dim) {
+    // The maximum waits in memory while the product runs: the register tile leaves no room for it.
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+      Vec lowest;
+      S::splat(lowest, -std::numeric_limits<T>::infinity());
+      S::store(m.tile_max + v * kLanes, lowest);
+    }
+    for (Index j = 0; j < keys; j += kRows) {
+      // Past the end the last key stands in: it changes no maximum, and nobody reads its scores.
+      Array<const T*, kRows> row;
+      row[0] = key.data + j * key.stride;
+      ATTN_UNROLL for (int a = 1; a < kRows; ++a) row[a] = row[a - 1] + (j + a < keys ? key.stride : 0);
+      Array<Array<Vec, kVectors>, kRows> sum = {};
+      for (Index d = 0; d < head_dim; ++d) {
+        Array<Vec, kVectors> q;
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(q[v], m.query + d * kQueries + v * kLanes);
+        ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+          const T k = row[a][d];
+          ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::add_product(sum[a][v], q[v], k);
+          if (a + 1 < kRows) S::form_before(sum[a][0], row[a + 1]);
+        }
+      }
+      T* const scores = m.scores + j * kQueries;
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+        Vec max;
+        S::load(max, m.tile_max + v * kLanes);
+        ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+          S::max_with(max, sum[a][v]);
+          S::store(scores + a * kQueries + v * kLanes, sum[a][v]);
+        }
+        S::store(m.tile_max + v * kLanes, max);
+      }
+    }
+  }
+
+  /// One step of the online softmax (Milakov & Gimelshein 2018, algorithm 3): scores become weights, max, sum and
+  /// rescale are brought up to date. Returns whether any maximum moved, so that `out` must be rescaled.
+  static ATTN_INLINE bool softmax(const TileMemory<T>& m, Index keys, Rows<T> value, Index v_dim) {
+    Vec infinity, rise = {};
+    Array<Vec, kVectors> old, max;
+    S::splat(infinity, std::numeric_limits<T>::infinity());
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+      S::load(old[v], m.max + v * kLanes);
+      S::load(max[v], m.tile_max + v * kLanes);
+      S::max_with(max[v], old[v]);
+      Vec by = max[v] - old[v];  // NaN where both are -inf
+      S::max_with(by, rise);
+      rise = by;
+    }
+    const bool moved = S::largest(rise) > T(0);
+    if (moved) {
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(m.max + v * kLanes, max[v]);
+    }
+    // A query that has kept no key yet has max -inf, and -inf - -inf is NaN: measure from 0 instead, e^-inf is the
+    // right weight.
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) max[v] = max[v] == -infinity ? Vec{} : max[v];
+    if (moved) {
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+        old[v] -= max[v];
+        S::exp(old[v]);
+        S::store(m.rescale + v * kLanes, old[v]);
+        for (T* numbers : {m.sum, m.sum_rest}) {
+          Vec x;
+          S::load(x, numbers + v * kLanes);
+          x *= old[v];
+          S::store(numbers + v * kLanes, x);
+        }
+      }
+    }
+    // Sixteen weights are added up, then those sums of a tile, in the place of its maxima, then those of all tiles.
+    T *const scores = m.scores, *const tile_sum = m.tile_max;
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(tile_sum + v * kLanes, Vec{});
+    // Values come into L1 meanwhile, if they find room there.
+    const Index fetched = keys * v_dim <= kMostFetched ? v_dim : 0;
+    for (Index j = 0; j < keys;) {
+      Array<Vec, kVectors> sum = {};
+      for (const Index end = std::min<Index>(j + 16, keys); j < end; ++j) {
+        for (Index c = 0; c < fetched; c += kLine) __builtin_prefetch(value.data + j * value.stride + c);
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+          Vec x;
+          S::load(x, scores + j * kQueries + v * kLanes);
+          x -= max[v];
+          S::exp(x);
+          sum[v] += x;
+          S::store(scores + j * kQueries + v * kLanes, x);
+        }
+      }
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+        Vec before;
+        S::load(before, tile_sum + v * kLanes);
+        sum[v] += before;
+        S::store(tile_sum + v * kLanes, sum[v]);
+      }
+    }
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+      Vec sum, rest, added;
+      S::load(sum, m.sum + v * kLanes);
+      S::load(rest, m.sum_rest + v * kLanes);
+      S::load(added, tile_sum + v * kLanes);
+      add_exactly(sum, rest, added);
+      S::store(m.sum + v * kLanes, sum);
+      S::store(m.sum_rest + v * kLanes, rest);
+    }
+    return moved;
+  }
+
+  /// out = carried out + values^T * weights.
+  static ATTN_INLINE void value(const TileMemory<T>& m, Rows<T> value, Index keys, Index v_dim, OutUpdate update,
+                                const PrefetchPlan& ahead) {
+    const Index whole = v_dim / kRows * kRows;
+    for (Index c = 0; c < whole; c += kRows)
+      add_columns(m, {value.data + c, value.stride}, keys, m.out + c * kQueries, update, Lines(ahead, c, keys),
+                  [](int a) { return a; });
+    // Past the end the last column stands in, and nobody reads its sums.
+    if (whole < v_dim)
+      add_columns(m, {value.data + whole, value.stride}, keys, m.out + whole * kQueries, update,
+                  Lines(ahead, whole, keys), [last = v_dim - 1 - whole](int a) { return std::min<Index>(a, last); });
+  }
+
+ private:
+  static constexpr Index kLine = kCacheLine / static_cast<Index>(sizeof(T));        // numbers in a cache line
+  static constexpr Index kMostFetched = 32 * 1024 / static_cast<Index>(sizeof(T));  // in an L1 cache of 32 or 48 KiB
+
+  /// What to fetch beside some columns of values: a cache line with each key, so that memory is never asked for much at
+  /// a time. Blocks take turns. Rows are fetched one after the other, not line by line of all: with rows at a distance of
+  /// 2 KiB that made the product 20 to 40 % slower.
+  class Lines {
+   public:
+    ATTN_INLINE Lines(const PrefetchPlan& ahead, Index column, Index keys) {
+      const Index group = column / kRows;
+      const auto& [data, stride, width] = ahead.block[group % PrefetchPlan::kBlocks];
+      const Index before = group / PrefetchPlan::kBlocks * keys;
+      per_row_ = (width + kStep - 1) / kStep;
+      const Index row = before / per_row_, in_row = before - row * per_row_;
+      left_ = per_row_ - in_row;
+      next_ = data + row * stride + in_row * kStep;
+      to_next_row_ = stride - per_row_ * kStep;
+    }
+    ATTN_INLINE void fetch_one() {
+      __builtin_prefetch(next_, 0, 2);  // not into L1, which is full of the present tile
+      next_ += kStep;
+      if (--left_ == 0) {
+        next_ += to_next_row_;
+        left_ = per_row_;
+      }
+    }
+
+   private:
+    // Two tiles of rows as wide as the values are fetched in the course of one. For double on AVX-512 a step is two
+    // lines, and the processor brings the second with the first.
+    static constexpr Index kStep = std::max<Index>(64, 2 * kRows * static_cast<Index>(sizeof(T)));
+
+    const std::byte* next_;
+    Index left_;  // in this row
+    Index per_row_;
+    Index to_next_row_;
+  };
+
+  /// kRows columns of value(), those at `offset(0)`, `offset(1)`, … of each row.
+  template <class Offset>
+  static ATTN_INLINE void add_columns(const TileMemory<T>& m, Rows<T> value, Index keys, T* out, OutUpdate update,
+                                      Lines lines, const Offset& offset) {
+    Array<Array<Vec, kVectors>, kRows> sum = {};
+    const T *weights = m.scores, *row = value.data;
+    for (Index j = 0; j < keys; ++j, weights += kQueries, row += value.stride) {
+      lines.fetch_one();
+      Array<Vec, kVectors> w;
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(w[v], weights + v * kLanes);
+      ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+        const T x = row[offset(a)];
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::add_product(sum[a][v], w[v], x);
+        S::form_before(sum[a][0], row);
+      }
+    }
+    if (update == OutUpdate::add) {
+      ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+          Vec before;
+          S::load(before, out + a * kQueries + v * kLanes);
+          sum[a][v] += before;
+        }
+      }
+    } else if (update == OutUpdate::rescale_and_add) {
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+        Vec factor, before;
+        S::load(factor, m.rescale + v * kLanes);
+        ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+          S::load(before, out + a * kQueries + v * kLanes);
+          sum[a][v] += before * factor;
+        }
+      }
+    }
+    ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(out + a * kQueries + v * kLanes, sum[a][v]);
+    }
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,102 @@
+// Kernels that add up the output over stretches of tiles of keys, for tiles of any width and for single queries.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "attn/detail/kernels/tile_kernels.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// How `out` lies in memory: (v_dim, queries) in tiles, (queries, v_dim) where queries are single.
+enum class OutLayout { by_column, by_query };
+
+template <class T, int Bytes>
+struct TotalKernels {
+  using S = Simd<T, Bytes>;
+  using Vec = typename S::Vec;
+  static constexpr Index kLanes = S::kLanes;
+
+  /// Adds the present stretch to the totals, of which there are none yet if it is the first. What m.out holds is of no use
+  /// after that.
+  static ATTN_INLINE void end_stretch(const TileMemory<T>& m, Index queries, Index v_dim, OutLayout layout,
+                                      bool is_first) {
+    const Totals<T>& totals = m.totals;
+    const Index size = queries * v_dim, in_vectors = size / kLanes * kLanes;
+    if (is_first) {
+      std::copy_n(m.out, size, totals.out);
+      std::fill_n(totals.out_rest, size, T(0));
+    } else {
+      if (find_factors(m, queries)) rescale_totals(m, queries, v_dim, layout);
+      for (Index i = 0; i < in_vectors; i += kLanes) {
+        Vec out, rest, x;
+        S::load(out, totals.out + i);
+        S::load(rest, totals.out_rest + i);
+        S::load(x, m.out + i);
+        add_exactly(out, rest, x);
+        S::store(totals.out + i, out);
+        S::store(totals.out_rest + i, rest);
+      }
+      for (Index i = in_vectors; i < size; ++i) add_exactly(totals.out[i], totals.out_rest[i], m.out[i]);
+    }
+    std::copy_n(m.max, queries, totals.max);
+  }
+
+  /// Sums get back what rounding took from them, and the output becomes the totals if there are any: then the last stretch must
+  /// be among them.
+  static ATTN_INLINE void finish(const TileMemory<T>& m, Index queries, Index v_dim, bool has_totals) {
+    add_rests(m.sum, m.sum, m.sum_rest, queries);
+    if (has_totals) add_rests(m.out, m.totals.out, m.totals.out_rest, queries * v_dim);
+  }
+
+ private:
+  /// to = sums with their rests.
+  static ATTN_INLINE void add_rests(T* to, const T* sums, const T* rests, Index size) {
+    Index i = 0;
+    for (Vec sum, rest; i + kLanes <= size; i += kLanes) {
+      S::load(sum, sums + i);
+      S::load(rest, rests + i);
+      add_rest(sum, rest);
+      S::store(to + i, sum);
+    }
+    for (; i < size; ++i) {
+      to[i] = sums[i];
+      add_rest(to[i], rests[i]);
+    }
+  }
+
+  /// What totals must be multiplied by to be relative to the present maxima, in m.rescale. Is any of them not 1?
+  static ATTN_INLINE bool find_factors(const TileMemory<T>& m, Index queries) {
+    bool moved = false;
+    for (Index i = 0; i < queries; ++i) {
+      const T before = m.totals.max[i], now = m.max[i];
+      m.rescale[i] =
+          before == now ? T(1) : std::exp(before - now);  // a maximum never falls, so `now` is not -inf there
+      moved |= before != now;
+    }
+    return moved;
+  }
+
+  static ATTN_INLINE void rescale_totals(const TileMemory<T>& m, Index queries, Index v_dim, OutLayout layout) {
+    const bool by_query = layout == OutLayout::by_query;
+    const Index rows = by_query ? queries : v_dim, columns = by_query ? v_dim : queries;
+    for (T* out : {m.totals.out, m.totals.out_rest})
+      for (Index r = 0; r < rows; ++r, out += columns) {
+        Index c = 0;
+        for (Vec x, factor; c + kLanes <= columns; c += kLanes) {
+          S::load(x, out + c);
+          if (by_query)
+            S::splat(factor, m.rescale[r]);
+          else
+            S::load(factor, m.rescale + c);
+          x *= factor;
+          S::store(out + c, x);
+        }
+        for (; c < columns; ++c) out[c] *= m.rescale[by_query ? r : c];
+      }
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

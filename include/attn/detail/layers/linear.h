@@ -1,0 +1,106 @@
+// The linear map of a layer.
+#pragma once
+
+#include "attn/detail/flash/choose_kernels.h"
+#include "attn/parallel.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// y = x * weightᵀ + bias: `outputs` rows of a weight matrix with row-major rows of `inputs` numbers. Null bias: none.
+///
+/// Runs on the score kernels, tokens as queries and rows of the weight as keys: as fast as they are without any
+/// compiler flag, where Eigen's product has the instruction set of the flags. Numbers of 16 bits are summed up in float and
+/// rounded once.
+template <class T>
+struct Linear {
+  const T* weight;
+  const T* bias;
+  Index inputs;
+  Index outputs;
+
+  /// All tokens at once. x (tokens, inputs) and y (tokens, outputs) are row-major without gaps. Of the options, executor,
+  /// instruction set and `compute` matter.
+  void operator()(const T* x, T* y, Index tokens, const Options& options) const {
+    if (tokens == 0) return;
+    // Few tokens, as in decoding, wait for the weight to come from memory: each is a row, for which that is read once.
+    const bool few = tokens <= kQueriesAtATime;
+    const ChosenKernels<Number> kernels = choose_kernels<Number>(options, fits_bf16(options.compute, {kDType}));
+    const KernelFamily<Number>& family = few ? kernels.full_precision : kernels.family;
+    const QueryTiles<Number> tiles(family, tokens, false);
+    const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(inputs) * static_cast<double>(outputs);
+    const Executor executor = executor_for(flops, options.executor);
+    const Index row = family.format.row(inputs);
+    const TileLayout<Number> layout({.queries = few ? Index(kQueriesAtATime) : tiles.most_queries(),
+                                     .query = row,
+                                     .out = kKeyTile,
+                                     .packed_key = row});
+    const Workspace workspace(layout.bytes(), executor.concurrency());
+    // Few tokens are few tiles too: then the outputs are shared out.
+    constexpr Index kTasksPerWorker = 4;  // so that the last one to end is not much later than the others
+    const Index blocks = (outputs + kKeyTile - 1) / kKeyTile;
+    const Index wanted = kTasksPerWorker * executor.concurrency() / tiles.count();
+    const Index parts = executor.concurrency() == 1 ? 1 : std::clamp<Index>(wanted, 1, std::max<Index>(blocks, 1));
+    executor.run(tiles.count() * parts, [&](Index task, int worker) {
+      const Index part = task % parts;
+      const Range rows = tiles.rows(task / parts),
+                  columns{blocks * part / parts * kKeyTile, std::min(blocks * (part + 1) / parts * kKeyTile, outputs)};
+      const TileMemory<Number> m = layout.at(workspace.of(worker));
+      const InUse<Number> in_use(family);
+      if (few)
+        run_rows(x, y, tokens, columns, family, m);
+      else
+        run_tile(x + rows.begin * inputs, y + rows.begin * outputs, rows.size(), columns, family, m);
+    });
+  }
+
+ private:
+  using Number = computed_t<T>;
+  static constexpr DType kDType = dtype_of<T>;
+
+  static RowsToRead readable(const T* first, Index columns) {
+    return {reinterpret_cast<const std::byte*>(first), kDType, columns, 1};
+  }
+
+  void run_tile(const T* x, T* y, Index rows, Range columns, const KernelFamily<Number>& family,
+                TileMemory<Number> m) const {
+    const KernelSet<Number>& kernels = family.set_for(rows);
+    load_query(family, readable(x, inputs), rows, inputs, Number(1), kernels.queries, m.packed_key, m);
+    std::fill_n(m.sum, kernels.queries, Number(1));
+    TileMemory<Number> result = m;
+    std::swap(result.out, result.scores);  // they are the result already, to be stored without being divided
+    for (Index first = columns.begin; first < columns.end; first += kKeyTile) {
+      const Index count = std::min(kKeyTile, columns.end - first);
+      const RowsToRead weights = readable(weight + first * inputs, inputs);
+      kernels.score(m, rows_of(family, weights, count, inputs, family.format.keys, m.packed_key), count, inputs);
+      for (Index o = 0; bias && o < count; ++o) {
+        const auto b = static_cast<Number>(bias[first + o]);
+        for (Index i = 0; i < kernels.queries; ++i) m.scores[o * kernels.queries + i] += b;
+      }
+      store_out(family, result, kernels.queries, {reinterpret_cast<std::byte*>(y + first), kDType, outputs, 1}, rows,
+                count);
+    }
+  }
+
+  void run_rows(const T* x, T* y, Index rows, Range columns, const KernelFamily<Number>& family,
+                const TileMemory<Number>& m) const {
+    family.pack_rows(readable(x, inputs), rows, inputs, m.query);
+    for (Index first = columns.begin; first < columns.end; first += kKeyTile) {
+      const Index count = std::min(kKeyTile, columns.end - first);
+      Prefetcher fetching;
+      if (first + 2 * kKeyTile <= columns.end)
+        fetching = Prefetcher::of<Number>(readable(weight + (first + kKeyTile) * inputs, inputs), inputs,
+                                          readable(nullptr, 0), 0, kKeyTile);
+      family.row.score(m, rows, readable(weight + first * inputs, inputs), count, inputs, fetching);
+      for (Index r = 0; r < rows; ++r) {
+        Number* const result = m.scores + r * kKeyTile;
+        for (Index o = 0; bias && o < count; ++o) result[o] += static_cast<Number>(bias[first + o]);
+        family.unpack_rows(result, 1, count,
+                           {reinterpret_cast<std::byte*>(y + r * outputs + first), kDType, outputs, 1});
+      }
+    }
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,97 @@
+// Multi-head attention over a cache: whether they fit, and which tokens are whose.
+#pragma once
+
+#include <vector>
+
+#include "attn/detail/layers/multi_head_inputs.h"
+#include "attn/kv_attention.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// A cache that a layer can append to: a KvCache, or sequences of a PagedKvCache.
+template <class Cache>
+concept KvStore = KvSource<Cache> && requires(Cache& cache, const TensorView<const float, 4>& heads) {
+  cache.append(heads, heads, Indices(std::vector<Index>()));
+};
+
+/// Says in one sentence what is wrong with the types of a call over a cache.
+template <class T, class X, class Cache>
+constexpr bool check_layer_types_over() {
+  static_assert(check_layer_types<T, typename QueryRows<X>::Tensor>());
+  static_assert(std::is_same_v<scalar_of<Cache>, computed_t<T>>,
+                "attn: the cache of a MultiHeadAttention<T> must hold T, or be computed in the same scalar: 16 bits, 8 "
+                "bits and float go together");
+  return true;
+}
+
+/// Calls use() with tokens x as all three inputs.
+template <class T, class X, class Use>
+auto with_inputs(const X& x, const Use& use) {
+  const auto& held = evaluated(QueryRows<X>::tensor(x));
+  const TensorView<const T, 3> tokens = as_rank3(view(held));
+  return use(Inputs<T>{tokens, tokens, tokens});
+}
+
+inline void check_rope(const std::optional<Rope>& of_layer, const Rope* of_cache) {
+  const bool has = of_layer.has_value(), cache_has = of_cache != nullptr;
+  require(has || !cache_has, "the cache has a rope, the layer has none: it belongs into MultiHeadConfig::rope as well");
+  require(cache_has || !has,
+          "the layer has a rope, the cache has none: it must have the same, as that of make_cache()");
+  if (!has || *of_layer == *of_cache) return;
+  const RopeConfig &a = of_layer->config(), &b = of_cache->config();
+  refuse({"the ropes of the layer and of the cache differ: base ", a.base, " and ", b.base, ", factor ", a.factor,
+          " and ", b.factor, ", rotary_dim ", a.rotary_dim, " and ", b.rotary_dim, ", or pairs or scaling"});
+}
+
+/// Checks a call of a layer with tokens x (batch, len, features), as rank 3, over the sequences of a cache.
+template <class T, class X, class Number>
+void check_cache(const MultiHeadParameters<T>& layer, const X& x, const TensorView<const T, 3>& tokens,
+                 const KvBatch<Number>& batch) {
+  const MultiHeadConfig& c = layer.config();
+  const Index dim = layer.head_dim();
+  require(batch.kv_heads() == c.kv_heads && batch.head_dim() == dim && batch.v_dim() == dim, "the cache has kv_heads ",
+          batch.kv_heads(), ", head_dim ", batch.head_dim(), " and v_dim ", batch.v_dim(), ", the layer kv_heads ",
+          c.kv_heads, " and head_dim ", dim, "; make_cache() makes one that fits");
+  check_rope(c.rope, batch.rope());
+  QueryRows<X>::check(x, {tokens.dim(0), c.heads, tokens.dim(1), dim}, batch.size());
+}
+
+/// The heads of tokens as attention() and caches take them: for each sequence as many, or one behind the other.
+template <class X, class T>
+const TensorView<T, 4>& as_given(const X&, const TensorView<T, 4>& heads) {
+  return heads;
+}
+template <class X, class T>
+Ragged<TensorView<T, 4>> as_given(const Ragged<X>& x, const TensorView<T, 4>& heads) {
+  return {heads, x.lens};
+}
+
+/// Projected keys and values of tokens x to a cache.
+template <class Cache, class X, class T>
+void append_heads(Cache& cache, const X&, const ProjectedHeads<T>& heads) {
+  cache.append(heads.key(), heads.value());
+}
+template <class Cache, class X, class T>
+void append_heads(Cache& cache, const Ragged<X>& x, const ProjectedHeads<T>& heads) {
+  cache.append(heads.key(), heads.value(), x.lens);
+}
+
+/// A copy of heads (batch, heads, len, head_dim) of tokens x, as the rope of the cache has turned them: those of a sequence
+/// are its last, or the first of them is where `options` say.
+template <class X, class T, class Number>
+Tensor<T, 4> turned_copy(const X& x, const TensorView<T, 4>& heads, const KvBatch<Number>& batch,
+                         const Options& options) {
+  Tensor<T, 4> copy(heads);
+  if (batch.rope() == nullptr) return copy;
+  std::vector<Index> positions;
+  QueryRows<X>::for_each(x, heads.shape(), batch.size(), [&](Index sequence, Index, const Range& rows) {
+    const Index begin = q_offset_of(options, sequence).value_or(batch.length(sequence) - rows.size());
+    for (Index i = 0; i < rows.size(); ++i) positions.push_back(begin + i);
+  });
+  batch.rope()->rotate(copy, positions);
+  return copy;
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,148 @@
+// The inputs of multi-head attention, checked, and their projections as heads.
+#pragma once
+
+#include <array>
+#include <utility>
+
+#include "attn/detail/layers/multi_head_parameters.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Query, key and value (batch, len, features).
+template <class T>
+using Inputs = std::array<TensorView<const T, 3>, 3>;
+
+/// Says in one sentence what is wrong with the types of a layer's inputs; T is the layer's scalar.
+template <class T, class... X>
+constexpr bool check_layer_types() {
+  static_assert((std::is_same_v<typename Traits<X>::Scalar, T> && ...),
+                "attn: query, key and value must hold the scalar type T of MultiHeadAttention<T>; convert with "
+                ".cast<float>() or .cast<double>()");
+  static_assert(((Traits<X>::kRank == 2 || Traits<X>::kRank == 3) && ...),
+                "attn: query, key and value of MultiHeadAttention must be matrices (len, features) or rank-3 tensors "
+                "(batch, len, features)");
+  constexpr int ranks[] = {Traits<X>::kRank...};
+  static_assert(((Traits<X>::kRank == ranks[0]) && ...),
+                "attn: query, key and value must have the same rank, all matrices or all rank-3 tensors");
+  return true;
+}
+
+/// Matrices are a batch of one.
+template <class X, int Rank>
+TensorView<const X, 3> as_rank3(const TensorView<X, Rank>& t) {
+  if constexpr (Rank == 2)
+    return {t.data(), {1, t.dim(0), t.dim(1)}, {0, t.stride(0), t.stride(1)}};
+  else
+    return t;
+}
+
+template <class T>
+void check_features(const char* name, const TensorView<const T, 3>& x, Index want, const char* name_of_want) {
+  require(x.dim(2) == want, "number of features differs: ", name, " has ", x.dim(2), ", ", name_of_want, " has ", want,
+          "; shape ", x.shape(), " as (batch, len, features)");
+}
+
+template <class T>
+void check_inputs(const MultiHeadConfig& config, const Inputs<T>& inputs) {
+  const TensorView<const T, 3>&q = inputs[0], &k = inputs[1], &v = inputs[2];
+  const auto same = [&](const char* what, Index a, const char* name_a, Index b, const char* name_b) {
+    require(a == b, what, " differs: ", name_a, " has ", a, ", ", name_b, " has ", b, "; shapes: query ", q.shape(),
+            ", key ", k.shape(), ", value ", v.shape(), " as (batch, len, features)");
+  };
+  same("number of features", q.dim(2), "query", config.embed_dim, "embed_dim");
+  same("number of features", k.dim(2), "key", config.key_dim, "key_dim");
+  same("number of features", v.dim(2), "value", config.value_dim, "value_dim");
+  same("batch", q.dim(0), "query", k.dim(0), "key");
+  same("batch", k.dim(0), "key", v.dim(0), "value");
+  same("length", k.dim(1), "key", v.dim(1), "value");
+}
+
+/// Turns heads (batch, heads, len, head_dim) in place, the first token of batch element b being at position first(b).
+template <class T, class First>
+void turn(const TensorView<T, 4>& heads, const Rope& rope, const First& first, const Executor& asked) {
+  constexpr Index kTokens = 64;  // a task: more than a thread needs to find its sines worth the start
+  const Index batch = heads.dim(0), blocks = (heads.dim(2) + kTokens - 1) / kTokens;
+  constexpr double kFlops = 8;  // for a number, in the time that it takes to load, turn and store one by itself
+  executor_for(kFlops * static_cast<double>(heads.size()), asked).run(batch * blocks, [&](Index task, int) {
+    const Index b = task / blocks, begin = task % blocks * kTokens, tokens = std::min(kTokens, heads.dim(2) - begin);
+    rope.rotate(heads.part(b * heads.stride(0) + begin * heads.stride(2), {1, heads.dim(1), tokens, heads.dim(3)},
+                           heads.strides()),
+                first(b) + begin);
+  });
+}
+
+/// Projected inputs as heads, (batch, heads, len, head_dim), and the memory that they lie in.
+template <class T>
+class ProjectedHeads {
+ public:
+  /// Of inputs `first` … `last`. Those that follow each other, are the same object and have their weights side by side are
+  /// projected in one product.
+  ProjectedHeads(const MultiHeadParameters<T>& parameters, const Inputs<T>& inputs, Input first, Input last,
+                 const Options& options) {
+    for (auto i = static_cast<std::size_t>(first); i <= static_cast<std::size_t>(last);)
+      i = project(parameters, inputs, i, static_cast<std::size_t>(last), options);
+  }
+
+  /// Turns query and key by their positions in a call of these sizes.
+  void turn(const Rope& rope, const Problem& sizes, const Executor& executor) {
+    const auto of_queries = [&](Index batch) { return sizes.first_query(batch); };
+    const auto of_keys = [](Index) { return Index(0); };
+    detail::turn(heads_[0], rope, of_queries, executor);
+    detail::turn(heads_[1], rope, of_keys, executor);
+  }
+
+  const TensorView<T, 4>& query() const { return heads_[0]; }
+  const TensorView<T, 4>& key() const { return heads_[1]; }
+  const TensorView<T, 4>& value() const { return heads_[2]; }
+
+ private:
+  /// Returns the first input that is left.
+  std::size_t project(const MultiHeadParameters<T>& parameters, const Inputs<T>& inputs, std::size_t first,
+                      std::size_t last, const Options& options) {
+    const TensorView<const T, 3>& x = inputs[first];
+    const auto is_x = [&](const TensorView<const T, 3>& y) {
+      return y.data() == x.data() && y.shape() == x.shape() && y.strides() == x.strides();
+    };
+    std::size_t end = first + 1;
+    while (end <= last && parameters.packed() && is_x(inputs[end])) ++end;
+    const Linear<T> linear = parameters.input_projection(static_cast<Input>(first), static_cast<Input>(end - 1));
+
+    const Index batch = x.dim(0), len = x.dim(1), dim = parameters.head_dim(), row = linear.outputs;
+    Tensor<T, 3>& projected = memory_[first] = Tensor<T, 3>::uninitialized({batch, len, row});
+    const Tensor<T, 3> copy = x.is_contiguous() ? Tensor<T, 3>() : Tensor<T, 3>(x);
+    linear(x.is_contiguous() ? x.data() : copy.data(), projected.data(), batch * len, options);
+
+    T* column = projected.data();
+    for (std::size_t i = first; i < end; ++i) {
+      const Index n = parameters.outputs(static_cast<Input>(i));
+      heads_[i] = {column, {batch, n / dim, len, dim}, {len * row, dim, row, 1}};
+      if (column) column += n;
+    }
+    return end;
+  }
+
+  std::array<Tensor<T, 3>, 3> memory_;
+  std::array<TensorView<T, 4>, 3> heads_;
+};
+
+/// The options of the heads' attention. A workspace would need the size of a call that the user never sees.
+inline Options of_heads(const MultiHeadOptions& options) {
+  Options inner = options.attention;
+  inner.workspace = {};
+  return inner;
+}
+
+/// A tensor (batch, len, features) as the result of a call with the query Q: of rank 3, or like a query of rank 2.
+template <class Q, class T>
+auto result_like(Tensor<T, 3>&& out) {
+  if constexpr (EigenDense<Q>)
+    return decltype(Answer<Q>::out(Problem{}))(std::as_const(out).matrix(0));
+  else if constexpr (Traits<Q>::kRank == 2)
+    return Tensor<T, 2>(TensorView<const T, 2>(out.data(), {out.dim(1), out.dim(2)}));
+  else
+    return std::move(out);
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

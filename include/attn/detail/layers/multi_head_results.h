@@ -1,0 +1,95 @@
+// The attention of a layer's heads, and its result.
+#pragma once
+
+#include <utility>
+
+#include "attn/detail/layers/multi_head_cache.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// What the heads give: `out` next to each other, (batch, q_len, embed_dim), and what else is asked for.
+template <class T>
+using HeadResults = MultiHeadResult<Tensor<T, 3>, T>;
+
+/// Room for the results of some queries.
+template <class T>
+HeadResults<T> room_for(const TensorView<T, 4>& q, const MultiHeadOptions& options) {
+  HeadResults<T> r;
+  r.out = Tensor<T, 3>::uninitialized({q.dim(0), q.dim(2), q.dim(1) * q.dim(3)});
+  if (options.lse) r.lse = Tensor<computed_t<T>, 3>::uninitialized({q.dim(0), q.dim(1), q.dim(2)});
+  return r;
+}
+
+/// Calls run(out) with `out` as heads like the queries, or run(out, lse), if that is wanted.
+template <class T, class Run>
+void with_room(HeadResults<T>& r, const TensorView<T, 4>& q, const MultiHeadOptions& options, const Run& run) {
+  const TensorView<T, 4> out = bshd(r.out.data(), q.dim(0), q.dim(2), q.dim(1), q.dim(3));
+  options.lse ? run(out, r.lse) : run(out);
+}
+
+/// The heads of a call without a cache.
+template <class T, class M>
+HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& inputs, const M& mods,
+                        const MultiHeadOptions& options) {
+  Problem sizes;
+  sizes.batch = inputs[0].dim(0);
+  sizes.q_len = inputs[0].dim(1);
+  sizes.kv_len = inputs[1].dim(1);
+  set_q_offsets(sizes, options.attention);
+  ProjectedHeads<T> heads(layer, inputs, Input::query, Input::value, options.attention);
+  if (const auto& rope = layer.config().rope) heads.turn(*rope, sizes, options.attention.executor);
+  const TensorView<T, 4>&q = heads.query(), &k = heads.key(), &v = heads.value();
+  HeadResults<T> r = room_for(q, options);
+  if (options.weights) r.weights = Tensor<T, 4>::uninitialized({q.dim(0), q.dim(1), q.dim(2), sizes.kv_len});
+  const Options inner = of_heads(options);
+  const CheckedCall call(q, k, v, mods, inner);
+  with_room(r, q, options, [&](auto&... result) {
+    if (options.weights || options.path == Path::naive)
+      call.naive(inner.executor, r.weights.view(), result...);
+    else
+      flash(call.tensors(result...), call.passes(), inner);
+  });
+  if (options.heads) {
+    r.query = Tensor<T, 4>(q);
+    r.key = Tensor<T, 4>(k);
+    r.value = Tensor<T, 4>(v);
+  }
+  return r;
+}
+
+/// The heads of a call with tokens x over a cache, which has the keys and values of `heads` already, if there are any.
+template <class T, class X, class M>
+HeadResults<T> attended_over(const X& x, const ProjectedHeads<T>& heads, const KvBatch<computed_t<T>>& batch,
+                             const M& mods, const MultiHeadOptions& options) {
+  require(options.path == Path::flash && !options.weights,
+          "over a cache there is no naive path, and there are no weights: ask for lse and heads, of which "
+          "for_each_weight_tile() makes them");
+  const TensorView<T, 4>& q = heads.query();
+  HeadResults<T> r = room_for(q, options);
+  const Options inner = of_heads(options);
+  const auto queries = as_given(x, q);
+  CheckedSequences call(queries, batch, mods, inner);
+  with_room(r, q, options, [&](auto&... result) { flash_sequences(call.sequences(result...), inner); });
+  if (options.heads) {
+    r.query = turned_copy(x, q, batch, inner);
+    if (heads.key().dim(3) > 0) {
+      r.key = turned_copy(x, heads.key(), batch, {});
+      r.value = Tensor<T, 4>(heads.value());
+    }
+  }
+  return r;
+}
+
+/// The results of the heads, `out` through the last projection and like a query Q.
+template <class Q, class T>
+auto join_heads(const MultiHeadParameters<T>& layer, HeadResults<T>&& r, const MultiHeadOptions& options) {
+  auto all = Tensor<T, 3>::uninitialized(r.out.shape());
+  layer.output_projection()(r.out.data(), all.data(), all.dim(0) * all.dim(1), options.attention);
+  auto out = result_like<Q>(std::move(all));
+  return MultiHeadResult<decltype(out), T>{std::move(out),     std::move(r.weights), std::move(r.lse),
+                                           std::move(r.query), std::move(r.key),     std::move(r.value)};
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,211 @@
+// The mods of one call, made ready for its sizes, as the naive and the flash path see them.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/mods/grouping/grouped_mask.h"
+
+namespace attn::detail {
+
+// A reference to the mod itself, or what it makes for this call.
+template <class M>
+constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
+  if constexpr (is_late<M>) {
+    auto made = mod.make(problem);
+    static_assert(is_mask<decltype(made)> || is_score<decltype(made)> || is_sink<decltype(made)>,
+                  "attn::bind_mod: the lambda must return what mask_mod or score_mod returns");
+    return made;
+  } else {
+    return (mod);
+  }
+}
+
+/// What the naive and the flash path see of the mods: one score change, one predicate, one hint, one sink. Each M is a value or a
+/// const reference.
+template <class... M>
+class BoundMods {
+ public:
+  static constexpr bool kHasScores = (is_score<std::remove_cvref_t<M>> || ...);
+  static constexpr bool kHasMasks = (is_mask<std::remove_cvref_t<M>> || ...);
+  static constexpr bool kIsOpaque = ([] {
+    if constexpr (is_mask<std::remove_cvref_t<M>>)
+      return std::remove_cvref_t<M>::kIsOpaque;
+    else
+      return false;
+  }() || ...);
+  static constexpr bool kHasSinks = (is_sink<std::remove_cvref_t<M>> || ...);
+  static constexpr bool kIsGrouped = (is_grouped<std::remove_cvref_t<M>> || ...);
+
+  explicit BoundMods(std::tuple<M...> mods) : mods_(std::move(mods)) {}
+
+  /// The mods as a batch element has them; see CallMods.
+  const BoundMods& of(Index) const { return *this; }
+
+  template <class X>
+  X score(X x, const Position& p) const {
+    each([&](const auto& mod) {
+      if constexpr (is_score<std::remove_cvref_t<decltype(mod)>>) x = static_cast<X>(mod.score(x, p));
+    });
+    return x;
+  }
+
+  bool keep(const Position& p) const {
+    bool kept = true;
+    masks([&](const auto& mask) { kept = kept & mask.keep(p); });
+    return kept;
+  }
+
+  /// The logit that stands for all sinks of a head: the log of the sum of their e^logit. -inf: there is none.
+  double sink(Index head) const {
+    double all = -std::numeric_limits<double>::infinity();
+    each([&](const auto& mod) {
+      if constexpr (is_sink<std::remove_cvref_t<decltype(mod)>>) {
+        const double logit = mod.logit(head), max = std::max(all, logit);
+        if (max > -std::numeric_limits<double>::infinity())
+          all = max + std::log(std::exp(all - max) + std::exp(logit - max));
+      }
+    });
+    return all;
+  }
+
+  Coverage coverage(const Tile& tile) const {
+    Coverage sum = Coverage::all;
+    masks([&](const auto& mask) {
+      if (sum != Coverage::none) sum = std::min(sum, mask.coverage(tile));
+    });
+    return sum;
+  }
+
+  Range kv_range(const Tile& tile) const {
+    Range range = tile.kv;
+    masks([&](const auto& mask) { range = intersect(range, mask.kv_range(tile)); });
+    return range;
+  }
+
+  /// The first grouped mask.
+  const auto& grouped() const requires kIsGrouped { return std::get<kFirstGrouped>(mods_); }
+
+  /// All mods, with the near part of the first grouped mask instead of the mask.
+  auto with_near_part() const requires kIsGrouped {
+    return chosen([]<class Mod>(const Mod& mod, auto is_first) {
+      if constexpr (is_first)
+        return std::tie(mod.near);
+      else
+        return std::tie(mod);
+    });
+  }
+
+  /// All mods but the first grouped mask.
+  auto without_grouped() const requires kIsGrouped {
+    return chosen([]<class Mod>(const Mod& mod, auto is_first) {
+      if constexpr (is_first)
+        return std::tuple<>();
+      else
+        return std::tie(mod);
+    });
+  }
+
+ private:
+  static constexpr std::size_t kFirstGrouped = [] {
+    const std::array<bool, sizeof...(M) + 1> grouped{is_grouped<std::remove_cvref_t<M>>..., true};
+    return static_cast<std::size_t>(std::find(grouped.begin(), grouped.end(), true) - grouped.begin());
+  }();
+
+  /// The mods that `choose` gives for each mod and whether it is the first grouped mask.
+  template <class Choose>
+  auto chosen(const Choose& choose) const {
+    const auto made = [&]<std::size_t... I>(std::index_sequence<I...>) {
+      return std::tuple_cat(choose(std::get<I>(mods_), std::bool_constant<I == kFirstGrouped>())...);
+    }
+    (std::index_sequence_for<M...>());
+    return std::apply([](const auto&... mod) { return BoundMods<decltype(mod)...>(std::tie(mod...)); }, made);
+  }
+
+  template <class F>
+  void each(F f) const {
+    std::apply([&](const auto&... mod) { (f(mod), ...); }, mods_);
+  }
+  template <class F>
+  void masks(F f) const {
+    each([&](const auto& mod) {
+      if constexpr (is_mask<std::remove_cvref_t<decltype(mod)>>) f(mod);
+    });
+  }
+
+  std::tuple<M...> mods_;
+};
+
+/// Makes every part of `mods` ready for one call. @throws std::invalid_argument when a part does not fit the call's
+/// sizes.
+template <class M>
+auto bind(const M& mods, const Problem& problem) {
+  static_assert(check_mods<M>());
+  const auto each = [&](const auto&... m) {
+    return BoundMods<decltype(bind_one(m, problem))...>(
+        std::tuple<decltype(bind_one(m, problem))...>(bind_one(m, problem)...));
+  };
+  if constexpr (is_mods<M>)
+    return std::apply(each, mods.parts);
+  else
+    return each(mods);
+}
+
+/// The mods of a call: made ready once for all batch elements, or for each where these have positions of their own.
+template <class One>
+class CallMods {
+ public:
+  static constexpr bool kHasScores = One::kHasScores;
+  static constexpr bool kHasMasks = One::kHasMasks;
+  static constexpr bool kIsOpaque = One::kIsOpaque;
+  static constexpr bool kHasSinks = One::kHasSinks;
+  static constexpr bool kIsGrouped = One::kIsGrouped;
+
+  /// Those of batch element number i are make(i).
+  template <class Make>
+  CallMods(Index count, const Make& make) : first_(make(0)) {
+    others_.reserve(static_cast<std::size_t>(count - 1));
+    for (Index i = 1; i < count; ++i) others_.push_back(make(i));
+  }
+
+  const One& of(Index batch) const {
+    return batch == 0 || others_.empty() ? first_ : others_[static_cast<std::size_t>(batch - 1)];
+  }
+
+  /// See BoundMods. How a mask groups tokens does not depend on where they are.
+  const auto& grouped() const requires kIsGrouped { return first_.grouped(); }
+  auto with_near_part() const requires kIsGrouped {
+    const auto near = [&](Index i) { return of(i).with_near_part(); };
+    return CallMods<decltype(near(0))>(static_cast<Index>(others_.size()) + 1, near);
+  }
+
+ private:
+  One first_;  // off the heap: most calls have no other
+  std::vector<One> others_;
+};
+
+/// bind() for all batch elements of a call.
+template <class M>
+auto bind_call(const M& mods, const Problem& problem) {
+  const auto of = [&](Index batch) {
+    if (problem.q_offsets.empty()) return detail::bind(mods, problem);
+    Problem own = problem;
+    own.q_offset = problem.first_query(batch);
+    own.q_offsets = {};
+    own.sequence = batch;
+    return detail::bind(mods, own);
+  };
+  return CallMods<decltype(of(0))>(std::max<Index>(static_cast<Index>(problem.q_offsets.size()), 1), of);
+}
+
+/// What it makes of mods.
+template <class M>
+using Bound = decltype(bind_call(std::declval<const M&>(), std::declval<const Problem&>()));
+
+}  // namespace attn::detail

@@ -1,0 +1,112 @@
+// A tensor that lies over the (batch, head, query, key) pairs of a call, for the mods that read one.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "attn/detail/base/check.h"
+#include "attn/detail/tensor/viewable.h"
+
+namespace attn::detail {
+
+/// The dimensions of such a tensor.
+constexpr char kPairs[] = "(batch, heads, q_len, kv_len)";
+
+/// A tensor over the pairs of one call: strides of 0 where it is broadcast, found by absolute positions.
+template <class T>
+struct PairTensor {
+  const T* data;
+  Index batch, head, q, kv;  // strides
+  Index q_offset;
+
+  const T& operator()(const Position& p) const {
+    return data[p.batch * batch + p.head * head + (p.q - q_offset) * q + p.kv * kv];
+  }
+};
+
+/// The user's tensor of rank 1 to 4, held until a call gives it sizes. A tensor passed as a temporary is kept alive
+/// here; any other is viewed and must outlive the mod.
+template <class T>
+class BroadcastTensor {
+ public:
+  /// Dimensions are aligned from the right with (batch, heads, q_len, kv_len); each must have that size or 1.
+  /// @param of_keys  what to say of one that would fit as (batch, kv_len).
+  PairTensor<T> over(const Problem& problem, const char* mod, const char* dims = kPairs,
+                     const char* of_keys = "") const {
+    const Index want[4] = {problem.batch, problem.heads, problem.q_len, problem.kv_len};
+    const bool fits_keys = rank_ == 2 && shape_[2] == problem.batch && shape_[3] == problem.kv_len;
+    Index stride[4];
+    for (int i = 0; i < 4; ++i) {
+      require(shape_[i] == want[i] || shape_[i] == 1, mod, ": the tensor has shape ",
+              std::span<const Index>(shape_).last(rank_), ", which does not broadcast to ",
+              std::span<const Index>(want), " as ", dims, fits_keys ? of_keys : "");
+      stride[i] = shape_[i] == 1 ? 0 : stride_[i];
+    }
+    return {data_, stride[0], stride[1], stride[2], stride[3], problem.q_offset};
+  }
+
+  /// Dimensions are (batch, kv_len), or (kv_len) for all batch elements; the batch may be 1.
+  PairTensor<T> over_keys(const Problem& problem, const char* mod) const {
+    require(rank_ <= 2 && (shape_[2] == problem.batch || shape_[2] == 1) && shape_[3] == problem.kv_len, mod,
+            ": the tensor has shape ", std::span<const Index>(shape_).last(rank_), ", the keys have (", problem.batch,
+            ", ", problem.kv_len, ") as (batch, kv_len)");
+    return {data_, shape_[2] == 1 ? 0 : stride_[2], 0, 0, stride_[3], problem.q_offset};
+  }
+
+  template <int Rank>
+  BroadcastTensor(const TensorView<const T, Rank>& view, std::shared_ptr<const void> owner)
+      : data_(view.data()), rank_(Rank), owner_(std::move(owner)) {
+    static_assert(Rank <= 4, "attn: a tensor over (batch, heads, q_len, kv_len) has at most 4 dimensions");
+    for (int i = 0; i < Rank; ++i) {
+      shape_[4 - Rank + i] = view.dim(i);
+      stride_[4 - Rank + i] = view.stride(i);
+    }
+  }
+
+  /// The size of the last dimension.
+  Index columns() const { return shape_[3]; }
+
+ private:
+  const T* data_;
+  std::size_t rank_;
+  Index shape_[4] = {1, 1, 1, 1};
+  Index stride_[4] = {0, 0, 0, 0};
+  std::shared_ptr<const void> owner_;
+};
+
+/// A view of `x`; Eigen's vectors have one dimension here, not two.
+template <class X>
+auto pair_view(X&& x) {
+  if constexpr (EigenDense<X>) {
+    if constexpr (std::remove_cvref_t<X>::IsVectorAtCompileTime)
+      return TensorView<element_t<X>, 1>(x.data(), {x.size()}, {x.innerStride()});
+    else
+      return view(x);
+  } else {
+    return view(x);
+  }
+}
+
+/// Takes whatever attn::view takes, and Eigen expressions, which it evaluates.
+template <class X>
+auto broadcast_tensor(X&& x) {
+  using Given = std::remove_cvref_t<X>;
+  static_assert(check_tensor<Given>());
+  if constexpr (EigenDense<X> && !has_memory<X>) {
+    return broadcast_tensor(typename Given::PlainObject(x));
+  } else {
+    const auto hold = [](const auto& view, std::shared_ptr<const void> owner) {
+      using View = std::remove_cvref_t<decltype(view)>;
+      using T = typename View::Scalar;
+      return BroadcastTensor<T>(TensorView<const T, View::kRank>(view), std::move(owner));
+    };
+    if constexpr (std::is_lvalue_reference_v<X>) {
+      return hold(pair_view(x), nullptr);
+    } else {
+      const auto kept = std::make_shared<const Given>(std::forward<X>(x));
+      return hold(pair_view(*kept), kept);
+    }
+  }
+}
+
+}  // namespace attn::detail

@@ -1,0 +1,36 @@
+// What hints of masks have in common: distances between queries and keys, and which tiles to look into.
+#pragma once
+
+#include <limits>
+
+#include "attn/types.h"
+
+namespace attn::detail {
+
+/// Longer than any sequence, short enough for sums of it not to overflow.
+constexpr Index kUnbounded = std::numeric_limits<Index>::max() / 4;
+
+/// steps * step, or kUnbounded if that is less.
+constexpr Index reach(Index steps, Index step) {
+  Index product = 0;
+  return __builtin_mul_overflow(steps, step, &product) || product > kUnbounded ? kUnbounded : product;
+}
+
+/// q - kv of all pairs of a tile.
+constexpr Range distances(const Tile& t) { return {t.q.begin - (t.kv.end - 1), t.q.end - t.kv.begin}; }
+
+/// Is a multiple of `step` in the range?
+constexpr bool has_multiple(Range range, Index step) {
+  if (range.empty()) return false;
+  const Index last = range.end - 1, rest = last % step;
+  return last - (rest < 0 ? rest + step : rest) >= range.begin;
+}
+
+/// Are there tokens between those of the tile (see TokenGroups)? No tile of neighbours is so wide. To look at all of them
+/// could cost more than the tile's pairs do; Coverage::some and all of its keys are always right answers.
+constexpr bool is_wide(const Range& tokens) {
+  constexpr Index kMost = 256;
+  return tokens.size() > kMost;
+}
+
+}  // namespace attn::detail

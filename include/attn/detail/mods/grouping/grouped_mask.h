@@ -1,0 +1,68 @@
+// Masks whose far pairs become dense once tokens are grouped, and where the tokens of some groups lie.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "attn/mod.h"
+
+namespace attn::detail {
+
+/// Which queries and keys go together. The position of a token is step * its number + its group.
+struct Grouping {
+  Index step;
+  std::optional<Range> shared;  ///< each query sees the keys of all these groups; none: those of its own group
+  bool always = false;          ///< also where it does not pay: for tests
+};
+
+/// A mask that is the union of two without a common pair: `near` in the order of the tokens, `far` on numbers within
+/// groups. The mask itself is for those who ask for any pair.
+template <class Mask, class Near, class Far>
+struct GroupedMask : Mask {
+  Near near;  ///< NoHint: there is none
+  Far far;    ///< its positions and tiles count within a group
+  Grouping grouping;
+};
+
+template <class Mask, class Near, class Far>
+GroupedMask<Mask, Near, Far> grouped_mask(Mask mask, Near near, Far far, const Grouping& grouping) {
+  return {std::move(mask), std::move(near), std::move(far), grouping};
+}
+
+template <class M>
+constexpr bool is_grouped = false;
+template <class Mask, class Near, class Far>
+constexpr bool is_grouped<GroupedMask<Mask, Near, Far>> = true;
+template <class Mask, class Near, class Far>
+constexpr bool is_mask<GroupedMask<Mask, Near, Far>> = true;
+
+/// Division towards minus and plus infinity: positions of queries may be negative.
+constexpr Index floor_div(Index a, Index b) { return a / b - (a % b < 0); }
+constexpr Index ceil_div(Index a, Index b) { return a / b + (a % b > 0); }
+constexpr Index floor_mod(Index a, Index b) { return a % b + (a % b < 0 ? b : 0); }
+
+/// Some neighbouring groups of one batch element, from which a call of its own is made: its batch elements are the
+/// groups, its positions the numbers within them.
+struct TokenGroups {
+  Index batch;
+  Index q_step, q_group;    ///< of the first group
+  Index kv_step, kv_group;  ///< likewise
+
+  /// Where a pair of the groups lies in the whole call.
+  constexpr Position in_call(const Position& p) const {
+    return {batch, p.head, q_step * p.q + q_group + p.batch, kv_step * p.kv + kv_group + p.batch};
+  }
+  /// A tile of the whole call that has all pairs of a tile of the groups, and others between them.
+  constexpr Tile in_call(const Tile& t) const {
+    const Position first = in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}),
+                   last = in_call(Position{t.batch, t.head, t.q.end - 1, t.kv.end - 1});
+    return {batch, t.head, {first.q, last.q + 1}, {first.kv, last.kv + 1}};
+  }
+  /// The numbers within the group `group` of the keys in a range of the whole call.
+  constexpr Range kv_numbers(const Range& kv, Index group) const {
+    const Index first = kv_group + group;
+    return {ceil_div(kv.begin - first, kv_step), ceil_div(kv.end - first, kv_step)};
+  }
+};
+
+}  // namespace attn::detail

@@ -1,0 +1,54 @@
+// The mods of a call as they apply to some groups of its tokens.
+#pragma once
+
+#include <algorithm>
+
+#include "attn/detail/mods/bound_mods.h"
+
+namespace attn::detail {
+
+/// What a path sees of the mods when it works on groups: its positions are numbers within a group, and `far`, a mask of
+/// those, keeps pairs that `others` keep where these lie in the whole call. Stands where BoundMods does.
+template <class Far, class Others>
+class RegroupedMods {
+ public:
+  static constexpr bool kHasScores = Others::kHasScores;
+  static constexpr bool kHasMasks = true;
+  static constexpr bool kIsOpaque = Others::kIsOpaque;
+  static constexpr bool kHasSinks = Others::kHasSinks;
+
+  RegroupedMods(const Far& far, const Others& others, const TokenGroups& groups)
+      : far_(far), others_(others), groups_(groups) {}
+
+  const RegroupedMods& of(Index) const { return *this; }
+
+  template <class X>
+  X score(X x, const Position& p) const {
+    return others_.score(x, groups_.in_call(p));
+  }
+  bool keep(const Position& p) const {
+    bool kept = far_.keep(p);
+    if constexpr (Others::kHasMasks) kept = kept & others_.keep(groups_.in_call(p));
+    return kept;
+  }
+  double sink(Index head) const { return others_.sink(head); }
+
+  /// The others are asked about all that lies between the pairs too: what they say of none or all is true of the pairs.
+  Coverage coverage(const Tile& tile) const {
+    const Coverage far = far_.coverage(tile);
+    if (!Others::kHasMasks || far == Coverage::none) return far;
+    return std::min(far, others_.coverage(groups_.in_call(tile)));
+  }
+  Range kv_range(const Tile& tile) const {
+    const Range far = far_.kv_range(tile);
+    if (!Others::kHasMasks || far.empty()) return far;
+    return intersect(far, groups_.kv_numbers(others_.kv_range(groups_.in_call(tile)), tile.batch));
+  }
+
+ private:
+  const Far& far_;
+  const Others& others_;
+  TokenGroups groups_;
+};
+
+}  // namespace attn::detail

@@ -1,0 +1,223 @@
+// The mods of a call as the prefill loop sees them: three questions, whatever their types.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "attn/detail/mods/bound_mods.h"
+#include "attn/detail/simd/simd.h"
+#include "attn/isa.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// The interface between the prefill loop, which is compiled once for each scalar type, and the mods, which are compiled
+/// into apply(). One virtual call a tile costs nothing; one a pair would cost everything.
+template <class T>
+class TileMods {
+ public:
+  virtual ~TileMods() = default;
+
+  /// The keys worth visiting for the queries of the tile; all others are dropped.
+  virtual Range kv_range(const Tile& tile) const = 0;
+
+  /// What the hints say; where a mask has none, its predicate is asked for every pair of the tile, which costs about
+  /// 6 / head_dim of the tile's products (measured with a lambda like causal() on AVX-512).
+  virtual Coverage coverage(Isa isa, const Tile& tile) const = 0;
+
+  /// Does a tile whose pairs are all kept still have its scores changed?
+  virtual bool has_scores() const = 0;
+
+  /// A logit that joins the denominators of a head; -inf: none.
+  virtual double sink(Index head) const = 0;
+
+  /// Replaces scores[key * stride + query] of the tile's pairs by the modded ones;
+  /// -inf for dropped pairs if `masked`.
+  virtual void apply(Isa isa, T* scores, Index stride, const Tile& tile, bool masked) const = 0;
+};
+
+/// What apply() works on.
+template <class T>
+struct ScoreTile {
+  T* scores;
+  Index stride;
+  const Tile& tile;
+};
+
+/// Mods are written for one pair; the compilers make vectors of the loops below. To that end a loop has a constant
+/// number of turns, one vector of them, its results go to arrays that nothing can alias, and it has no branch of its
+/// own: g++ 12 at -O2 gives up on less.
+template <class T, class Mods, int kBytes>
+struct ModLoops {
+  using S = Simd<T, kBytes>;
+  static constexpr int kLanes = S::kLanes;
+
+  /// What the predicate says of all pairs. Most tiles that are kept in part differ in a corner.
+  static ATTN_INLINE Coverage examine(const Mods& mods, const Tile& t) {
+    const Index last_q = t.q.end - 1, last_kv = t.kv.end - 1;
+    const bool kept = mods.keep(Position{t.batch, t.head, t.q.begin, t.kv.begin});
+    if (kept != mods.keep(Position{t.batch, t.head, last_q, last_kv}) ||
+        kept != mods.keep(Position{t.batch, t.head, t.q.begin, last_kv}) ||
+        kept != mods.keep(Position{t.batch, t.head, last_q, t.kv.begin}))
+      return Coverage::some;
+    // Counted in numbers as wide as positions, so that no vector of results has to be narrowed.
+    constexpr Index kWide = std::max<Index>(kBytes / static_cast<Index>(sizeof(Index)), 1);
+    const Index whole = t.q.size() / kWide * kWide;
+    for (Index kv = t.kv.begin; kv < t.kv.end;) {
+      const Index first = kv, end = std::min(kv + kBlockKeys, t.kv.end);
+      Array<Index, kWide> counts = {};
+      for (; kv < end; ++kv) {
+        for (Index i = 0; i < whole; i += kWide) {
+          // The vector is to be made of the lanes: g++ at -O3 would unroll them first, clang would take every kWide-th i.
+          __asm__("" : "+r"(i));
+          ATTN_NO_UNROLL
+          for (Index lane = 0; lane < kWide; ++lane)
+            counts[lane] += mods.keep(Position{t.batch, t.head, t.q.begin + i + lane, kv});
+        }
+        for (Index i = whole; i < t.q.size(); ++i) counts[0] += mods.keep(Position{t.batch, t.head, t.q.begin + i, kv});
+      }
+      Index count = 0;
+      for (const Index c : counts) count += c;
+      if (count != (kept ? (end - first) * t.q.size() : 0)) return Coverage::some;
+    }
+    return kept ? Coverage::all : Coverage::none;
+  }
+
+  /// Block by block, because most blocks of a masked tile are kept or dropped whole.
+  static ATTN_INLINE void all_pairs(const Mods& mods, const ScoreTile<T>& t, bool masked) {
+    for (Range kv{t.tile.kv.begin, 0}; kv.begin < t.tile.kv.end; kv.begin = kv.end) {
+      kv.end = std::min(kv.begin + kBlockKeys, t.tile.kv.end);
+      for (Range q{t.tile.q.begin, 0}; q.begin < t.tile.q.end; q.begin = q.end) {
+        q.end = std::min(q.begin + kLanes, t.tile.q.end);
+        const Tile block{t.tile.batch, t.tile.head, q, kv};
+        T* const scores = t.scores + (kv.begin - t.tile.kv.begin) * t.stride + (q.begin - t.tile.q.begin);
+        const Coverage coverage = masked ? mods.coverage(block) : Coverage::all;
+        if (coverage == Coverage::some)
+          pairs_of_block<true>(mods, {scores, t.stride, block});
+        else if (coverage == Coverage::none)
+          drop_block({scores, t.stride, block});
+        else if constexpr (Mods::kHasScores)
+          pairs_of_block<false>(mods, {scores, t.stride, block});
+      }
+    }
+  }
+
+ private:
+  /// As high as a vector of floats is wide: a diagonal then crosses few blocks.
+  static constexpr Index kBlockKeys = 16;
+
+  template <bool kMasked>
+  static ATTN_INLINE void pairs_of_block(const Mods& mods, const ScoreTile<T>& t) {
+    Position p{t.tile.batch, t.tile.head, t.tile.q.begin, 0};
+    T* row = t.scores;
+    if (t.tile.q.size() == kLanes) {
+      for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv, row += t.stride)
+        vector_of_pairs<kMasked>(mods, row, p);
+      return;
+    }
+    // Only pairs that exist are shown to the mods: a lambda may use the position to index memory of its own.
+    for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv, row += t.stride)
+      for (p.q = t.tile.q.begin; p.q < t.tile.q.end; ++p.q) pair<kMasked>(mods, row[p.q - t.tile.q.begin], p);
+  }
+
+  static ATTN_INLINE void drop_block(const ScoreTile<T>& t) {
+    for (Index j = 0; j < t.tile.kv.size(); ++j)
+      std::fill_n(t.scores + j * t.stride, t.tile.q.size(), -std::numeric_limits<T>::infinity());
+  }
+
+  template <bool kMasked>
+  static ATTN_INLINE void pair(const Mods& mods, T& x, const Position& p) {
+    if constexpr (Mods::kHasScores) x = mods.score(x, p);
+    if constexpr (kMasked) x = mods.keep(p) ? x : -std::numeric_limits<T>::infinity();
+  }
+
+  template <bool kMasked>
+  static ATTN_INLINE void vector_of_pairs(const Mods& mods, T* scores, const Position& p) {
+    using Int = typename S::Int;
+    if constexpr (Mods::kHasScores) {
+      Array<T, kLanes> x;
+      for (int i = 0; i < kLanes; ++i) x[i] = mods.score(scores[i], Position{p.batch, p.head, p.q + i, p.kv});
+      for (int i = 0; i < kLanes; ++i) scores[i] = x[i];
+    }
+    if constexpr (kMasked) {
+      Array<Int, kLanes> kept;
+      for (int i = 0; i < kLanes; ++i) kept[i] = -static_cast<Int>(mods.keep(Position{p.batch, p.head, p.q + i, p.kv}));
+      S::drop_where_zero(scores, kept);
+    }
+  }
+};
+
+template <class T, class Mods>
+class TileModsOf final : public TileMods<T> {
+ public:
+  explicit TileModsOf(const Mods& mods) : mods_(mods) {}
+
+  Range kv_range(const Tile& tile) const override { return mods_.of(tile.batch).kv_range(tile); }
+  Coverage coverage(Isa isa, const Tile& tile) const override {
+    const Coverage hint = mods_.of(tile.batch).coverage(tile);
+    if constexpr (Mods::kIsOpaque)
+      if (hint == Coverage::some) return examine(isa, tile);
+    return hint;
+  }
+  bool has_scores() const override { return Mods::kHasScores; }
+  double sink(Index head) const override { return mods_.of(0).sink(head); }
+
+  void apply(Isa isa, T* scores, Index stride, const Tile& tile, bool masked) const override {
+    const ScoreTile<T> t{scores, stride, tile};
+#if ATTN_X86
+    if (isa >= Isa::avx512) return apply_avx512(t, masked);
+    if constexpr (kPromisedIsa <= Isa::avx2)
+      if (isa == Isa::avx2) return apply_avx2(t, masked);
+#endif
+    (void)isa;
+    if constexpr (kPromisedIsa == Isa::generic) with_bytes<16>(t, masked);
+  }
+
+  Coverage examine(Isa isa, const Tile& tile) const {
+#if ATTN_X86
+    if (isa >= Isa::avx512) return examine_avx512(tile);
+    if constexpr (kPromisedIsa <= Isa::avx2)
+      if (isa == Isa::avx2) return examine_avx2(tile);
+#endif
+    (void)isa;
+    if constexpr (kPromisedIsa == Isa::generic) return examine_with<16>(tile);
+    return Coverage::some;
+  }
+
+ private:
+  /// As a batch element has them.
+  using Own = std::remove_cvref_t<decltype(std::declval<const Mods&>().of(0))>;
+
+  template <int kBytes>
+  ATTN_INLINE void with_bytes(const ScoreTile<T>& t, bool masked) const {
+    ModLoops<T, Own, kBytes>::all_pairs(mods_.of(t.tile.batch), t, masked);
+  }
+  template <int kBytes>
+  ATTN_INLINE Coverage examine_with(const Tile& tile) const {
+    return ModLoops<T, Own, kBytes>::examine(mods_.of(tile.batch), tile);
+  }
+
+#if ATTN_X86
+  // `flatten` brings the caller's lambdas in, so that they too are compiled for the instruction set; `noinline` keeps the
+  // functions out of apply(), where vectors would become as narrow as -march=native prefers.
+  ATTN_TARGET_AVX2 __attribute__((flatten, noinline)) void apply_avx2(const ScoreTile<T>& t, bool masked) const {
+    with_bytes<32>(t, masked);
+  }
+  ATTN_TARGET_AVX2 __attribute__((flatten, noinline)) Coverage examine_avx2(const Tile& tile) const {
+    return examine_with<32>(tile);
+  }
+  ATTN_TARGET_AVX512 __attribute__((flatten, noinline)) Coverage examine_avx512(const Tile& tile) const {
+    return examine_with<64>(tile);
+  }
+  ATTN_TARGET_AVX512 __attribute__((flatten, noinline)) void apply_avx512(const ScoreTile<T>& t, bool masked) const {
+    with_bytes<64>(t, masked);
+  }
+#endif
+
+  const Mods& mods_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,164 @@
+// Attention by its definition. Reads like the formula; the yardstick for speed and the reference for numbers.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "attn/detail/base/linker_hint.h"
+#include "attn/detail/mods/bound_mods.h"
+#include "attn/detail/tensor/problem.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+template <class T>
+using RowMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+/// The mods of a call as naive() sees them, whatever their types: everything else here is compiled once for each scalar.
+template <class T>
+struct NaiveMods {
+  /// Scores of a head become what the mods make of them; the score of a dropped pair becomes -inf. Null: nothing changes.
+  std::function<void(Eigen::Map<RowMajor<T>>& scores, Index batch, Index head)> apply;
+  std::function<double(Index head)> sink;
+};
+
+template <class T, class Mods>
+NaiveMods<T> naive_mods(const Mods& mods, const Problem& problem) {
+  NaiveMods<T> erased;
+  erased.sink = [&mods](Index head) { return mods.of(0).sink(head); };
+  if constexpr (Mods::kHasScores || Mods::kHasMasks)
+    erased.apply = [&mods, &problem](Eigen::Map<RowMajor<T>>& scores, Index batch, Index head) {
+      const auto& own = mods.of(batch);
+      const Index first = problem.first_query(batch);
+      for (Index i = 0; i < scores.rows(); ++i)
+        for (Index j = 0; j < scores.cols(); ++j) {
+          const Position p{batch, head, first + i, j};
+          scores(i, j) = own.keep(p) ? own.score(scores(i, j), p) : -std::numeric_limits<T>::infinity();
+        }
+    };
+  return erased;
+}
+
+/// Each row of scores becomes its softmax, with one more term e^sink in the denominator; fills in the log-sum-exp of each
+/// row. Without a kept pair: weights 0, lse `sink`, which is -inf where there is none.
+template <class Scores, class Lse>
+void softmax_rows(Scores& scores, typename Scores::Scalar sink, Lse&& lse) {
+  using T = typename Scores::Scalar;
+  constexpr T kInf = std::numeric_limits<T>::infinity();
+  for (Index i = 0; i < scores.rows(); ++i) {
+    auto row = scores.row(i).array();
+    const T highest = row.size() == 0 ? -kInf : row.template maxCoeff<Eigen::PropagateNaN>();
+    const T max = highest < sink ? sink : highest;
+    if (max == -kInf) {
+      row.setZero();
+      lse(i) = -kInf;
+      continue;
+    }
+    row = (row - max).exp();
+    // Eigen's vectorised exp() never gets below the smallest numbers, and those are slow where they are denormal: what is
+    // dropped or vanishes weighs exactly nothing. A select() would say so too, but keeps Eigen 3.4 from using vectors.
+    row = row.unaryExpr([](T x) { return x < std::numeric_limits<T>::min() ? T(0) : x; });
+    const T sum = row.sum() + std::exp(sink - max);
+    row /= sum;
+    lse(i) = max + std::log(sum);
+  }
+}
+
+/// The weights as a tensor of 16 bits has them: rounded once, before the value product.
+template <class Weights>
+void round_weights(Weights& weights, DType dtype) {
+  using T = typename Weights::Scalar;
+  if (dtype != DType::native) weights = weights.unaryExpr([dtype](T w) { return rounded(dtype, w); });
+}
+
+/// weights * value over the kept pairs only: 0 * NaN is NaN, so a dropped pair must not even be multiplied.
+template <class Weights, class Kept, class Value, class Out>
+void weighted_sum_of_kept(const Weights& weights, const Kept& kept, const Value& value, Out&& out) {
+  out.setZero();
+  for (Index i = 0; i < weights.rows(); ++i)
+    for (Index j = 0; j < weights.cols(); ++j)
+      if (kept(i, j)) out.row(i) += weights(i, j) * value.row(j);
+}
+
+/// One head as numbers T: where it lies, or in `copy` if it has 16 bits.
+template <class T>
+auto head_of(const DTypeView<const T>& t, Index batch, Index head, RowMajor<T>& copy) {
+  if (t.dtype() == DType::native) return t.matrix(batch, head);
+  const RowsToRead rows = t.rows(batch, head);
+  copy.resize(t.dim(2), t.dim(3));
+  for (Index i = 0; i < copy.rows(); ++i)
+    for (Index j = 0; j < copy.cols(); ++j) copy(i, j) = load_number<T>(rows, i, j);
+  return TensorView<const T, 2>(copy.data(), {copy.rows(), copy.cols()}).matrix();
+}
+
+/// Writes one head, rounded to what the tensor holds.
+template <class T, class X>
+void store_head(const X& x, const DTypeView<T>& to, Index batch, Index head) {
+  const RowsToWrite rows = to.rows(batch, head);
+  for (Index i = 0; i < x.rows(); ++i)
+    for (Index j = 0; j < x.cols(); ++j) store_number<T>(rows, i, j, x(i, j));
+}
+
+/// One head. `weights` (q_len, kv_len) holds the scores on the way, and the weights as `storage` has them; out (q_len,
+/// v_dim); lse (q_len).
+template <class T, class Matrix, class Out, class Lse>
+void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMods<T>& mods, const Problem& problem,
+                Index batch, Index head, DType dtype, Eigen::Map<RowMajor<T>>& weights, Out&& out, Lse&& lse) {
+  // The scale goes into the queries: scaling the product, as formulas are usually written, is a second pass over q_len
+  // x kv_len numbers.
+  const RowMajor<T> scaled = static_cast<T>(problem.scale) * q;
+  weights.noalias() = scaled * k.transpose();
+
+  const T sink = static_cast<T>(mods.sink(head));
+  if (mods.apply) mods.apply(weights, batch, head);
+
+  if (!mods.apply || v.allFinite()) {
+    softmax_rows(weights, sink, lse);
+    round_weights(weights, dtype);
+    out.noalias() = weights * v;
+  } else {
+    const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept =
+        weights.array() != -std::numeric_limits<T>::infinity();
+    softmax_rows(weights, sink, lse);
+    round_weights(weights, dtype);
+    weighted_sum_of_kept(weights, kept, v, out);
+  }
+}
+
+/// All heads, each a task. Null lse or weights: not wanted; then each worker keeps the weights of one head at a time.
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+void naive(const DTypeView<T>& out, const TensorView<T, 3>& lse, const DTypeView<T>& weights,
+           const DTypeView<const T>& q, const DTypeView<const T>& k, const DTypeView<const T>& v,
+           const NaiveMods<T>& mods, const Problem& problem, const Executor& executor) {
+  struct Room {
+    RowMajor<T> weights, out, q, k, v;
+  };
+  std::vector<Room> rooms(static_cast<std::size_t>(executor.concurrency()));
+  const bool in_place = weights.data() && weights.dtype() == DType::native;
+  executor.run(problem.batch * problem.heads, [&](Index task, int worker) {
+    const Index b = task / problem.heads, h = task % problem.heads, kvh = problem.kv_head(h);
+    Room& room = rooms[static_cast<std::size_t>(worker)];
+    Eigen::Array<T, Eigen::Dynamic, 1> row_lse(problem.q_len);
+    if (!in_place) room.weights.resize(problem.q_len, problem.kv_len);  // once, and only for workers that have work
+    T* const first = in_place ? reinterpret_cast<T*>(weights.rows(b, h).data) : room.weights.data();
+    Eigen::Map<RowMajor<T>> w(first, problem.q_len, problem.kv_len);
+    const auto head = [&](auto&& to) {
+      naive_head(head_of(q, b, h, room.q), head_of(k, b, kvh, room.k), head_of(v, b, kvh, room.v), mods, problem, b, h,
+                 q.dtype(), w, to, row_lse);
+    };
+    if (out.dtype() == DType::native) {
+      head(out.matrix(b, h));
+    } else {
+      room.out.resize(problem.q_len, problem.v_dim);
+      head(TensorView<T, 2>(room.out.data(), {problem.q_len, problem.v_dim}).matrix());
+      store_head(room.out, out, b, h);
+    }
+    if (weights.data() && !in_place) store_head(w, weights, b, h);
+    for (Index i = 0; lse.data() && i < problem.q_len; ++i) lse(b, h, i) = row_lse(i);
+  });
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,176 @@
+// Vectors of floats from and to 16 bits, and from 8.
+#pragma once
+
+#include <cstring>
+
+#include "attn/detail/base/cpu.h"
+#if ATTN_NEON
+#include <arm_neon.h>
+#endif
+
+#include "attn/detail/simd/simd.h"
+#include "attn/detail/tensor/dtype.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Numbers rounded to bf16, which stand in the lower half of each lane then.
+template <class Bits, class Vec>
+ATTN_INLINE void round_to_bf16(Bits& rounded, const Vec& x) {
+  const Bits bits = (Bits)x, is_nan = (Bits)(x != x);
+  // Half a unit of what remains, and less where that is even; a NaN could become an inf and keeps its upper bits.
+  const Bits up = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = (bits | 0x400000u) >> 16;
+  rounded = (is_nan & quiet) | (~is_nan & up);
+}
+
+/// Conversions of `Bytes` wide vectors of floats. g++ 12 takes conversions of vectors apart lane by lane where it compiles
+/// them before inlining, and clang 14 checks the registers of assembly then: so each has what it understands.
+template <int Bytes>
+struct HalfSimd {
+  using S = Simd<float, Bytes>;
+  using Vec = typename S::Vec;
+  using Bits = typename S::template VectorOf<std::uint32_t>::type;
+  static constexpr int kLanes = S::kLanes;
+
+  /// kLanes numbers of 16 bits, exactly.
+  static ATTN_INLINE void widen_f16(Vec& x, const std::byte* from) {
+    if constexpr (Bytes == 16) {
+      Bits bits;
+      load_upper(bits, from);
+      const Bits sign = bits & 0x80000000u, magnitude = (bits ^ sign) >> 3;
+      // The exponent now counts from 2^-127 instead of 2^-15; where it was the highest, it stands for inf or NaN.
+      constexpr float kShift = 0x1p112f;
+      const Bits special = (Bits)(magnitude >= (31u << 23)) & 0x7f800000u;
+      x = (Vec)((Bits)((Vec)magnitude * kShift) | special | sign);
+    } else {
+#if defined(__clang__)
+      typedef __fp16 Half __attribute__((ext_vector_type(kLanes)));
+      typedef float Wide __attribute__((ext_vector_type(kLanes)));
+      Half half;
+      std::memcpy(&half, from, sizeof(half));
+      x = (Vec) __builtin_convertvector(half, Wide);
+#else
+      asm("vcvtph2ps %1, %0" : "=v"(x) : "m"(*reinterpret_cast<const InMemory<std::uint16_t>*>(from)));
+#endif
+    }
+  }
+
+  static ATTN_INLINE void widen_bf16(Vec& x, const std::byte* from) {
+    Bits bits;
+    load_upper(bits, from);
+    x = (Vec)bits;
+  }
+
+  /// kLanes integers of 8 bits.
+  static ATTN_INLINE void widen_i8(Vec& x, const std::byte* from) {
+    if constexpr (Bytes == 16) {
+      Array<float, kLanes> lanes;
+      for (int i = 0; i < kLanes; ++i) lanes[i] = static_cast<float>(static_cast<std::int8_t>(from[i]));
+      S::load(x, lanes);
+    } else {
+#if defined(__clang__)
+      typedef std::int8_t Small __attribute__((ext_vector_type(kLanes)));
+      typedef float Wide __attribute__((ext_vector_type(kLanes)));
+      Small small;
+      std::memcpy(&small, from, sizeof(small));
+      x = (Vec) __builtin_convertvector(small, Wide);
+#else
+      asm("vpmovsxbd %1, %0" : "=v"(x) : "m"(*reinterpret_cast<const InMemory<std::int8_t>*>(from)));
+      asm("vcvtdq2ps %0, %0" : "+v"(x));
+#endif
+    }
+  }
+
+  /// To the nearest, halfway cases to even.
+  static ATTN_INLINE void narrow_f16(std::byte* to, const Vec& x) {
+    if constexpr (Bytes == 16) {
+      Array<float, kLanes> lanes;
+      S::store(lanes, x);
+      for (int i = 0; i < kLanes; ++i) store_number(DType::f16, to + 2 * i, lanes[i]);
+    } else {
+#if defined(__clang__)
+      typedef __fp16 Half __attribute__((ext_vector_type(kLanes)));
+      typedef float Wide __attribute__((ext_vector_type(kLanes)));
+      const Half half = __builtin_convertvector((Wide)x, Half);
+      std::memcpy(to, &half, sizeof(half));
+#else
+      asm("vcvtps2ph $0, %1, %0" : "=m"(*reinterpret_cast<InMemory<std::uint16_t>*>(to)) : "v"(x));
+#endif
+    }
+  }
+
+  static ATTN_INLINE void narrow_bf16(std::byte* to, const Vec& x) {
+    Bits rounded;
+    round_to_bf16(rounded, x);
+    Array<std::uint32_t, kLanes> lanes;
+    std::memcpy(lanes, &rounded, sizeof(lanes));
+    Array<std::uint16_t, kLanes> halves;
+    for (int i = 0; i < kLanes; ++i) halves[i] = static_cast<std::uint16_t>(lanes[i]);
+    std::memcpy(to, halves, sizeof(halves));
+  }
+
+ private:
+  template <class Number>
+  struct __attribute__((may_alias)) InMemory {
+    Array<Number, kLanes> numbers;
+  };
+
+  /// Each number in the upper half of a lane, which makes a float of a bf16.
+  static ATTN_INLINE void load_upper(Bits& bits, const std::byte* from) {
+    if constexpr (Bytes == 16) {
+      typedef std::uint16_t Halves __attribute__((vector_size(16)));
+      typedef std::uint64_t Words __attribute__((vector_size(16)));
+      Words words = {};
+      std::memcpy(&words, from, 8);
+      bits = (Bits)__builtin_shufflevector((Halves)words, Halves{}, 8, 0, 8, 1, 8, 2, 8, 3);
+    } else {
+#if defined(__clang__)
+      typedef std::uint16_t Halves __attribute__((ext_vector_type(kLanes)));
+      typedef std::uint32_t Wide __attribute__((ext_vector_type(kLanes)));
+      Halves halves;
+      std::memcpy(&halves, from, sizeof(halves));
+      bits = (Bits)(__builtin_convertvector(halves, Wide) << 16);
+#else
+      asm("vpmovzxwd %1, %0" : "=v"(bits) : "m"(*reinterpret_cast<const InMemory<std::uint16_t>*>(from)));
+      bits <<= 16;
+#endif
+    }
+  }
+};
+
+#if ATTN_NEON
+/// An instruction or two each. FEAT_BF16 has another for narrow_bf16, where the compiler's flags allow it.
+template <>
+struct HalfSimd<16> {
+  using Vec = Simd<float, 16>::Vec;
+
+  static ATTN_INLINE void widen_f16(Vec& x, const std::byte* from) {
+    float16x4_t half;
+    std::memcpy(&half, from, sizeof(half));
+    x = (Vec)vcvt_f32_f16(half);
+  }
+  static ATTN_INLINE void widen_bf16(Vec& x, const std::byte* from) {
+    uint16x4_t half;
+    std::memcpy(&half, from, sizeof(half));
+    x = (Vec)vshll_n_u16(half, 16);
+  }
+  static ATTN_INLINE void widen_i8(Vec& x, const std::byte* from) {
+    std::uint32_t four;
+    std::memcpy(&four, from, sizeof(four));
+    x = (Vec)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four))))));
+  }
+  static ATTN_INLINE void narrow_f16(std::byte* to, const Vec& x) {
+    const float16x4_t half = vcvt_f16_f32((float32x4_t)x);
+    std::memcpy(to, &half, sizeof(half));
+  }
+  static ATTN_INLINE void narrow_bf16(std::byte* to, const Vec& x) {
+    uint32x4_t rounded;
+    round_to_bf16(rounded, (float32x4_t)x);
+    const uint16x4_t half = vmovn_u32(rounded);
+    std::memcpy(to, &half, sizeof(half));
+  }
+};
+#endif
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,191 @@
+// What a user may pass as a tensor, turned into rank-4 views, and the shape of the answer that fits it.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include "attn/detail/tensor/dtype_view.h"
+#include "attn/detail/tensor/problem.h"
+#include "attn/detail/tensor/viewable.h"
+
+namespace attn {
+
+/// What an attention call returns: `out` like the query with v_dim columns, `lse` the natural log-sum-exp of each row's
+/// final scores.
+template <class Out, class Lse>
+struct Result {
+  Out out;
+  Lse lse;
+};
+
+/// The same with the weights, (q_len, kv_len) for each head; only the naive path has them.
+template <class Out, class Lse, class Weights>
+struct NaiveResult {
+  Out out;
+  Lse lse;
+  Weights weights;
+};
+
+namespace detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// An Eigen expression evaluated, anything else as it is.
+template <class X>
+decltype(auto) evaluated(const X& x) {
+  if constexpr (EigenDense<X> && !has_memory<X>)
+    return typename X::PlainObject(x);
+  else
+    return (x);
+}
+
+/// What evaluated() gives: an object, or a reference.
+template <class X>
+using Held = decltype(evaluated(std::declval<const X&>()));
+
+/// Keys and values that are kept somewhere: see attn::KvBatch.
+template <class X>
+concept KvSource = requires(const X& x) {
+  x.batch().kv_heads();
+};
+
+template <class X>
+struct Traits {
+  static_assert(check_tensor<X>());
+  using Scalar = std::remove_const_t<typename X::Scalar>;
+  static constexpr int kRank = [] {
+    if constexpr (EigenDense<X>)
+      return 2;
+    else if constexpr (EigenTensor<X>)
+      return X::NumDimensions;
+    else
+      return X::kRank;
+  }();
+};
+
+/// One head of a 2-D argument as a batch of one.
+template <class T>
+TensorView<T, 4> as_rank4(const TensorView<T, 2>& t) {
+  return {t.data(), {1, 1, t.dim(0), t.dim(1)}, {0, 0, t.stride(0), t.stride(1)}};
+}
+template <class T>
+TensorView<T, 4> as_rank4(const TensorView<T, 4>& t) {
+  return t;
+}
+
+/// Says in one sentence why query, key or value cannot hold such numbers.
+template <class Scalar>
+constexpr auto check_scalar() {
+  static_assert(!std::is_same_v<Scalar, bool>,
+                "attn: a tensor of bool is no query, key or value; a mask is attn::keep(t), where true is kept, or "
+                "attn::drop(t)");
+  static_assert(!std::is_integral_v<Scalar> || std::is_same_v<Scalar, bool>,
+                "attn: query, key and value must hold floating-point numbers; convert with .cast<float>()");
+  static_assert(
+      is_scalar<Scalar> || std::is_integral_v<Scalar>,
+      "attn: query, key and value must hold float, double, long double or floats of 16 bits, not numbers of a "
+      "class (Eigen::AutoDiffScalar, std::complex); give their values");
+  return is_scalar<Scalar>;
+}
+
+/// Says in one sentence what is wrong with the types of a call. Asked in a static_assert, before whatever else fails.
+template <class Q, class K, class V>
+constexpr bool check_types() {
+  if constexpr (!Viewable<Q> || !Viewable<K> || !Viewable<V>) {
+    return check_tensor<Q>() && check_tensor<K>() && check_tensor<V>();
+  } else if constexpr (!check_scalar<typename Traits<Q>::Scalar>() || !check_scalar<typename Traits<K>::Scalar>() ||
+                       !check_scalar<typename Traits<V>::Scalar>()) {
+    return false;
+  } else {
+    using T = computed_t<typename Traits<Q>::Scalar>;
+    constexpr int kRank = Traits<Q>::kRank;
+    constexpr bool kSameScalar = std::is_same_v<T, computed_t<typename Traits<K>::Scalar>> &&
+                                 std::is_same_v<T, computed_t<typename Traits<V>::Scalar>>;
+    constexpr bool kIsRank = kRank == 2 || kRank == 4;
+    constexpr bool kSameRank = kRank == Traits<K>::kRank && kRank == Traits<V>::kRank;
+    static_assert(
+        kSameScalar,
+        "attn: query, key and value must hold the same scalar type, or floats of 32 and 16 bits; convert with "
+        ".cast<float>() or .cast<double>()");
+    static_assert(kIsRank,
+                  "attn: query, key and value must be matrices (len, dim) or rank-4 tensors (batch, heads, len, dim)");
+    static_assert(kSameRank || !kIsRank,
+                  "attn: query, key and value must have the same rank, all matrices or all rank-4 tensors");
+    return kSameScalar && kIsRank && kSameRank;
+  }
+}
+
+/// Room for the answer: Eigen matrices in the query's storage order for 2-D calls, tensors for 4-D calls. All hold the
+/// scalar of the query but the log-sum-exps, which would lose too much in 16 bits.
+template <class Q>
+struct Answer {
+  using T = typename Traits<Q>::Scalar;
+  using Lse = computed_t<T>;
+
+  static auto out(const Problem& p) {
+    if constexpr (EigenDense<Q>)
+      return Eigen::Matrix < T, Eigen::Dynamic, Eigen::Dynamic,
+             Q::IsRowMajor ? Eigen::RowMajor : Eigen::ColMajor > (p.q_len, p.v_dim);
+    else if constexpr (Traits<Q>::kRank == 2)
+      return Tensor<T, 2>::uninitialized({p.q_len, p.v_dim});
+    else
+      return Tensor<T, 4>::uninitialized({p.batch, p.heads, p.q_len, p.v_dim});
+  }
+  static auto lse(const Problem& p) {
+    if constexpr (EigenDense<Q>)
+      return Eigen::Matrix<Lse, Eigen::Dynamic, 1>(p.q_len);
+    else if constexpr (Traits<Q>::kRank == 2)
+      return Tensor<Lse, 1>::uninitialized({p.q_len});
+    else
+      return Tensor<Lse, 3>::uninitialized({p.batch, p.heads, p.q_len});
+  }
+  static auto weights(const Problem& p) {
+    if constexpr (EigenDense<Q>)
+      return Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>(p.q_len, p.kv_len);
+    else if constexpr (Traits<Q>::kRank == 2)
+      return Tensor<T, 2>::uninitialized({p.q_len, p.kv_len});
+    else
+      return Tensor<T, 4>::uninitialized({p.batch, p.heads, p.q_len, p.kv_len});
+  }
+
+  static auto result(const Problem& p) { return Result<decltype(out(p)), decltype(lse(p))>{out(p), lse(p)}; }
+  static auto naive_result(const Problem& p) {
+    return NaiveResult<decltype(out(p)), decltype(lse(p)), decltype(weights(p))>{out(p), lse(p), weights(p)};
+  }
+};
+
+/// The dimensions of an argument, 0 if it is no tensor.
+template <class X>
+constexpr int rank_of = [] {
+  if constexpr (Viewable<X>)
+    return Traits<std::remove_cvref_t<X>>::kRank;
+  else
+    return 0;
+}();
+
+template <class X>
+constexpr bool has_rank_of_lse = rank_of<X> >= 1 && rank_of<X> <= 3;
+
+/// A log-sum-exp argument as (batch, heads, q_len): of rank 3, of rank 1, or of rank 2 with a dimension of 1, as Eigen's
+/// vectors are.
+template <class X>
+auto lse_rank3(X&& x) {
+  constexpr int kRank = rank_of<X>;
+  static_assert(
+      has_rank_of_lse<X>,
+      "attn: lse must be a vector (q_len) or have rank 3, (batch, heads, q_len), as attention() returns it; a "
+      "tensor in the place of mods is attn::keep(t) or attn::bias(t)");
+  auto v = view(x);
+  using T = std::remove_pointer_t<decltype(v.data())>;
+  if constexpr (kRank == 3) {
+    return v;
+  } else if constexpr (kRank == 2) {
+    require(v.dim(0) == 1 || v.dim(1) == 1, "lse must be a vector (q_len), it has shape ", v.shape());
+    return TensorView<T, 3>(v.data(), {1, 1, v.size()}, {0, 0, v.dim(0) == 1 ? v.stride(1) : v.stride(0)});
+  } else {
+    return TensorView<T, 3>(v.data(), {1, 1, v.dim(0)}, {0, 0, v.stride(0)});
+  }
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace detail
+}  // namespace attn

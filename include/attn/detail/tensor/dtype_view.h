@@ -1,0 +1,92 @@
+// Tensors whose numbers may lie in memory in less bits than are computed with.
+#pragma once
+
+#include "attn/detail/tensor/dtype.h"
+#include "attn/tensor.h"
+
+namespace attn::detail {
+
+/// Rows of a tensor: neighbours in a row lie `column` numbers apart, rows `stride`. Byte: std::byte, const to be read.
+template <class Byte>
+struct DTypeRows {
+  Byte* data;
+  DType dtype;
+  Index stride;
+  Index column;
+
+  operator DTypeRows<const std::byte>() const { return {data, dtype, stride, column}; }
+};
+using RowsToRead = DTypeRows<const std::byte>;
+using RowsToWrite = DTypeRows<std::byte>;
+
+/// A tensor (batch, heads, len, dim) of numbers that stand for T, whatever type the caller holds them in. Everything behind
+/// the entry points sees tensors as these, so that it is compiled once for each T.
+template <class T>
+class DTypeView {
+ public:
+  using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
+  using Number = std::remove_const_t<T>;
+  using Shape = attn::Shape<4>;
+
+  DTypeView() = default;
+
+  template <class U>
+  requires(std::is_same_v<computed_t<std::remove_const_t<U>>, Number>)
+      DTypeView(const TensorView<U, 4>& t)  // NOLINT: another way to see the same
+      : data_(reinterpret_cast<Byte*>(t.data())),
+        dtype_(dtype_of<std::remove_const_t<U>>),
+        shape_(t.shape()),
+        strides_(t.strides()) {}
+
+  /// Numbers of a storage that no type of the caller's stands for.
+  DTypeView(Byte* data, DType dtype, const Shape& shape, const Shape& strides)
+      : data_(data), dtype_(dtype), shape_(shape), strides_(strides) {}
+
+  /// A view from the number `offset` on, with other sizes and strides.
+  DTypeView part(Index offset, const Shape& shape, const Shape& strides) const {
+    DTypeView of = *this;
+    of.data_ += offset * size_of_number();
+    of.shape_ = shape;
+    of.strides_ = strides;
+    return of;
+  }
+
+  Byte* data() const { return data_; }
+  DType dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
+  const Shape& strides() const { return strides_; }
+  Index dim(int i) const { return shape_[static_cast<std::size_t>(i)]; }
+  Index stride(int i) const { return strides_[static_cast<std::size_t>(i)]; }
+  Index size_of_number() const { return detail::size_of_number<T>(dtype_); }
+
+  /// The rows of a head from number `row` on.
+  DTypeRows<Byte> rows(Index batch, Index head, Index row = 0) const {
+    const Index offset = batch * stride(0) + head * stride(1) + row * stride(2);
+    return {data_ + offset * size_of_number(), dtype_, stride(2), stride(3)};
+  }
+
+  /// One head, where numbers are as they are computed with.
+  auto matrix(Index batch, Index head) const {
+    return TensorView<T, 4>(reinterpret_cast<T*>(data_), shape_, strides_).matrix(batch, head);
+  }
+
+ private:
+  Byte* data_ = nullptr;
+  DType dtype_ = DType::native;
+  Shape shape_{};
+  Shape strides_{};
+};
+
+/// `x` into a number at row i, column j.
+template <class T>
+void store_number(const RowsToWrite& rows, Index i, Index j, T x) {
+  const Index offset = (i * rows.stride + j * rows.column) * size_of_number<T>(rows.dtype);
+  store_number(rows.dtype, rows.data + offset, x);
+}
+template <class T>
+T load_number(const RowsToRead& rows, Index i, Index j) {
+  const Index offset = (i * rows.stride + j * rows.column) * size_of_number<T>(rows.dtype);
+  return load_number<T>(rows.dtype, rows.data + offset);
+}
+
+}  // namespace attn::detail

@@ -1,0 +1,63 @@
+// Where the rows of keys and values lie: in a tensor, or in pages of one.
+#pragma once
+
+#include "attn/detail/tensor/dtype_view.h"
+
+namespace attn::detail {
+
+/// Pages that hold the tokens of one sequence, `size` each: token j is in page table[j / size], at j % size.
+struct Pages {
+  const Index* table = nullptr;  ///< null: there are none, tokens lie one behind the other
+  Index count = 0;
+  Index size = 0;
+};
+
+/// The keys, or the values, of a call: a tensor (batch, kv_heads, len, dim), or of a sequence in pages
+/// (pages, kv_heads, tokens of a page, dim). A number of 8 bits stands for itself times the scale of its row; scales are
+/// (batch or pages, kv_heads, len), those of a head one behind the other.
+template <class T>
+class KvRows : public DTypeView<const T> {
+ public:
+  KvRows() = default;
+  KvRows(const DTypeView<const T>& tensor, const Pages& pages = {}, const TensorView<const float, 3>& scales = {})
+      : DTypeView<const T>(tensor), pages_(pages), scales_(scales) {}
+
+  bool is_paged() const { return pages_.table != nullptr; }
+  Index page_size() const { return pages_.size; }
+
+  /// Is there more than one page?
+  bool is_cut() const { return pages_.count > 1; }
+  bool is_scaled() const { return this->dtype() == DType::i8; }
+
+  /// Are there such `keys` at all, and does each row lie a stride behind the one before?
+  bool in_one_piece(const Range& keys) const {
+    if (!is_paged()) return true;
+    return keys.begin % pages_.size + keys.size() <= pages_.size && keys.begin / pages_.size < pages_.count;
+  }
+
+  /// May some of the tiles of so many keys lie in several pieces? They begin at multiples of their length.
+  bool cuts_tiles_of(Index keys) const { return is_cut() && pages_.size % keys != 0; }
+
+  /// How many of the rows from `key` on, of those in `keys`, lie in one piece.
+  Index piece(Index key, const Range& keys) const {
+    return is_paged() ? std::min(keys.end - key, pages_.size - key % pages_.size) : keys.end - key;
+  }
+
+  /// The rows of a head from key `key` on.
+  RowsToRead rows(Index batch, Index head, Index key = 0) const {
+    if (!is_paged()) return DTypeView<const T>::rows(batch, head, key);
+    return DTypeView<const T>::rows(pages_.table[key / pages_.size], head, key % pages_.size);
+  }
+
+  /// What the numbers of these rows are to be multiplied by: one number for each of a piece.
+  const float* scales(Index batch, Index head, Index key) const {
+    if (!is_paged()) return &scales_(batch, head, key);
+    return &scales_(pages_.table[key / pages_.size], head, key % pages_.size);
+  }
+
+ private:
+  Pages pages_;
+  TensorView<const float, 3> scales_;
+};
+
+}  // namespace attn::detail

@@ -1,0 +1,111 @@
+// From the arguments of a call to its checked sizes.
+#pragma once
+
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "attn/detail/base/check.h"
+#include "attn/detail/tensor/dtype_view.h"
+#include "attn/options.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// May query row 0 stand there? Sums of a few positions stay in range, and below detail::kUnbounded.
+constexpr bool is_near(Index q_offset) {
+  constexpr Index kFarthest = Index(1) << 60;
+  return q_offset >= -kFarthest && q_offset <= kFarthest;
+}
+
+/// Checks the list of positions of query row 0, if there is one.
+inline void check_q_offsets(const Options& options, Index batch) {
+  const std::vector<Index>& each = options.q_offsets.values;
+  if (each.empty()) return;
+  require(!options.q_offset, "q_offset ", options.q_offset.value_or(0), " and ", each.size(),
+          " q_offsets are given: it is one for all, or one each");
+  require(static_cast<Index>(each.size()) == batch, "there are ", each.size(), " q_offsets for a batch of ", batch);
+  for (std::size_t b = 0; b < each.size(); ++b)
+    require(is_near(each[b]), "q_offsets[", b, "] = ", each[b], " is outside ±2^60");
+}
+
+/// The position of query row 0 that is asked for, of a batch element or sequence.
+inline std::optional<Index> q_offset_of(const Options& options, Index sequence) {
+  const std::vector<Index>& each = options.q_offsets.values;
+  return each.empty() ? options.q_offset : each[static_cast<std::size_t>(sequence)];
+}
+
+/// Fills in the positions of query row 0. A list in `options` must live as long as `problem`.
+inline void set_q_offsets(Problem& problem, const Options& options) {
+  check_q_offsets(options, problem.batch);
+  problem.q_offset = options.q_offset.value_or(problem.kv_len - problem.q_len);
+  problem.q_offsets = options.q_offsets.values;
+  require(is_near(problem.q_offset), "q_offset ", problem.q_offset, " is outside ±2^60");
+}
+
+/// Checks query (batch, heads, q_len, head_dim), key (batch, kv_heads, kv_len, head_dim) and value (batch, kv_heads,
+/// kv_len, v_dim) against each other and fills in the defaults of `options`. Every path uses this, so that all refuse
+/// the same calls with the same words.
+template <class T>
+Problem make_problem(const DTypeView<const T>& q, const DTypeView<const T>& k, const DTypeView<const T>& v,
+                     const Options& options) {
+  const auto sizes = [&](const char* what, Index a, const char* name_a, Index b, const char* name_b) {
+    require(a == b, what, " differs: ", name_a, " has ", a, ", ", name_b, " has ", b, "; shapes: query ", q.shape(),
+            ", key ", k.shape(), ", value ", v.shape(), " as (batch, heads, len, dim)");
+  };
+  sizes("batch", q.dim(0), "query", k.dim(0), "key");
+  sizes("batch", k.dim(0), "key", v.dim(0), "value");
+  sizes("number of heads", k.dim(1), "key", v.dim(1), "value");
+  sizes("kv_len", k.dim(2), "key", v.dim(2), "value");
+  sizes("head_dim", q.dim(3), "query", k.dim(3), "key");
+  require(q.dim(1) > 0 && k.dim(1) > 0, "there must be at least one head: query has ", q.dim(1), ", key has ",
+          k.dim(1));
+  require(q.dim(1) % k.dim(1) == 0, "heads (", q.dim(1), ") must be a multiple of kv_heads (", k.dim(1), ")");
+  require(q.dim(3) > 0, "head_dim must be at least 1, it is ", q.dim(3));
+
+  Problem p;
+  p.batch = q.dim(0);
+  p.heads = q.dim(1);
+  p.kv_heads = k.dim(1);
+  p.q_len = q.dim(2);
+  p.kv_len = k.dim(2);
+  p.head_dim = q.dim(3);
+  p.v_dim = v.dim(3);
+  // In double, as a caller would write it, unless the scalar is finer.
+  using Fine = std::conditional_t<(sizeof(T) > sizeof(double)), T, double>;
+  p.scale = options.scale ? static_cast<Fine>(*options.scale) : Fine(1) / std::sqrt(static_cast<Fine>(p.head_dim));
+  require(std::isfinite(static_cast<T>(p.scale)), "scale must be finite in the scalar type of the tensors, it is ",
+          p.scale);
+  set_q_offsets(p, options);
+  require(options.compute == Compute::native || sizeof(T) == sizeof(float),
+          "compute = bf16 is for tensors of float or of 16 bits, these have ", sizeof(T), " bytes a number");
+  return p;
+}
+
+/// Do two positions of a writable tensor share an element, as far as strides of 0 tell?
+template <int Rank>
+bool repeats_elements(const Shape<Rank>& shape, const Shape<Rank>& strides) {
+  for (std::size_t i = 0; i < Rank; ++i)
+    if (shape[i] > 1 && strides[i] == 0 && product<Rank>(shape) > 0) return true;
+  return false;
+}
+
+/// Checks what a call writes to, named `name`, against the shape `want` with dimensions `dims`.
+template <int Rank, class View>
+void check_written(const View& t, const Shape<Rank>& want, const char* name, const char* dims) {
+  require(t.shape() == want, name, " has shape ", t.shape(), ", the result has ", want, " as ", dims);
+  require(!repeats_elements<Rank>(t.shape(), t.strides()), name, " of shape ", t.shape(),
+          " has a stride of 0: its elements share memory, and cannot hold different results");
+}
+
+template <class T>
+void check_output(const Problem& p, const DTypeView<T>& out) {
+  check_written<4>(out, {p.batch, p.heads, p.q_len, p.v_dim}, "out", "(batch, heads, q_len, v_dim)");
+}
+template <class T>
+void check_lse(const Problem& p, const TensorView<T, 3>& lse) {
+  check_written<3>(lse, {p.batch, p.heads, p.q_len}, "lse", "(batch, heads, q_len)");
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

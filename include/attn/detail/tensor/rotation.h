@@ -1,0 +1,93 @@
+// Pairs of features turned by an angle.
+#pragma once
+
+#include <cmath>
+#include <span>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/tensor/dtype_view.h"
+
+namespace attn {
+
+/// Which features of a head are a pair.
+enum class RopePairs {
+  halves,  ///< i and rotary_dim / 2 + i, as in GPT-NeoX and in most of Hugging Face's checkpoints, Llama's among them
+  interleaved,  ///< 2i and 2i + 1, as in the paper, in GPT-J, in Meta's own checkpoints, and in llama.cpp's files of Llama
+};
+
+namespace detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// The angles of some tokens, and rows turned by them.
+template <class T>
+class Rotation {
+ public:
+  Rotation(RopePairs pairs, Index rotary_dim, Index tokens = 1)
+      : interleaved_(pairs == RopePairs::interleaved),
+        pairs_(rotary_dim / 2),
+        cos_(static_cast<std::size_t>(tokens * pairs_)),
+        sin_(cos_.size()) {}
+
+  /// Angle i is position * frequencies[i]; both parts are multiplied by `factor`.
+  void set_angles(std::span<const double> frequencies, Index position, double factor, Index token = 0) {
+    using Real = std::common_type_t<T, double>;
+    set(
+        [&](Index i) {
+          const Real angle = static_cast<Real>(position) * static_cast<Real>(frequencies[static_cast<std::size_t>(i)]);
+          return std::pair(static_cast<T>(std::cos(angle) * static_cast<Real>(factor)),
+                           static_cast<T>(std::sin(angle) * static_cast<Real>(factor)));
+        },
+        token);
+  }
+
+  /// Pair i is turned by the angle whose cos and sin angle_of(i) returns.
+  template <class AngleOf>
+  void set(const AngleOf& angle_of, Index token = 0) {
+    for (Index i = 0; i < pairs_; ++i) {
+      const auto at = static_cast<std::size_t>(token * pairs_ + i);
+      std::tie(cos_[at], sin_[at]) = angle_of(i);
+    }
+  }
+
+  /// One row of `dim` numbers, of which those that are not turned are copied. `from` and `to` are the same or apart.
+  void turn(const RowsToRead& from, const RowsToWrite& to, Index dim, Index token = 0) const {
+    each_pair(token, [&](Index a, Index b, T cos, T sin) {
+      const T x = load_number<T>(from, 0, a), y = load_number<T>(from, 0, b);
+      store_number<T>(to, 0, a, cos * x - sin * y);
+      store_number<T>(to, 0, b, sin * x + cos * y);
+    });
+    for (Index i = 2 * pairs_; i < dim; ++i) store_number<T>(to, 0, i, load_number<T>(from, 0, i));
+  }
+
+  /// The same in place, for numbers that lie next to each other.
+  void turn(T* row, Index token) const {
+    each_pair(token, [&](Index a, Index b, T cos, T sin) {
+      const T x = row[a], y = row[b];
+      row[a] = cos * x - sin * y;
+      row[b] = sin * x + cos * y;
+    });
+  }
+
+ private:
+  /// Calls visit(number, its partner, cos, sin) for all pairs.
+  template <class Visit>
+  void each_pair(Index token, const Visit& visit) const {
+    const T* const cos = cos_.data() + token * pairs_;
+    const T* const sin = sin_.data() + token * pairs_;
+    if (interleaved_)
+      for (Index i = 0; i < pairs_; ++i) visit(2 * i, 2 * i + 1, cos[i], sin[i]);
+    else
+      for (Index i = 0; i < pairs_; ++i) visit(i, pairs_ + i, cos[i], sin[i]);
+  }
+
+  bool interleaved_;
+  Index pairs_;
+  std::vector<T> cos_, sin_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace detail
+}  // namespace attn

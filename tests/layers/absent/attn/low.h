@@ -1,0 +1,2 @@
+// A header with a floor.
+#pragma once

@@ -1,0 +1,2 @@
+// A header that the table does not know.
+#pragma once

@@ -1,2 +1,0 @@
-// Layer 3: the kernel.
-#pragma once

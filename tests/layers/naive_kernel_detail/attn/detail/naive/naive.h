@@ -1,0 +1,4 @@
+// The definition, which reads a kernel.
+#pragma once
+
+#include "attn/detail/kernels/tile_kernels.h"

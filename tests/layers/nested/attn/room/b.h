@@ -1,0 +1,2 @@
+// The room around it.
+#pragma once

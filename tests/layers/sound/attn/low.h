@@ -1,2 +1,0 @@
-// Layer 1: a lower header.
-#pragma once

@@ -1,0 +1,2 @@
+// A lower header.
+#pragma once

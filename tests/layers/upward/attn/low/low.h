@@ -1,0 +1,4 @@
+// A header that includes upwards.
+#pragma once
+
+#include "attn/high.h"
