@@ -1,0 +1,239 @@
+// Attention by its definition, written for this program alone, and for each number how wrong a correct program may be.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <Eigen/Core>
+
+#include "case.h"
+
+namespace fuzz {
+
+using Wide = long double;
+
+/// One pair: `row` counts the queries of the call, `q` and `kv` are absolute positions.
+struct Place {
+  Index batch, head, row, q, kv;
+};
+
+/// What a mod does, in words of this program's own.
+struct Meaning {
+  std::string text;
+  std::function<bool(const Place&)> keeps = nullptr;
+  std::function<Wide(Wide, const Place&)> changes = nullptr;
+  std::function<double(Index head)> gain = nullptr;  ///< most by which a change of the score grows; none: 1
+  std::function<double(Index head)> sink = nullptr;
+  Index passes = 1;  ///< over the output, at most: what one leaves there, and its log-sum-exp, is rounded
+};
+using Meanings = std::vector<Meaning>;
+
+/// The lengths of one batch element, or sequence.
+struct Lens {
+  Index q_len, kv_len, q_offset;
+};
+
+/// The sizes of a call.
+struct Sizes {
+  Index heads = 1, kv_heads = 1, head_dim = 1, v_dim = 1;
+  std::vector<Lens> each;  ///< batch element
+
+  Index batch() const { return static_cast<Index>(each.size()); }
+  const Lens& of(Index b) const { return each[static_cast<std::size_t>(b)]; }
+  /// Are all batch elements alike?
+  bool even() const {
+    for (const Lens& l : each)
+      if (l.q_len != each[0].q_len || l.kv_len != each[0].kv_len || l.q_offset != each[0].q_offset) return false;
+    return !each.empty();
+  }
+};
+
+/// The queries, keys and values of one batch element, packed: (heads, q_len, head_dim), (kv_heads, kv_len, head_dim), (kv_heads,
+/// kv_len, v_dim). Errors: by how much each number may be off already; empty: not at all.
+template <class R>
+struct Sequence {
+  Index batch, heads, kv_heads, head_dim, v_dim;
+  Lens lens;
+  Wide scale;
+  std::vector<R> q, k, v;
+  std::vector<R> q_error = {}, k_error = {}, v_error = {};
+};
+
+/// How exactly a path computes, as the README says it.
+struct Precision {
+  Wide eps;                                           ///< of the type that is computed in
+  Wide tiny;                                          ///< its smallest normal number: what lies below may become 0
+  Wide weights = 0;                                   ///< weights are rounded before the value product: relative
+  Wide weights_tiny = 0;                              ///< and absolute
+  Wide scores = 0;                                    ///< queries and keys are rounded: relative to scale * sum |q||k|
+  Wide values = 0;                                    ///< values are rounded: relative to the largest of them
+  Wide lse = 0;                                       ///< log-sum-exps may be so much farther off
+  Index in_turn = std::numeric_limits<Index>::max();  ///< so many weights, at most, are added up one by one
+  Index values_in_turn = std::numeric_limits<Index>::max();
+};
+
+template <class T>
+Precision precision_of() {
+  return {std::numeric_limits<T>::epsilon(), std::numeric_limits<T>::min()};
+}
+/// The flash path adds up sixteen weights, then those of a tile of 64 keys, then tiles without a loss; values in tiles, then in
+/// stretches of 64 tiles, then without a loss.
+template <class T>
+Precision flash_precision_of() {
+  Precision p = precision_of<T>();
+  p.in_turn = 24, p.values_in_turn = 128;
+  return p;
+}
+
+/// A head's results, each with the largest error that is allowed. NaN: it must be NaN. Infinite: it must not be finite. An
+/// infinite error: anything goes.
+template <class R>
+struct Expected {
+  using Matrix = Eigen::Matrix<R, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  Matrix out, out_error;          // (q_len, v_dim)
+  Matrix weights, weights_error;  // (q_len, kv_len)
+  std::vector<R> lse, lse_error;
+};
+
+/// The bound, first order and a little more, for each row. Rounding errors of a sum of d products are taken as random, as they
+/// are for numbers at random (Higham & Mary 2019): eps * (2 + sqrt(d)) * sum |q||k|, several times what is ever seen. Scores
+/// also lose 3 eps of themselves and one of the row's largest on the way into the exponential, and at most 4 eps in each mod. That
+/// moves a weight by its factors e^(+-error). Sums of n numbers lose n eps / 2, where they are formed one by one; the flash path
+/// forms them in stretches, so that they lose no more for more keys.
+template <class R>
+Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, const Precision& p) {
+  using Matrix = typename Expected<R>::Matrix;
+  using Map = Eigen::Map<const Matrix>;
+  const Index n = s.lens.q_len, m = s.lens.kv_len, d = s.head_dim, kv_head = head / (s.heads / s.kv_heads);
+  const auto head_of = [](const std::vector<R>& all, Index h, Index rows, Index columns) {
+    return Map(all.data() + (all.empty() ? 0 : h * rows * columns), all.empty() ? 0 : rows, columns);
+  };
+  const Map q = head_of(s.q, head, n, d), k = head_of(s.k, kv_head, m, d), v = head_of(s.v, kv_head, m, s.v_dim);
+  const Map q_error = head_of(s.q_error, head, n, d), k_error = head_of(s.k_error, kv_head, m, d),
+            v_error = head_of(s.v_error, kv_head, m, s.v_dim);
+  constexpr R kInf = std::numeric_limits<R>::infinity(), kNan = std::numeric_limits<R>::quiet_NaN();
+  const R eps = static_cast<R>(p.eps), scale = static_cast<R>(s.scale), size = std::abs(scale);
+
+  Expected<R> e;
+  e.out.setZero(n, s.v_dim), e.out_error.setZero(n, s.v_dim);
+  e.weights.setZero(n, m), e.weights_error.setZero(n, m);
+  e.lse.assign(static_cast<std::size_t>(n), -kInf), e.lse_error.assign(static_cast<std::size_t>(n), 0);
+
+  Matrix scores = scale * (q * k.transpose());
+  const Matrix q_abs = q.cwiseAbs(), k_abs = k.cwiseAbs();
+  const R rounding = eps * (2 + std::sqrt(static_cast<R>(d))) + static_cast<R>(p.scores);
+  Matrix errors = (size * rounding) * (q_abs * k_abs.transpose());
+  if (s.q_error.size() > 0) errors += size * (q_error * k_abs.transpose());
+  if (s.k_error.size() > 0) errors += size * (q_abs * k_error.transpose());
+
+  Index passes = 1;
+  for (const Meaning& meaning : meanings) passes = std::max(passes, meaning.passes);
+  const R of_passes = 2 * eps * static_cast<R>(passes - 1);
+
+  R sink = -kInf;
+  for (const Meaning& meaning : meanings)
+    if (meaning.sink) {
+      const R logit = static_cast<R>(meaning.sink(head)), most = std::max(sink, logit);
+      if (most > -kInf) sink = most + std::log(std::exp(sink - most) + std::exp(logit - most));
+    }
+
+  std::vector<bool> kept(static_cast<std::size_t>(m));
+  std::vector<Index> tainted;  // keys with a value that is not finite
+  Matrix values = v;
+  for (Index j = 0; j < m; ++j)
+    if (!v.row(j).allFinite()) tainted.push_back(j);
+  for (Index j : tainted)
+    for (Index c = 0; c < s.v_dim; ++c)
+      if (!std::isfinite(v(j, c))) values(j, c) = 0;
+
+  for (Index i = 0; i < n; ++i) {
+    R largest = sink;
+    Index count = 0;
+    bool is_nan = false, is_open = false;
+    for (Index j = 0; j < m; ++j) {
+      const Place place{s.batch, head, i, s.lens.q_offset + i, j};
+      Wide x = scores(i, j), error = errors(i, j);
+      bool keep = true;
+      for (const Meaning& meaning : meanings) {
+        if (meaning.keeps) keep = keep && meaning.keeps(place);
+        if (!meaning.changes) continue;
+        const Wide y = meaning.changes(x, place), gain = meaning.gain ? meaning.gain(head) : 1;
+        const bool exact =
+            std::isinf(x) || std::isinf(y);  // what is made of an infinity, or becomes one, is not rounded
+        error = exact ? 0 : gain * error + 4 * p.eps * (gain * std::abs(x) + std::abs(y));
+        x = y;
+      }
+      keep = keep && !(x == -std::numeric_limits<Wide>::infinity());
+      kept[static_cast<std::size_t>(j)] = keep;
+      scores(i, j) = keep ? static_cast<R>(x) : -kInf;
+      errors(i, j) = keep ? static_cast<R>(error) + 3 * eps * std::abs(scores(i, j)) : 0;
+      if (!keep) continue;
+      ++count;
+      is_nan |= std::isnan(scores(i, j));
+      is_open |= scores(i, j) == kInf || (!std::isnan(scores(i, j)) && !std::isfinite(errors(i, j)));
+      if (scores(i, j) > largest) largest = scores(i, j);
+    }
+    const auto row = static_cast<std::size_t>(i);
+    if (is_nan || is_open) {  // what +inf among scores gives is nobody's promise
+      e.out.row(i).setConstant(kNan), e.weights.row(i).setConstant(kNan), e.lse[row] = kNan;
+      for (Index j = 0; j < m; ++j)  // of dropped pairs nothing is said there
+        if (!kept[static_cast<std::size_t>(j)]) e.weights_error(i, j) = kInf;
+      if (is_open) {
+        e.out_error.row(i).setConstant(kInf), e.weights_error.row(i).setConstant(kInf), e.lse_error[row] = kInf;
+      }
+      continue;
+    }
+    if (largest == -kInf) continue;
+    const R common = eps * std::abs(largest);
+    const R sink_error = sink == -kInf ? 0 : eps * (1 + 4 * std::abs(sink)) + common;
+    R sum = std::exp(sink - largest), low = std::exp(sink - sink_error - largest),
+      high = std::exp(sink + sink_error - largest);
+    for (Index j = 0; j < m; ++j)
+      if (kept[static_cast<std::size_t>(j)]) {
+        const R x = scores(i, j) - largest, error = errors(i, j) + common;
+        sum += std::exp(x), low += std::exp(x - error), high += std::exp(x + error);
+      }
+    const R lse = std::log(sum), between = of_passes * (1 + std::abs(largest + lse));
+    const R of_sums = between + eps * (8 + static_cast<R>(std::min(count, p.in_turn)) / 2),
+            of_values = between + eps * (8 + static_cast<R>(std::min(count, p.values_in_turn)) / 2);
+    e.lse[row] = largest + lse;
+    e.lse_error[row] = std::max(std::log(high) - lse, lse - std::log(low)) + of_sums + static_cast<R>(p.lse) +
+                       eps * (2 * std::abs(largest + lse) + std::abs(lse));
+    for (Index j = 0; j < m; ++j) {
+      if (!kept[static_cast<std::size_t>(j)]) continue;
+      const R x = scores(i, j) - largest, error = errors(i, j) + common, w = std::exp(x) / sum;
+      const R most = std::min(R(1), std::exp(x + error) / low), least = std::exp(x - error) / high;
+      e.weights(i, j) = w;
+      e.weights_error(i, j) = std::max(most - w, w - least) + w * (of_values + static_cast<R>(p.weights)) +
+                              4 * static_cast<R>(p.tiny) + static_cast<R>(p.weights_tiny);
+    }
+    for (Index j : tainted) {
+      if (!kept[static_cast<std::size_t>(j)]) continue;
+      for (Index c = 0; c < s.v_dim; ++c)
+        if (!std::isfinite(v(j, c)) && !std::isnan(e.out(i, c))) e.out(i, c) = std::isnan(v(j, c)) ? kNan : kInf;
+    }
+  }
+
+  const Matrix tainted_out = e.out;  // 0 where all is finite
+  Matrix weights = e.weights, weights_error = e.weights_error;
+  for (Index i = 0; i < n; ++i)
+    if (!std::isfinite(e.lse[static_cast<std::size_t>(i)])) weights.row(i).setZero(), weights_error.row(i).setZero();
+  const Matrix values_abs = values.cwiseAbs();
+  const R largest_value = values_abs.size() > 0 ? values_abs.maxCoeff() : R(0);
+  e.out += weights * values;
+  e.out_error += weights_error * values_abs;
+  if (s.v_error.size() > 0) e.out_error += weights * v_error;
+  for (Index i = 0; i < n; ++i)
+    for (Index c = 0; c < s.v_dim && !std::isnan(e.lse[static_cast<std::size_t>(i)]); ++c)
+      e.out_error(i, c) +=
+          4 * eps * std::abs(e.out(i, c)) + static_cast<R>(p.values) * largest_value + static_cast<R>(p.tiny);
+  for (Index i = 0; i < n; ++i)
+    for (Index c = 0; c < s.v_dim; ++c)
+      if (tainted_out(i, c) != 0) e.out(i, c) = tainted_out(i, c);
+  return e;
+}
+
+}  // namespace fuzz

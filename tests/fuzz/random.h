@@ -1,0 +1,76 @@
+// The random numbers of one case. All that a case does follows from the seed and its number, on every platform.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+#include <attn/types.h>
+
+namespace fuzz {
+
+using attn::Index;
+
+/// SplitMix64 (Steele et al. 2014). Two calls in one argument list would come in an order of the compiler's choosing: draw
+/// into variables, or inside braces.
+class Random {
+ public:
+  Random(std::uint64_t seed, std::uint64_t number) : state_(seed * 0x9e3779b97f4a7c15u) {
+    state_ = bits() ^ (number * 0xd1342543de82ef95u);
+    bits();
+  }
+
+  std::uint64_t bits() {
+    std::uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+
+  /// first .. last, both included.
+  Index from(Index first, Index last) {
+    return first + static_cast<Index>(bits() % static_cast<std::uint64_t>(last - first + 1));
+  }
+  bool percent(Index chance) { return from(0, 99) < chance; }
+  double uniform(double low, double high) { return low + (high - low) * static_cast<double>(bits() >> 11) * 0x1p-53; }
+  /// Nearly normal, of variance 1: the sum of four uniform numbers.
+  double normal() {
+    const std::uint64_t b = bits();
+    const auto part = [b](int i) { return static_cast<double>((b >> (16 * i)) & 0xffff); };
+    return (part(0) + part(1) + part(2) + part(3) - 2 * 65535) / (65536 * 0.57735);
+  }
+  template <class X>
+  X of(std::initializer_list<X> some) {
+    return *(some.begin() + from(0, static_cast<Index>(some.size()) - 1));
+  }
+
+  /// A length up to `most`, often at the edge of a tile of queries or keys.
+  Index length(Index most) {
+    const Index kind = from(0, 99);
+    Index n;
+    if (kind < 45)
+      n = of<Index>({0,  1,  2,  3,  7,  8,  9,  12,  15,  16,  17,  23,  24,  25,  31,  32,  33,  47,  48,
+                     49, 63, 64, 65, 95, 96, 97, 111, 112, 127, 128, 129, 144, 191, 192, 193, 255, 256, 257});
+    else
+      n = from(0, kind < 85 ? 40 : 300);
+    return std::min(n, most);
+  }
+  /// Numbers of a head, often at the edge of a register tile.
+  Index features() {
+    if (percent(35)) return from(1, 130);
+    return of<Index>({1,  2,  3,  4,  5,  7,  8,  9,  12, 15, 16, 17, 20,  24,  31,  32,
+                      33, 40, 48, 56, 63, 64, 65, 72, 80, 95, 96, 97, 112, 127, 128, 129});
+  }
+  std::vector<Index> lengths(const std::vector<Index>& most) {
+    std::vector<Index> some;
+    for (Index m : most) some.push_back(percent(20) ? m : from(0, m));
+    return some;
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+}  // namespace fuzz
