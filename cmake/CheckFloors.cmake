@@ -1,4 +1,4 @@
-# cmake -D INCLUDE_DIR=<folder that holds attn/> -P CheckLayers.cmake
+# cmake -D INCLUDE_DIR=<folder that holds attn/> -P CheckFloors.cmake
 #
 # Reads the table of floors in attn/README.md: `| floor | `file.h` `folder/` … | what is there |`. Fails unless every header
 # stands on one floor (the longest name that fits decides), includes only headers of its own floor or of lower ones, and
@@ -108,7 +108,7 @@ foreach(header IN LISTS reached)
 endforeach()
 
 if(faults)
-  message(FATAL_ERROR "Layers:\n\n${faults}")
+  message(FATAL_ERROR "Floors:\n\n${faults}")
 endif()
 list(LENGTH headers count)
 message(STATUS "${count} headers, each includes only its own floor and lower ones")

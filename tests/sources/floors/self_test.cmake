@@ -1,4 +1,4 @@
-# cmake -D CHECK=<CheckLayers.cmake> -D INCLUDE_DIR=<tree> -D EXPECT=<words> -P self_test.cmake
+# cmake -D CHECK=<CheckFloors.cmake> -D INCLUDE_DIR=<tree> -D EXPECT=<words> -P self_test.cmake
 #
 # The check must fail with the expected words, or pass where none are expected.
 cmake_minimum_required(VERSION 3.22)
