@@ -87,7 +87,7 @@ void run(const Request& request) {
 
   if (request.model == kDefaultModel && !std::filesystem::exists(request.model))
     throw FileError(request.model,
-                    "there is no such file. The README says where to get it; or name MODEL and TOKENIZER");
+                    "there is no such file. examples/README.md says where to get it; or name MODEL and TOKENIZER");
   const Transformer network{Checkpoint(BinaryFile(std::filesystem::path(request.model)))};
   const Config& config = network.config();
   const Tokenizer tokenizer(BinaryFile(std::filesystem::path(request.tokenizer)), config.vocab_size);

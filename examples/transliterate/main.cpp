@@ -178,7 +178,7 @@ void write_map(const std::vector<Name>& names, const Request& request, const Mod
 void run(const Request& request) {
   if (!std::filesystem::is_directory(request.model_folder))
     throw FileError(request.model_folder,
-                    "there is no such folder; say with --model where the model is (the README says where to get it)");
+                    "there is no such folder; say with --model where it is (examples/README.md says where to get it)");
   const Model model = Model::load(request.model_folder);
   std::vector<Name> names = read_names(request);
   transliterate_names(names, request, model);

@@ -1,0 +1,48 @@
+# cmake -D COMPILER=<c++> -D FLAGS=<flags, a list> -D PAGE=<page.md> -D GIVEN=<given.h> -D UNIT=<file to write> -P CheckSnippets.cmake
+#
+# The page's blocks of C++ must compile: each as the body of a function, with what stands in the namespace of GIVEN that the
+# line above the block names, `<!-- given: name -->`. Lines `#include` are for the reader. Nothing is run.
+cmake_minimum_required(VERSION 3.22)
+
+file(READ ${PAGE} rest)
+cmake_path(GET PAGE FILENAME name)
+set(unit "#include \"${GIVEN}\"\n")
+set(line 1)
+set(count 0)
+while(TRUE)
+  string(FIND "${rest}" "```cpp\n" at)
+  if(at EQUAL -1)
+    break()
+  endif()
+  string(SUBSTRING "${rest}" 0 ${at} before)
+  math(EXPR at "${at} + 7")
+  string(SUBSTRING "${rest}" ${at} -1 rest)
+  string(REGEX REPLACE "[^\n]" "" newlines "${before}")
+  string(LENGTH "${newlines}" lines)
+  math(EXPR line "${line} + ${lines} + 1")
+  if(NOT before MATCHES "<!-- given: ([a-z_]+) -->\n *$")
+    message(FATAL_ERROR "a block without names:\n  ${PAGE}:${line}: the block has no line `<!-- given: name -->` above it")
+  endif()
+  set(given ${CMAKE_MATCH_1})
+  string(FIND "${rest}" "```" end)
+  string(SUBSTRING "${rest}" 0 ${end} block)
+  string(SUBSTRING "${rest}" ${end} -1 rest)
+  string(REPLACE "#include" "//" body "${block}")
+  string(APPEND unit "[[maybe_unused]] static void block_${count}() {\nusing namespace given::${given};\n"
+                     "#line ${line} \"${name}\"\n${body}}\n")
+  string(REGEX REPLACE "[^\n]" "" newlines "${block}")
+  string(LENGTH "${newlines}" lines)
+  math(EXPR line "${line} + ${lines}")
+  math(EXPR count "${count} + 1")
+endwhile()
+if(count EQUAL 0)
+  message(FATAL_ERROR "nothing to compile:\n  ${PAGE} has no block of C++")
+endif()
+file(WRITE ${UNIT} "${unit}")
+
+execute_process(COMMAND ${COMPILER} -std=c++20 ${FLAGS} -fsyntax-only ${UNIT}
+                RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "${PAGE} has C++ that does not compile:\n${output}")
+endif()
+message(STATUS "${PAGE}: ${count} blocks compile")

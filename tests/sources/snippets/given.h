@@ -1,0 +1,74 @@
+// What the pages' blocks of C++ are given, by the name that stands above a block. Blocks are compiled, never run.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include <attn/attn.h>
+
+namespace given {
+
+namespace matrices {
+extern const Eigen::MatrixXf q, k, v;
+}
+
+namespace memory {
+extern const float *ptr, *kptr, *vptr;
+extern const attn::Index batch, q_len, kv_len, heads, kv_heads, head_dim, v_dim;
+}  // namespace memory
+
+namespace embedded {
+extern const attn::Index batch, len, heads;
+extern const attn::TensorView<const float, 3> x;
+}  // namespace embedded
+
+namespace tensors {
+extern const attn::Tensor<float, 4> q, k, v;
+extern attn::Tensor<float, 4> out;
+inline const auto mods = attn::causal() | attn::softcap(50);
+extern attn::Options options;
+}  // namespace tensors
+
+namespace halves {
+extern Eigen::MatrixXf float_out;
+extern const Eigen::MatrixXf float_q, qf, kf, vf;
+extern const Eigen::Matrix<Eigen::half, Eigen::Dynamic, Eigen::Dynamic> half_k, half_v;
+}  // namespace halves
+
+namespace padding {
+extern const attn::Tensor<float, 4> q, k, v;
+extern const attn::Tensor<bool, 2> key_padding_mask, attention_mask;
+}  // namespace padding
+
+namespace layer {
+extern const Eigen::MatrixXf weights;
+extern const attn::Tensor<float, 3> x_decoder, x_encoder;
+extern const std::vector<attn::Index> lengths;
+}  // namespace layer
+
+namespace decoder {
+extern attn::MultiHeadAttention<float> mha;
+extern const Eigen::MatrixXf wk;
+extern const attn::Tensor<float, 3> x, tokens, x_decoder, x_encoder;
+extern attn::PagedKvCache<float> pages;
+extern attn::KvCache<float> memory;
+extern const attn::Index a, b;
+}  // namespace decoder
+
+namespace rotation {
+extern Eigen::MatrixXf q, cached_k;
+extern const Eigen::MatrixXf k;
+extern const attn::Index position;
+extern const std::vector<attn::Index> positions;
+}  // namespace rotation
+
+namespace generation {
+extern const attn::Tensor<float, 4> q, k, v;
+extern attn::Tensor<float, 4> out;
+}  // namespace generation
+
+namespace diagonal {
+constexpr attn::Index width = 3;
+}
+
+}  // namespace given
