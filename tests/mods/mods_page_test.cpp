@@ -28,6 +28,7 @@ Tensor<bool, 1> even_keys() {
 std::map<std::string, std::string> pictures() {
   const auto map = checkerboard();
   const auto even = even_keys();
+  const std::vector<Index> ids{0, 0, 1, 1, 0, 0, 2, 2, 2, 1, 1, 0};
   std::map<std::string, std::string> all;
 #define ATTN_PICTURE(rows, expression) all[#expression] = drawing(expression, rows, 12, "■ ", "· ", "\n")
   ATTN_PICTURE(12, causal());
@@ -40,6 +41,7 @@ std::map<std::string, std::string> pictures() {
   ATTN_PICTURE(12, padding(even));
   ATTN_PICTURE(12, keep_keys(even));
   ATTN_PICTURE(12, documents_at({0, 4, 9, 12}));
+  ATTN_PICTURE(12, documents(ids));
   ATTN_PICTURE(12, block_sparse(map, 4, 4));
   ATTN_PICTURE(12, strided_sparse(3));
   ATTN_PICTURE(12, fixed_sparse(4, 1));
@@ -50,6 +52,9 @@ std::map<std::string, std::string> pictures() {
   ATTN_PICTURE(12, drop(even));
   ATTN_PICTURE(12, any_of(sliding_window(1, 1), global_tokens({0})));
   ATTN_PICTURE(12, all_of(causal(), not_(sliding_window(2))));
+  ATTN_PICTURE(12, not_(causal()));
+  ATTN_PICTURE(12, full());
+  ATTN_PICTURE(12, block_mask(sliding_window(3), 12, 12));
   ATTN_PICTURE(12, mask_mod([](auto p) { return (p.q - p.kv) % 2 == 0; }));
 #undef ATTN_PICTURE
   return all;

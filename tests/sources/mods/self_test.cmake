@@ -1,0 +1,28 @@
+# cmake -D CHECK=<CheckMods.cmake> -D WORK_DIR=<folder> [-D FILE=<file> -D TEXT=<text> -D BY=<text>] -D EXPECT=<words> -P self_test.cmake
+#
+# In a copy of the tree sound/, TEXT is replaced in FILE; then the check must fail with the expected words, or pass where
+# none are expected.
+cmake_minimum_required(VERSION 3.22)
+
+file(REMOVE_RECURSE ${WORK_DIR})
+file(COPY ${CMAKE_CURRENT_LIST_DIR}/sound/ DESTINATION ${WORK_DIR})
+if(FILE)
+  file(READ ${WORK_DIR}/${FILE} before)
+  string(REPLACE "${TEXT}" "${BY}" after "${before}")
+  if(after STREQUAL before)
+    message(FATAL_ERROR "${FILE} has no `${TEXT}` to replace")
+  endif()
+  file(WRITE ${WORK_DIR}/${FILE} "${after}")
+endif()
+execute_process(COMMAND ${CMAKE_COMMAND} -D ROOT=${WORK_DIR} -P ${CHECK}
+                RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(EXPECT STREQUAL "")
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "a sound tree was refused: ${output}")
+  endif()
+  return()
+endif()
+string(REGEX MATCHALL "\n    [^\n]+" faults "${output}")
+if(result EQUAL 0 OR NOT faults STREQUAL "\n    ${EXPECT}")
+  message(FATAL_ERROR "expected the fault `${EXPECT}` alone, got exit code ${result} and: ${output}")
+endif()

@@ -1,0 +1,2 @@
+#include "attn/mods/diagonal.h"
+#include "attn/mods/twice.h"

@@ -1,0 +1,1 @@
+ATTN_PICTURE(3, diagonal());

@@ -1,0 +1,1 @@
+add_mask(rows, "diagonal", attn::diagonal());

@@ -1,0 +1,2 @@
+score("twice", attn::twice());
+score("thrice", attn::thrice());
