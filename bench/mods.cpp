@@ -1,4 +1,5 @@
-// What each mod costs: its call against plain attention over as many pairs as it keeps, in turn, and the share of its hints.
+// What each mod costs: its call against plain attention over as many pairs as it keeps, in turn, and the share of its
+// hints.
 #include <functional>
 #include <iostream>
 #include <optional>

@@ -1,5 +1,5 @@
-// Small calls, where checks, dispatch and packing weigh as much as the products: against the same written by hand with Eigen,
-// and row-major against column-major matrices. One head, float, on the calling thread; all in turn.
+// Small calls, where checks, dispatch and packing weigh as much as the products: against the same written by hand with
+// Eigen, and row-major against column-major matrices. One head, float, on the calling thread; all in turn.
 #include <cmath>
 #include <cstddef>
 #include <functional>

@@ -1,5 +1,5 @@
-// Gradients in linear memory: the weights of a call are computed again tile by tile, and each tile adds its share. Checked
-// against central differences of the loss sum(grad_out * out).
+// Gradients in linear memory: the weights of a call are computed again tile by tile, and each tile adds its share.
+// Checked against central differences of the loss sum(grad_out * out).
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>

@@ -25,7 +25,8 @@ inline namespace ATTN_BUILT_FOR {
 /// Matrices are any Eigen matrix, map, block or expression, in either storage order; rank-4 arguments are attn::Tensor,
 /// attn::TensorView or Eigen's tensors, with any strides. With kv_heads < heads, neighbouring query heads share a key
 /// and value head. Scalars: float, double, long double, and floats of 16 bits (Eigen::half, Eigen::bfloat16, _Float16,
-/// __bf16, ARM's __fp16), which may be mixed with each other and with float: see the README.
+/// __bf16, ARM's __fp16), which may be mixed with each other and with float: examples/README.md has what
+/// they are exact to.
 ///
 /// @param mods     what differs from plain attention, e.g. `causal() | softcap(50)`. Scores are transformed left to
 /// right, masks intersect.
@@ -35,8 +36,9 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// A query that keeps no key gives out = 0 and lse = -inf; so does kv_len == 0. NaN or inf in a dropped key or value
 /// reaches no query that drops it. Work 2 * pairs * (head_dim + v_dim) flops for the pairs in visited tiles; extra
-/// memory O(tile * (head_dim + v_dim)) per thread (and with masks that group tokens O(q_len) per head; and the results of
-/// some tasks where few queries have so many keys that these are shared out), never (q_len, kv_len). Concurrent calls are safe.
+/// memory O(tile * (head_dim + v_dim)) per thread (and with masks that group tokens O(q_len) per head; and the results
+/// of some tasks where few queries have so many keys that these are shared out), never (q_len, kv_len). Concurrent
+/// calls are safe.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 /// @see naive_attention, the definition this is tested against; attention_into, for memory of your own.
 template <class Q, class K, class V, class M = Mods<>>
@@ -103,9 +105,9 @@ requires(!detail::KvSource<K>) Explanation
 }
 
 /// The bytes that Options::workspace must have for attention() with these arguments: exact, and linear in head_dim +
-/// v_dim and in the number of threads; strided_sparse() and fixed_sparse() may add a number for each query, and where few
-/// queries have many keys, there are the results of up to 32 parts of them. It depends on
-/// sizes, strides, scalar, executor, instruction set and these two masks alone.
+/// v_dim and in the number of threads; strided_sparse() and fixed_sparse() may add a number for each query, and where
+/// few queries have many keys, there are the results of up to 32 parts of them. It depends on sizes, strides, scalar,
+/// executor, instruction set and these two masks alone.
 ///
 ///     std::vector<std::byte> memory(attn::workspace_bytes(q, k, v, mods, options));
 ///     options.workspace = memory;

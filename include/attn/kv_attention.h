@@ -6,21 +6,25 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// Attention of queries with the keys and values that `cache` keeps: a KvCache, sequences of a PagedKvCache, or a KvBatch of
-/// the caller's. Each sequence has its own length, and all are one run: prefilling and decoding, long and short.
+/// Attention of queries with the keys and values that `cache` keeps: a KvCache, sequences of a PagedKvCache, or a
+/// KvBatch of the caller's. Each sequence has its own length, and all are one run: prefilling and decoding, long and
+/// short.
 ///
-///     attn::attention(q, cache)                                         // q (batch, heads, q_len, head_dim), so many for each
-///     attn::attention(attn::ragged(q, {512, 1, 1}), cache, attn::causal())   // 512 of the first sequence, one of the others
+///     // q (batch, heads, q_len, head_dim): as many queries for each sequence
+///     attn::attention(q, cache)
 ///     attn::attention(q, pages.batch({a, b}), attn::causal())
+///     // q (1, heads, 514, head_dim): 512 queries of the first sequence, one of each of the others
+///     attn::attention(attn::ragged(q, {512, 1, 1}), cache, attn::causal())
 ///
-/// For each sequence it is what attention() computes with its keys and values: kv_len is its length, and queries are its last
-/// tokens unless Options::q_offset says otherwise, so append first. Where the cache has a Rope, queries are turned by it as
-/// they are read. Mods see the number of the sequence as Position::batch, and tensors that they hold must fit each sequence.
+/// For each sequence it is what attention() computes with its keys and values: kv_len is its length, and queries are
+/// its last tokens unless Options::q_offset says otherwise, so append first. Where the cache has a Rope, queries are
+/// turned by it as they are read. Mods see the number of the sequence as Position::batch, and tensors that they hold
+/// must fit each sequence.
 ///
 /// @returns out, like the query with v_dim columns, and lse, float where out has 16 bits; see attention().
 ///
-/// The result of a sequence does not depend on the others, on the threads, or on how its keys lie in pages, bit for bit.
-/// Masks that group tokens (strided_sparse, fixed_sparse, dilated) skip what they can but do not gather far keys.
+/// The result of a sequence does not depend on the others, on the threads, or on how its keys lie in pages, bit for
+/// bit. Masks that group tokens (strided_sparse, fixed_sparse, dilated) skip what they can but do not gather far keys.
 /// Memory: some hundred bytes for each sequence off the heap beside what attention() takes.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class Query, detail::KvSource Cache, class M = Mods<>>
@@ -35,8 +39,8 @@ auto attention(const Query& query, const Cache& cache, const Options& options) {
   return attention(query, cache, Mods<>(), options);
 }
 
-/// The same into memory of the caller's: `out` (batch, heads, q_len, v_dim), `lse` (batch, heads, q_len); see attention_into()
-/// for tensors. For ragged queries they have a batch of 1 and all tokens, as the queries do.
+/// The same into memory of the caller's: `out` (batch, heads, q_len, v_dim), `lse` (batch, heads, q_len); see
+/// attention_into() for tensors. For ragged queries they have a batch of 1 and all tokens, as the queries do.
 template <class Out, class Lse, class Query, detail::KvSource Cache, class M = Mods<>>
 void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {

@@ -29,22 +29,24 @@ struct KvCacheConfig {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// The keys and values of the tokens so far, so that each new token costs one row of attention (Shazeer 2019, section 2.3.1):
+/// The keys and values of the tokens so far, so that each new token costs one row of attention (Shazeer 2019, section
+/// 2.3.1):
 ///
 ///     attn::KvCache<float> cache({.batch = 1, .kv_heads = 8, .capacity = 4096, .head_dim = 128, .rope = rope});
 ///     cache.append(k, v);                                               // the prompt, or one token, or some
 ///     auto out = attn::attention(q, cache, attn::causal()).out;         // of those tokens
 ///
-/// T: float, double, long double; a float of 16 bits; or std::int8_t, which is quantised when appended, with a scale for each
-/// token and head (largest magnitude / 127), and attended to in float. Errors of 8 bits are at most scale / 2 a number;
-/// rows below 2^-120 become 0, and one with inf or NaN is NaN.
+/// T: float, double, long double; a float of 16 bits; or std::int8_t, which is quantised when appended, with a scale
+/// for each token and head (largest magnitude / 127), and attended to in float. Errors of 8 bits are at most scale / 2
+/// a number; rows below 2^-120 become 0, and one with inf or NaN is NaN.
 ///
-/// The tokens of a head lie one behind the other, (capacity, dim): keys() and values() show them without a copy. A sequence that has no room left makes the room of all grow to twice as much, or to what is needed
-/// if that is more, and moves everything: views of before are invalid, and both exist for a moment. Appending a token at a
-/// time costs a constant number of copies each that way. `max_capacity` sets a limit.
+/// The tokens of a head lie one behind the other, (capacity, dim): keys() and values() show them without a copy. A
+/// sequence that has no room left makes the room of all grow to twice as much, or to what is needed if that is more,
+/// and moves everything: views of before are invalid, and both exist for a moment. Appending a token at a time costs a
+/// constant number of copies each that way. `max_capacity` sets a limit.
 ///
-/// What throws leaves the cache as it was. Calls that only read may run at the same time. A copy copies everything; one that was
-/// moved from can be assigned to, and nothing else.
+/// What throws leaves the cache as it was. Calls that only read may run at the same time. A copy copies everything; one
+/// that was moved from can be assigned to, and nothing else.
 template <class T>
 class KvCache {
  public:
@@ -112,8 +114,8 @@ class KvCache {
   void clear() { std::fill(lengths_.begin(), lengths_.end(), 0); }
 
   /// Sequence i becomes what sequence from[i] was, as beams do; one may be taken several times, and another not at all.
-  /// Cost: each sequence that changes is copied once, and of those that change places in a ring one twice. (Sequences of a
-  /// PagedKvCache share what they have in common.)
+  /// Cost: each sequence that changes is copied once, and of those that change places in a ring one twice. (Sequences
+  /// of a PagedKvCache share what they have in common.)
   /// @throws std::invalid_argument unless there is one number for each sequence, of a sequence.
   void reorder(detail::Indices from);
 
@@ -125,8 +127,8 @@ class KvCache {
     if (tokens > capacity()) grow(tokens);
   }
 
-  /// All sequences: (batch, kv_heads, longest length, dim), where nothing is copied and what lies behind the end of a shorter
-  /// sequence is indeterminate: key_lengths(cache.lengths()) drops it. Valid until the cache changes.
+  /// All sequences: (batch, kv_heads, longest length, dim), where nothing is copied and what lies behind the end of a
+  /// shorter sequence is indeterminate: key_lengths(cache.lengths()) drops it. Valid until the cache changes.
   TensorView<const T, 4> keys() const { return view_of(pages_.keys().numbers, 0, config_.batch, longest()); }
   TensorView<const T, 4> values() const { return view_of(pages_.values().numbers, 0, config_.batch, longest()); }
 
@@ -138,7 +140,8 @@ class KvCache {
     return view_of(pages_.values().numbers, sequence, 1, length(sequence));
   }
 
-  /// The scales of 8 bits, (batch, kv_heads, capacity): a number stands for itself times the scale of its token and head.
+  /// The scales of 8 bits, (batch, kv_heads, capacity): a number stands for itself times the scale of its token and
+  /// head.
   TensorView<const float, 3> key_scales() const { return pages_.keys().scales; }
   TensorView<const float, 3> value_scales() const { return pages_.values().scales; }
 

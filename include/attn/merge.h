@@ -20,8 +20,8 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// Where out has 16 bits, each merge rounds it once more: merge many parts in float, as attention_into() writes them.
 ///
-/// out: (q_len, v_dim) or (batch, heads, q_len, v_dim), lse: (q_len) or (batch, heads, q_len), of the types attention_into()
-/// takes. Cost: out is read and written once, part_out read once.
+/// out: (q_len, v_dim) or (batch, heads, q_len, v_dim), lse: (q_len) or (batch, heads, q_len), of the types
+/// attention_into() takes. Cost: out is read and written once, part_out read once.
 /// @throws std::invalid_argument if shapes differ; nothing is written then.
 template <class Out, class Lse, class PartOut, class PartLse>
 void merge_into(Out&& out, Lse&& lse, const PartOut& part_out, const PartLse& part_lse) {
@@ -66,7 +66,8 @@ void merge_into(Out&& out, Lse&& lse, const PartOut& part_out, const PartLse& pa
 /// The same as values: attention over the keys of all parts, from attention over each. `a` and `b` are what attention()
 /// returns for the same queries.
 ///
-///     auto all = attn::merge(attn::attention(q, prefix_k, prefix_v), attn::attention(q, suffix_k, suffix_v, attn::causal()));
+///     auto all = attn::merge(attn::attention(q, prefix_k, prefix_v),
+///                            attn::attention(q, suffix_k, suffix_v, attn::causal()));
 template <class Out, class Lse, class... More>
 Result<Out, Lse> merge(Result<Out, Lse> a, const Result<Out, Lse>& b, const More&... more) {
   merge_into(a.out, a.lse, b.out, b.lse);

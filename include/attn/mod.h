@@ -115,12 +115,13 @@ constexpr auto mask_mod(Keep keep, CoverageHint coverage = {}, KvRangeHint kv_ra
 ///
 ///     auto slope = attn::score_mod([s = 0.5f](auto x, auto p) { return x - s * float(p.q - p.kv); });
 ///
-/// A result of -inf drops the pair, as a mask would, if no later mod makes a number of it. The lambda is also called for
-/// pairs that a mask drops, and x is then what their keys make of it, NaN and +-inf included. To drop a pair, return -inf
-/// whatever x is: `drops ? -inf : x`. Where -inf is added instead, an x of NaN or +inf becomes NaN, and the pair is kept.
+/// A result of -inf drops the pair, as a mask would, if no later mod makes a number of it. The lambda is also called
+/// for pairs that a mask drops, and x is then what their keys make of it, NaN and +-inf included. To drop a pair,
+/// return -inf whatever x is: `drops ? -inf : x`. Where -inf is added instead, an x of NaN or +inf becomes NaN, and the
+/// pair is kept.
 ///
-/// The lambda is compiled into the kernel and may be called from several threads at once, for any pair of the call, in any
-/// order.
+/// The lambda is compiled into the kernel and may be called from several threads at once, for any pair of the call, in
+/// any order.
 template <class Score>
 constexpr auto score_mod(Score score) {
   using R = typename detail::ResultOf<Score, float, Position>::type;

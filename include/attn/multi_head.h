@@ -54,9 +54,9 @@ inline namespace ATTN_BUILT_FOR {
 /// Initially, as in PyTorch: input projections Xavier-uniform (Glorot & Bengio 2010), out_proj.weight uniform in
 /// ±1/sqrt(E), biases 0. The numbers depend on the seed and the sizes only, not on platform or thread count.
 ///
-/// T is float, double, long double, or a float of 16 bits: Eigen::half or Eigen::bfloat16, or the compiler's own. With 16
-/// bits, sums are formed in float, and the projections and the results of the heads rounded once each. Concurrent calls are
-/// safe while no parameter is written.
+/// T is float, double, long double, or a float of 16 bits: Eigen::half or Eigen::bfloat16, or the compiler's own. With
+/// 16 bits, sums are formed in float, and the projections and the results of the heads rounded once each. Concurrent
+/// calls are safe while no parameter is written.
 template <class T>
 class MultiHeadAttention {
   static_assert(detail::is_scalar<T>,
@@ -130,17 +130,17 @@ class MultiHeadAttention {
     return (*this)(query, key, value, Mods<>(), options);
   }
 
-  /// Applies the layer to the next tokens of the sequences of a cache, which all three inputs are: appends their keys and
-  /// values to the cache, and attends over all that it has then.
+  /// Applies the layer to the next tokens of the sequences of a cache, which all three inputs are: appends their keys
+  /// and values to the cache, and attends over all that it has then.
   ///
   ///     attn::KvCache<float> cache = mha.make_cache({.batch = 2});
   ///     y = mha(prompt, cache, attn::causal()).out;               // (2, len, embed_dim)
   ///     y = mha(token, cache, attn::causal()).out;                // (2, 1, embed_dim)
-  ///     y = mha(attn::ragged(x, {512, 1}), pages.select({a, b}), attn::causal()).out;    // x and y are (1, 513, embed_dim)
+  ///     y = mha(attn::ragged(x, {512, 1}), pages.select({a, b}), attn::causal()).out;  // x, y: (1, 513, embed_dim)
   ///
-  /// The cache is a KvCache or sequences of a PagedKvCache, of any scalar that is computed as T is, and has the rope of the
-  /// layer: it turns keys as they come and queries as they are read. Whatever is fed at a time, results are those of all
-  /// tokens at once with a mask that looks back only. Path and weights are those of calls without a cache.
+  /// The cache is a KvCache or sequences of a PagedKvCache, of any scalar that is computed as T is, and has the rope of
+  /// the layer: it turns keys as they come and queries as they are read. Whatever is fed at a time, results are those
+  /// of all tokens at once with a mask that looks back only. Path and weights are those of calls without a cache.
   ///
   /// If it throws, for want of pages or for whatever reason, the cache has the tokens that it had.
   /// @throws std::invalid_argument if sizes or ropes disagree; what the append() of the cache throws.
@@ -172,8 +172,8 @@ class MultiHeadAttention {
     return (*this)(x, cache, Mods<>(), options);
   }
 
-  /// The same without appending: attends to what the cache has, as from a decoder to an encoder. Queries are the last of the
-  /// tokens in it, unless Options::q_offset says otherwise, which only masks and ropes ask for.
+  /// The same without appending: attends to what the cache has, as from a decoder to an encoder. Queries are the last
+  /// of the tokens in it, unless Options::q_offset says otherwise, which only masks and ropes ask for.
   ///
   ///     mha.append(encoder_states, cache);                        // once: (batch, kv_len, key_dim)
   ///     y = mha.attend(x, cache).out;                             // x (batch, q_len, embed_dim), at every step
@@ -202,8 +202,8 @@ class MultiHeadAttention {
     return attend(x, cache, Mods<>(), options);
   }
 
-  /// Projects tokens, which key and value inputs are, and appends their keys and values to the cache. What throws leaves the
-  /// cache as it was.
+  /// Projects tokens, which key and value inputs are, and appends their keys and values to the cache. What throws
+  /// leaves the cache as it was.
   template <class X, detail::KvSource Cache>
   void append(const X& tokens, Cache&& cache, const Options& options = {}) const {
     static_assert(check_appendable<X, Cache>());
@@ -216,7 +216,8 @@ class MultiHeadAttention {
     });
   }
 
-  /// A cache of numbers S for this layer: kv_heads, head_dim, v_dim and rope are the layer's whatever `sizes` has there.
+  /// A cache of numbers S for this layer: kv_heads, head_dim, v_dim and rope are the layer's whatever `sizes` has
+  /// there.
   template <class S = T>
   KvCache<S> make_cache(const KvCacheConfig& sizes = {}) const {
     return KvCache<S>(fitted(sizes));

@@ -11,8 +11,8 @@
 
 namespace attn {
 
-/// The sizes of a MultiHeadAttention, all numbers of features or heads, of which 0 stands for the default given here; and
-/// what else it is made of.
+/// The sizes of a MultiHeadAttention, all numbers of features or heads, of which 0 stands for the default given here;
+/// and what else it is made of.
 struct MultiHeadConfig {
   Index embed_dim = 0;     ///< of the query and of the result; there is no default
   Index heads = 0;         ///< of the query, each of embed_dim / heads features; there is no default

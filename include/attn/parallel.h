@@ -18,8 +18,8 @@ inline Executor serial() {
 
 /// A pool of `workers` threads, the caller among them. The pool lives as long as a copy of the executor does: make it
 /// once.
-/// @throws std::invalid_argument unless workers is positive; std::bad_alloc, or std::system_error where the operating system has
-/// no more threads, and none is left running then.
+/// @throws std::invalid_argument unless workers is positive; std::bad_alloc, or std::system_error where the operating
+/// system has no more threads, and none is left running then.
 inline Executor threads(int workers) {
   detail::require(workers > 0, "threads(", workers, "): there must be at least one worker, the caller");
   return workers == 1 ? serial() : Executor(std::make_shared<detail::PoolBackend>(workers));

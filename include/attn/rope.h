@@ -36,8 +36,8 @@ struct RopeConfig {
   double high_freq_factor = 4;  ///< llama3: as beta_fast
   bool round_borders =
       true;  ///< yarn: do the borders lie at whole pairs, as in most models? (`truncate` in Hugging Face)
-  /// yarn: what cos and sin are multiplied by; default 0.1 ln(factor) + 1 (Peng et al. 2023, eq. 22). Models with an `mscale`
-  /// of their own want another.
+  /// yarn: what cos and sin are multiplied by; default 0.1 ln(factor) + 1 (Peng et al. 2023, eq. 22). Models with an
+  /// `mscale` of their own want another.
   std::optional<double> attention_factor = std::nullopt;
 };
 
@@ -64,16 +64,16 @@ constexpr void check_turned() {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// Rotary position embedding (Su et al. 2021, eq. 34): the features of a head are taken in pairs, and pair i of the token at
-/// a position is turned by position * frequency(i), so that the product of a query with a key depends on how far apart they
-/// are. Queries and keys are turned, values are not.
+/// Rotary position embedding (Su et al. 2021, eq. 34): the features of a head are taken in pairs, and pair i of the
+/// token at a position is turned by position * frequency(i), so that the product of a query with a key depends on how
+/// far apart they are. Queries and keys are turned, values are not.
 ///
 ///     const attn::Rope rope({.head_dim = 64});
 ///     rope.rotate(q, position);  // in place; the rows of q are tokens at position, position + 1, ...
 ///     rope.rotate(k, position);
 ///
-/// Immutable: calls at the same time are safe. Each takes a few numbers for each pair off the heap. Angles are computed in
-/// double and rounded once, cos and sin not at all; frameworks that form them in float differ by that.
+/// Immutable: calls at the same time are safe. Each takes a few numbers for each pair off the heap. Angles are computed
+/// in double and rounded once, cos and sin not at all; frameworks that form them in float differ by that.
 class Rope {
  public:
   /// @throws std::invalid_argument for sizes or numbers that make no sense; the message has them.
@@ -83,7 +83,8 @@ class Rope {
     for (Index i = 0; i < config_.rotary_dim / 2; ++i) frequencies_.push_back(scaled(i));
   }
 
-  /// With frequencies of the caller's, rotary_dim / 2 of them: for scalings that are not here, or a model that brings its own.
+  /// With frequencies of the caller's, rotary_dim / 2 of them: for scalings that are not here, or a model that brings
+  /// its own.
   /// @throws std::invalid_argument also if there are more or fewer, one is not finite, or config.scaling is not `none`.
   Rope(const RopeConfig& config, std::span<const double> frequencies) : Rope(config) {
     detail::require(config_.scaling == RopeScaling::none, "Rope: frequencies that are given cannot be scaled as well");
@@ -114,8 +115,8 @@ class Rope {
   }
 
   /// Turns x in place: a matrix (len, head_dim), or a tensor or view (batch, heads, len, head_dim), of any scalar and
-  /// strides. Token i is at position first + i. Angles are computed in double or more. Cost: rotary_dim / 2 sines and cosines
-  /// for each token, and one pass over x.
+  /// strides. Token i is at position first + i. Angles are computed in double or more. Cost: rotary_dim / 2 sines and
+  /// cosines for each token, and one pass over x.
   /// @throws std::invalid_argument if x has another head_dim; nothing is written then.
   template <class X>
   void rotate(X&& x, Index first = 0) const {
@@ -128,8 +129,8 @@ class Rope {
     rotate_into(x, x, positions);
   }
 
-  /// The same into `out`, of the shape of x: x itself, or memory apart from it. Its scalar is that of x; floats of 32 and 16
-  /// bits may be mixed.
+  /// The same into `out`, of the shape of x: x itself, or memory apart from it. Its scalar is that of x; floats of 32
+  /// and 16 bits may be mixed.
   template <class Out, class X>
   void rotate_into(Out&& out, const X& x, Index first) const {
     rotate_all(out, x, [first](Index, Index token) { return first + token; });
@@ -240,9 +241,9 @@ class Rope {
   RopeConfig config_;
 };
 
-/// Turns x in place by angles that are given, one for each pair: cos and sin are (len, rotary_dim / 2), for all batch elements,
-/// or (batch, len, rotary_dim / 2), of the scalar that x is computed with: float for those of 16 bits. (Hugging Face's tables
-/// have each angle twice: take the first half of a row.) As Rope::rotate() otherwise.
+/// Turns x in place by angles that are given, one for each pair: cos and sin are (len, rotary_dim / 2), for all batch
+/// elements, or (batch, len, rotary_dim / 2), of the scalar that x is computed with: float for those of 16 bits.
+/// (Hugging Face's tables have each angle twice: take the first half of a row.) As Rope::rotate() otherwise.
 template <class X, class Cos, class Sin>
 void rotate_by(X&& x, const Cos& cos, const Sin& sin, RopePairs pairs = RopePairs::halves) {
   constexpr int kRank = detail::Traits<Cos>::kRank;

@@ -60,8 +60,8 @@ class TensorView {
     return {data_ + offset, shape, strides};
   }
 
-  /// The same elements in other sizes, of any rank: `t.reshape(batch, len, heads, dim)`. One size may be -1: as many as are
-  /// left. The tensor must be contiguous; a copy, `Tensor<T, Rank>(t)`, always is.
+  /// The same elements in other sizes, of any rank: `t.reshape(batch, len, heads, dim)`. One size may be -1: as many as
+  /// are left. The tensor must be contiguous; a copy, `Tensor<T, Rank>(t)`, always is.
   /// @throws std::invalid_argument if it is not, or has another number of elements.
   template <std::convertible_to<Index>... I>
   TensorView<T, static_cast<int>(sizeof...(I))> reshape(I... sizes) const {

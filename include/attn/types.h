@@ -59,9 +59,11 @@ struct Problem {
   Index v_dim = 0;
   long double scale = 1;  ///< multiplies query * key
   Index q_offset = 0;     ///< absolute position of query row 0
-  /// The batch element that q_len, kv_len and q_offset belong to, where each has its own; mods are asked about no other then.
+  /// The batch element that q_len, kv_len and q_offset belong to, where each has its own; mods are asked about no other
+  /// then.
   std::optional<Index> sequence = std::nullopt;
-  /// Absolute positions of query row 0, where each batch element has its own. Always empty for mods: they are made for each.
+  /// Absolute positions of query row 0, where each batch element has its own. Always empty for mods: they are made for
+  /// each.
   std::span<const Index> q_offsets = {};
 
   /// The absolute position of query row 0 of a batch element.

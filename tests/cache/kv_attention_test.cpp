@@ -1,4 +1,5 @@
-// Attention over caches: sequences of all lengths in one call, some prefilling and some decoding, under all kinds of mods.
+// Attention over caches: sequences of all lengths in one call, some prefilling and some decoding, under all kinds of
+// mods.
 #include "support/cached.h"
 
 namespace attn::test {

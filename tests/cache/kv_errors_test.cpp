@@ -1,4 +1,5 @@
-// What KvCache, KvBatch and attention over them refuse, with the numbers that do not fit, and that nothing has changed then.
+// What KvCache, KvBatch and attention over them refuse, with the numbers that do not fit, and that nothing has changed
+// then.
 #include "support/ragged_call.h"
 #include "support/refused.h"
 

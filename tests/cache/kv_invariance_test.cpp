@@ -106,7 +106,8 @@ TYPED_TEST(KvInvariance, OtherSequences) {
   });
 }
 
-// Heads whose masks end at different keys: what one visits must not move the tiles of those it is worked on together with.
+// Heads whose masks end at different keys: what one visits must not move the tiles of those it is worked on together
+// with.
 TEST(KvInvarianceOfHeads, RangesOfOtherHeadsMatterNot) {
   using T = Eigen::bfloat16;
   const Index kv_heads = 8, heads = 16, dim = 64, keys = 500;
@@ -212,8 +213,8 @@ void expect_rounded() {
     for (Index s = 0; s < 2; ++s) {
       const Truth truth = oracle(call.inputs(s));
       const Errors<float> e(truth, memory.of(call, s));
-      // Query and key are rounded to within 2^-9 of themselves, a score moves by twice that of its terms, and a weight by as
-      // much of itself, twice; weights and values are rounded too.
+      // Query and key are rounded to within 2^-9 of themselves, a score moves by twice that of its terms, and a weight
+      // by as much of itself, twice; weights and values are rounded too.
       const Real score = 2 * 0x1p-9L * truth.dot_condition + 1e-4L;
       EXPECT_LE(e.lse, 1.1L * score) << "sequence " << s;
       EXPECT_LE(e.out, 1.1L * (2 * score + 2 * 0x1p-9L) * truth.largest_value) << "sequence " << s;

@@ -24,8 +24,8 @@ struct Quantised {
   }
 };
 
-// The inverse of the scale, the product with it and the scale itself are each rounded to float, which moves a number of up to
-// 127 steps by 2^-24 of itself each time; scales below 2^-126 have fewer bits, 23 at least.
+// The inverse of the scale, the product with it and the scale itself are each rounded to float, which moves a number of
+// up to 127 steps by 2^-24 of itself each time; scales below 2^-126 have fewer bits, 23 at least.
 constexpr double kStep = 0.5 + 127 * 4 * 0x1p-24;
 
 TEST(KvQuantised, ErrorIsHalfAStep) {

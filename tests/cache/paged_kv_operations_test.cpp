@@ -77,8 +77,8 @@ class Trial {
       model_.fork(from, random_.integer(0, model_.sequences.at(from).size()));
   }
 
-  /// Most often a token or some, now and then several pages of them. Some that are NaN are forgotten at once: what lies behind
-  /// the end of a sequence, or in pages that were freed, must not matter.
+  /// Most often a token or some, now and then several pages of them. Some that are NaN are forgotten at once: what lies
+  /// behind the end of a sequence, or in pages that were freed, must not matter.
   void append(const std::vector<Index>& to, bool ragged) {
     const Index size = model_.cache.config().page_size;
     const auto draw = [&] { return random_.chance(0.1) ? random_.integer(0, 3 * size) : random_.integer(0, 4); };

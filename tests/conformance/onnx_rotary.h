@@ -6,8 +6,8 @@
 
 namespace attn::test {
 
-/// The rows of a table (positions, pairs) that the position of each token names, or what is such rows already: (batch, len,
-/// pairs).
+/// The rows of a table (positions, pairs) that the position of each token names, or what is such rows already: (batch,
+/// len, pairs).
 inline Tensor<float, 3> angles_of_tokens(const Case& c, const std::string& name) {
   if (!c.has("position_ids")) return c.input(name).tensor<float, 3>();
   const Tensor<float, 2> table = c.input(name).tensor<float, 2>();

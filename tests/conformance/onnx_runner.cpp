@@ -1,11 +1,13 @@
 // onnx_runner [FOLDER [AT_LEAST]]
 //
-// Runs every case of FOLDER, those of attention through the naive and the flash path: one line for each, PASS or FAIL, with
-// the largest error of each output by each path, and a total. FOLDER holds cases/<name>/manifest.txt and INDEX.txt with one
-// line for each case; default: the environment variable ATTN_CONFORMANCE_DIR, else the folder known when this was compiled.
+// Runs every case of FOLDER, those of attention through the naive and the flash path: one line for each, PASS or FAIL,
+// with the largest error of each output by each path, and a total. FOLDER holds cases/<name>/manifest.txt and INDEX.txt
+// with one line for each case; default: the environment variable ATTN_CONFORMANCE_DIR, else the folder known when this
+// was compiled.
 //
 // Exit code 0: all that ran passed. 1: a case failed or is missing, fewer than AT_LEAST passed, or ATTN_ISA names no
-// instruction set. 77: nothing was run, since there is no such folder, or no such instruction set as ATTN_ISA names here.
+// instruction set. 77: nothing was run, since there is no such folder, or no such instruction set as ATTN_ISA names
+// here.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -73,8 +75,8 @@ std::vector<std::string> names_in(const fs::path& index) {
   return names;
 }
 
-/// Does ATTN_ISA name an instruction set that this processor or this program lacks? Calls would run with another, and what is
-/// printed would be told of the wrong one.
+/// Does ATTN_ISA name an instruction set that this processor or this program lacks? Calls would run with another, and
+/// what is printed would be told of the wrong one.
 bool lacks_named_isa() {
   const char* name = std::getenv("ATTN_ISA");
   for (attn::Isa isa : attn::kIsas)

@@ -1,5 +1,5 @@
-// The exponential function inside the kernels, seen from outside: two keys with scores x and 0 weigh e^x / (1 + e^x) and
-// the rest. The sweep's rule allows for the rounding of long dot products, in which a poor polynomial could hide.
+// The exponential function inside the kernels, seen from outside: two keys with scores x and 0 weigh e^x / (1 + e^x)
+// and the rest. The sweep's rule allows for the rounding of long dot products, in which a poor polynomial could hide.
 #include "support/paths.h"
 
 namespace attn::test {

@@ -1,5 +1,5 @@
-// A process whose request for the matrix unit is refused computes without it and says so. A program of its own, since the
-// request is made once in a process. Exits with 0 if all is well, 1 if not, 77 where this cannot be tried.
+// A process whose request for the matrix unit is refused computes without it and says so. A program of its own, since
+// the request is made once in a process. Exits with 0 if all is well, 1 if not, 77 where this cannot be tried.
 #include <cstddef>
 #include <iostream>
 

@@ -1,5 +1,5 @@
-// Two calls with the instruction set of the environment variable ATTN_ISA. Prints which one it was, and what explain() says of
-// it. A program of its own, since the variable is read once in a process.
+// Two calls with the instruction set of the environment variable ATTN_ISA. Prints which one it was, and what explain()
+// says of it. A program of its own, since the variable is read once in a process.
 #include <iostream>
 #include <sstream>
 

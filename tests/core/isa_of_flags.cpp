@@ -1,5 +1,5 @@
-// Which instruction set calls use, in a program whose flags promise more than ATTN_ISA names. Without kernels, so that it
-// compiles at once.
+// Which instruction set calls use, in a program whose flags promise more than ATTN_ISA names. Without kernels, so that
+// it compiles at once.
 #include <iostream>
 
 #include "attn/isa.h"

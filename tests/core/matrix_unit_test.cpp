@@ -86,7 +86,8 @@ TEST(MatrixUnit, AModMayCallAttention) {
   using Eigen::bfloat16;
   const MatrixOf<bfloat16> x = Matrix::Random(70, 32).cast<bfloat16>();
   const auto plain = attention(x, x, x, Mods<>(), {.executor = serial()});
-  // Behind a std::function, or mods, whose calls are all inlined, would have a copy of attention() for each instruction set.
+  // Behind a std::function, or mods, whose calls are all inlined, would have a copy of attention() for each instruction
+  // set.
   const std::function<float()> zero = [&] { return attention(x, x, x, Mods<>(), {.executor = serial()}).lse(0) * 0; };
   const auto nested =
       score_mod([&](auto score, const Position& p) { return score + (p.q == 5 && p.kv == 7 ? zero() : 0.0f); });

@@ -118,7 +118,8 @@ std::ptrdiff_t extra_bytes_every_third(Index q_len, Index kv_len) {
 }
 
 TEST(Memory, AnyStridesNeedOneBlock) {
-  // Keys and values are copied four tiles of 64 rows at a time, for up to sixteen tiles of queries, whatever the length.
+  // Keys and values are copied four tiles of 64 rows at a time, for up to sixteen tiles of queries, whatever the
+  // length.
   constexpr std::ptrdiff_t kMost = 640 * 1024;
   // What an aligned block is rounded up by depends on where the heap finds room for it.
   constexpr double kRounding = 64;

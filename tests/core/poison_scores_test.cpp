@@ -8,7 +8,8 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr Index kLen = 150, kDim = 16;  // three tiles of keys
 
-/// Some keys in every tile and at its edges. They lie far enough before 40 queries for relative_bias() to tell them apart.
+/// Some keys in every tile and at its edges. They lie far enough before 40 queries for relative_bias() to tell them
+/// apart.
 constexpr Index kPoisoned[] = {0, 5, 62, 63, 64, 65, 66, 100};
 bool is_poisoned(Index key) {
   return std::find(std::begin(kPoisoned), std::end(kPoisoned), key) != std::end(kPoisoned);

@@ -1,4 +1,5 @@
-// Batch elements with positions of their own (Options::q_offsets): each is what it is in a call with that q_offset alone.
+// Batch elements with positions of their own (Options::q_offsets): each is what it is in a call with that q_offset
+// alone.
 #include <gtest/gtest.h>
 
 #include <numeric>

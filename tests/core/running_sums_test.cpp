@@ -1,5 +1,5 @@
-// Sums over very many keys, of which few weigh much: attention sinks are one large weight first. Added up one by one, the
-// small ones would be lost beside it. All weights are known, so the truth is a sum in long double.
+// Sums over very many keys, of which few weigh much: attention sinks are one large weight first. Added up one by one,
+// the small ones would be lost beside it. All weights are known, so the truth is a sum in long double.
 #include <array>
 #include <numeric>
 
@@ -19,9 +19,9 @@ const std::array<Family, 4> kFamilies = {{{"first", [](Index j, Index) { return 
                                           {"one of each tile", [](Index j, Index) { return j % 64 == 17; }},
                                           {"none", [](Index, Index) { return false; }}}};
 
-/// One head of equal queries: a large key scores kLarge, any other 0. Values have two columns: how much the small ones weigh
-/// together, and what they move a large one by. Their numbers are exact in 16 bits. Behind the keys there is at least one
-/// more, to the end of its page of 64, whose values are NaN.
+/// One head of equal queries: a large key scores kLarge, any other 0. Values have two columns: how much the small ones
+/// weigh together, and what they move a large one by. Their numbers are exact in 16 bits. Behind the keys there is at
+/// least one more, to the end of its page of 64, whose values are NaN.
 template <class T>
 struct Keys {
   Index n, pages = n / 64 + 1;
@@ -88,13 +88,13 @@ Errors errors_of(const Keys<T>& keys, Index heads, Index q_len, Isa isa, const A
   return errors(out, lse, keys);
 }
 
-/// At most the error of the definition, or what does not grow with the number of keys: the rounding of a log-sum-exp, and of
-/// sums over one tile.
+/// At most the error of the definition, or what does not grow with the number of keys: the rounding of a log-sum-exp,
+/// and of sums over one tile.
 template <class T>
 void expect_no_worse(const Errors& flash, const Errors& naive, const Keys<T>& keys, const std::string& what) {
   constexpr Real kEps = std::numeric_limits<Wide<T>>::epsilon();
-  // The matrix unit's exponentials err by 9e-5, what is not large weighs this share of the sum, and its values are weighed by
-  // numbers of bfloat16.
+  // The matrix unit's exponentials err by 9e-5, what is not large weighs this share of the sum, and its values are
+  // weighed by numbers of bfloat16.
   const bool rounds = what.find("amx") != std::string::npos;
   const Real small = rounds ? std::abs(1 - std::exp(kLarge - keys.lse)) : 0;
   EXPECT_LE(flash.lse, std::max(naive.lse, kEps * std::abs(keys.lse) + small * 1e-4L)) << what;

@@ -1,5 +1,5 @@
-// Mods whose type says nothing: all masks, and all changes of scores, are one type each, so that random ones need not be
-// compiled one by one. Predicates and hints are those of the library's own mods.
+// Mods whose type says nothing: all masks, and all changes of scores, are one type each, so that random ones need not
+// be compiled one by one. Predicates and hints are those of the library's own mods.
 #pragma once
 
 #include <functional>

@@ -11,8 +11,8 @@
 
 namespace fuzz {
 
-/// Pages of its own between two forbidden ones. What is asked for lies against the second, or against the first, so that
-/// one byte too far behind it, or in front of it, ends the program.
+/// Pages of its own between two forbidden ones. What is asked for lies against the second, or against the first, so
+/// that one byte too far behind it, or in front of it, ends the program.
 class Guarded {
  public:
   Guarded() = default;

@@ -37,8 +37,8 @@ double judge_number(R is, R expected, R error, double relative, double absolute,
   return static_cast<double>(off / allowed);
 }
 
-/// The results of a call for one batch element, packed: out (heads, q_len, v_dim), lse (heads, q_len), weights (heads, q_len,
-/// kv_len). Empty: not asked for.
+/// The results of a call for one batch element, packed: out (heads, q_len, v_dim), lse (heads, q_len), weights (heads,
+/// q_len, kv_len). Empty: not asked for.
 template <class R>
 struct Results {
   std::vector<R> out, lse, weights;

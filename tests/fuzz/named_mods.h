@@ -1,5 +1,5 @@
-// Every mod of the library with random parameters, and what each means. with_mask() and with_score() call use(mod, meaning);
-// the types of the mods differ.
+// Every mod of the library with random parameters, and what each means. with_mask() and with_score() call use(mod,
+// meaning); the types of the mods differ.
 #pragma once
 
 #include <algorithm>

@@ -5,8 +5,8 @@
 
 namespace fuzz {
 
-/// The bucket of T5 by its definition: how many borders max_exact * (max_distance / max_exact)^(i / wide) lie at or below the
-/// distance.
+/// The bucket of T5 by its definition: how many borders max_exact * (max_distance / max_exact)^(i / wide) lie at or
+/// below the distance.
 inline Index t5_bucket(Index distance, Index buckets, Index max_distance, bool bidirectional) {
   const Index each = bidirectional ? buckets / 2 : buckets, exact = each / 2, wide = each - exact;
   const Index away = bidirectional ? std::abs(distance) : std::max<Index>(-distance, 0);

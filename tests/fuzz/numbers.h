@@ -26,8 +26,8 @@ using Computed = attn::detail::computed_t<T>;
 template <class T>
 using Exact = std::conditional_t<std::is_same_v<Computed<T>, float>, double, long double>;
 
-/// What rounding a number to T adds to its error, relative and absolute; nothing beside the rounding of sums for T that is
-/// computed in.
+/// What rounding a number to T adds to its error, relative and absolute; nothing beside the rounding of sums for T that
+/// is computed in.
 template <class T>
 struct Rounding {
   static constexpr bool kNarrow = !std::is_same_v<T, Computed<T>>;

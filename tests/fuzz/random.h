@@ -13,8 +13,8 @@ namespace fuzz {
 
 using attn::Index;
 
-/// SplitMix64 (Steele et al. 2014). Two calls in one argument list would come in an order of the compiler's choosing: draw
-/// into variables, or inside braces.
+/// SplitMix64 (Steele et al. 2014). Two calls in one argument list would come in an order of the compiler's choosing:
+/// draw into variables, or inside braces.
 class Random {
  public:
   Random(std::uint64_t seed, std::uint64_t number) : state_(seed * 0x9e3779b97f4a7c15u) {

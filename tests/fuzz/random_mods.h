@@ -52,8 +52,8 @@ void with_grouped_mods(Case& c, const Sizes& s, const Make& make) {
                 sinks.second});
 }
 
-/// The masks and changes of scores of one call, in order, as `make(mods, meanings)` gets them, in one of a few types. Calls
-/// it once.
+/// The masks and changes of scores of one call, in order, as `make(mods, meanings)` gets them, in one of a few types.
+/// Calls it once.
 template <class Make>
 void with_random_mods(Case& c, const Sizes& s, const Make& make) {
   const Index kind = c.random.from(0, 99);

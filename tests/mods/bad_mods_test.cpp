@@ -1,4 +1,5 @@
-// Every wrong mod throws std::invalid_argument when it is made, or in the call that it does not fit, and says the numbers.
+// Every wrong mod throws std::invalid_argument when it is made, or in the call that it does not fit, and says the
+// numbers.
 #include <limits>
 
 #include "support/refused.h"

@@ -1,4 +1,5 @@
-// Masks that group tokens: their parts make up the mask, hints hold in the groups, and work is in proportion to the pairs.
+// Masks that group tokens: their parts make up the mask, hints hold in the groups, and work is in proportion to the
+// pairs.
 #include "support/grouped_rows.h"
 #include "support/paths.h"
 

@@ -79,8 +79,8 @@ TYPED_TEST(Masks, Distances) {
   this->expect_same_on_both_paths("T5, causal", relative_bias(table, T5Buckets(32, 128, false)) | causal());
 }
 
-// Bounds of the default buckets as the model's authors have them: 8 distances one by one, then up to 128 in steps of half
-// an octave.
+// Bounds of the default buckets as the model's authors have them: 8 distances one by one, then up to 128 in steps of
+// half an octave.
 TEST(T5Buckets, HaveTheirBounds) {
   const T5Buckets buckets;
   EXPECT_EQ(buckets.buckets(), 32);

@@ -32,7 +32,8 @@ bool memory_can_run_out();
 void limit_allocations(std::ptrdiff_t count);
 void lift_limit();
 
-/// Was there too little memory for `call` with so many allocations? A thread that cannot be started is a std::system_error.
+/// Was there too little memory for `call` with so many allocations? A thread that cannot be started is a
+/// std::system_error.
 template <class Call>
 bool runs_out(std::ptrdiff_t allocations, const Call& call) {
   limit_allocations(allocations);

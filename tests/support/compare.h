@@ -86,9 +86,9 @@ void expect_weights_close(const Truth& truth, const std::vector<T>& weights, con
 /// Any other path: at most twice the error of the naive one, plus a floor for the cases where the naive one happens to
 /// be exact (one key, say), in roundings of the largest score and value; of the log-sum-exp, which can be log(kv_len)
 /// away from the scores, in roundings of itself too. Over all sweeps and instruction sets error - 2 * naive was at most
-/// 0.8 of these units in out and 3.1 in lse, which adds the rounding of the maximum and of the logarithm; in long double,
-/// where the oracle rounds as well, 1.3, and with dozens of passes over groups of tokens 3.8. About twice that is allowed. With
-/// 16 bits, one rounding of the largest value comes on top.
+/// 0.8 of these units in out and 3.1 in lse, which adds the rounding of the maximum and of the logarithm; in long
+/// double, where the oracle rounds as well, 1.3, and with dozens of passes over groups of tokens 3.8. About twice that
+/// is allowed. With 16 bits, one rounding of the largest value comes on top.
 constexpr Real kOutFloor = 3, kLseFloor = 6;
 
 /// The matrix unit's weights have a relative error of 1.03e-4 before they are rounded to bf16, and so have their sums.

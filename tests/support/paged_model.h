@@ -81,8 +81,8 @@ class PagedModel {
     return true;
   }
 
-  /// What must hold of pages at any time: those in no table are free, all others are not, and a table has as many as its
-  /// tokens fill.
+  /// What must hold of pages at any time: those in no table are free, all others are not, and a table has as many as
+  /// its tokens fill.
   void expect_sound() const {
     ASSERT_EQ(cache.sequences(), static_cast<Index>(sequences.size()));
     std::set<Index> used;

@@ -23,8 +23,8 @@ struct Arguments {
         v(v_layout, {sizes.batch, sizes.kv_heads, sizes.kv_len, sizes.v_dim}, in.v) {}
 };
 
-/// The two paths with some mods, whose types are forgotten: what calls them is compiled once for each scalar, not for each
-/// mod.
+/// The two paths with some mods, whose types are forgotten: what calls them is compiled once for each scalar, not for
+/// each mod.
 template <class T>
 class AnyMods {
   using In = attn::TensorView<const T, 4>;

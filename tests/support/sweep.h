@@ -113,8 +113,8 @@ void sweep_every_dim() {
     }
 }
 
-/// Tokens being decoded: one or a few queries a head, of which many share the keys of few, with rows that the matrix unit
-/// reads in place and others that it does not.
+/// Tokens being decoded: one or a few queries a head, of which many share the keys of few, with rows that the matrix
+/// unit reads in place and others that it does not.
 template <class T>
 void sweep_grouped_single_queries() {
   Random random(4);

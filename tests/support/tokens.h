@@ -108,8 +108,8 @@ class Tokens {
   std::vector<double> k_, v_;  // row-major (token, kv_head, dim)
 };
 
-/// Keys and values as append() takes them, (batch, kv_heads, tokens, dim): a batch element for each of some sequences, which
-/// have as many tokens.
+/// Keys and values as append() takes them, (batch, kv_heads, tokens, dim): a batch element for each of some sequences,
+/// which have as many tokens.
 template <class T>
 struct Appended {
   Strided<T> keys, values;

@@ -128,7 +128,8 @@ struct Run {
   }
 };
 
-/// Tensors of a call: (batch, heads, q_len, head_dim), (batch, kv_heads, kv_len, head_dim), (batch, kv_heads, kv_len, v_dim).
+/// Tensors of a call: (batch, heads, q_len, head_dim), (batch, kv_heads, kv_len, head_dim), (batch, kv_heads, kv_len,
+/// v_dim).
 struct Sizes {
   Index batch, heads, kv_heads, q_len, kv_len, head_dim, v_dim;
 };

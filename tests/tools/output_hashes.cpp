@@ -1,5 +1,5 @@
-// Prints a hash of what a seeded set of calls returns, a line for each family of calls and each instruction set that can be
-// forced: run before and after a change that may not change a bit.
+// Prints a hash of what a seeded set of calls returns, a line for each family of calls and each instruction set that
+// can be forced: run before and after a change that may not change a bit.
 //
 //     output_hashes > before; …; output_hashes | diff before -
 //     ATTN_SOFTWARE_TILES=1 output_hashes --isa amx          the matrix unit's kernels on registers in software

@@ -10,8 +10,9 @@
 
 namespace attn {
 
-/// Adds an element to each score: x + bias(batch, head, query row, kv). Not multiplied by scale. Where the element is -inf,
-/// the score becomes -inf, whatever x is, NaN included: the pair is dropped, unless a later mod makes a number of it.
+/// Adds an element to each score: x + bias(batch, head, query row, kv). Not multiplied by scale. Where the element is
+/// -inf, the score becomes -inf, whatever x is, NaN included: the pair is dropped, unless a later mod makes a number of
+/// it.
 ///
 /// The tensor is anything attn::view takes, of rank 1 to 4, aligned from the right with (batch, heads, q_len, kv_len);
 /// a size of 1 is broadcast. An Eigen vector has rank 1: a number for each key. A temporary is kept alive in the mod;

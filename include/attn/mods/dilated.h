@@ -19,9 +19,9 @@ namespace attn {
 ///             1 0 1 0                        1 0 1 0
 ///             0 1 0 1                        0 1 0 1
 ///
-/// Work in proportion to these pairs: tokens are grouped by their position modulo `dilation`, and within a group the mask is
-/// a sliding window. It happens where groups are long enough to pay, and not inside any_of(), all_of(), not_() and
-/// block_mask().
+/// Work in proportion to these pairs: tokens are grouped by their position modulo `dilation`, and within a group the
+/// mask is a sliding window. It happens where groups are long enough to pay, and not inside any_of(), all_of(), not_()
+/// and block_mask().
 /// @throws std::invalid_argument for a negative side or a dilation below 1.
 inline auto dilated(Index left, Index dilation, Index right = 0) {
   detail::require(left >= 0 && right >= 0 && dilation > 0, "dilated(", left, ", ", dilation, ", ", right,

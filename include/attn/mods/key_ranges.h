@@ -8,14 +8,14 @@
 
 namespace attn {
 
-/// Keeps keys begin[batch] .. end[batch] - 1: what is before and behind is padding. One range per batch element, empty ones
-/// included.
+/// Keeps keys begin[batch] .. end[batch] - 1: what is before and behind is padding. One range per batch element, empty
+/// ones included.
 ///
 ///     begin {1}, end {4}:  0 1 1 1 0
 ///                          0 1 1 1 0
 ///
-/// @throws std::invalid_argument in the call, if there is not one range per batch element or 0 <= begin <= end <= kv_len
-/// does not hold.
+/// @throws std::invalid_argument in the call, if there is not one range per batch element or 0 <= begin <= end <=
+/// kv_len does not hold.
 inline auto key_ranges(detail::Indices begin, detail::Indices end) {
   return bind_mod([begin = std::move(begin.values), end = std::move(end.values)](const Problem& problem) {
     detail::check_lengths(end, problem, problem.kv_len, "key_ranges: end", "kv_len");

@@ -27,14 +27,14 @@ auto key_tensor_mask(X&& tensor, bool keep_where, const char* name) {
 }  // namespace detail
 
 /// Drops the keys whose element is true, for every query: PyTorch's key_padding_mask. The tensor is (batch, kv_len),
-/// anything attn::view takes; a batch of 1, or a tensor of rank 1 such as an Eigen vector, is for all batch elements. Over a
-/// cache, kv_len is the length of each sequence.
+/// anything attn::view takes; a batch of 1, or a tensor of rank 1 such as an Eigen vector, is for all batch elements.
+/// Over a cache, kv_len is the length of each sequence.
 ///
 ///     {{0, 0, 1, 1}}:  1 1 0 0
 ///                      1 1 0 0
 ///
-/// Tiles without a kept key are skipped, as with key_lengths(). A temporary is kept alive in the mod; any other tensor is
-/// only viewed and must outlive it.
+/// Tiles without a kept key are skipped, as with key_lengths(). A temporary is kept alive in the mod; any other tensor
+/// is only viewed and must outlive it.
 /// @throws std::invalid_argument in the call, if the shape does not fit.
 template <class X>
 auto padding(X&& tensor) {

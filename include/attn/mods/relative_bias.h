@@ -12,7 +12,8 @@
 
 namespace attn {
 
-/// Buckets for the distances -most..most, one each; what is farther falls into the last (Shaw et al. 2018, section 3.2).
+/// Buckets for the distances -most..most, one each; what is farther falls into the last (Shaw et al. 2018, section
+/// 3.2).
 class ClippedDistance {
  public:
   /// @throws std::invalid_argument unless `most` is in 0..2^60.
@@ -29,13 +30,13 @@ class ClippedDistance {
   Index most_;
 };
 
-/// The buckets of T5 (Raffel et al. 2020, section 2.1): half of them one distance wide, the others wider and wider up to
-/// `max_distance`. Bidirectional, the upper half of the buckets is for keys after the query; otherwise those share bucket
-/// 0 with the query's own.
+/// The buckets of T5 (Raffel et al. 2020, section 2.1): half of them one distance wide, the others wider and wider up
+/// to `max_distance`. Bidirectional, the upper half of the buckets is for keys after the query; otherwise those share
+/// bucket 0 with the query's own.
 class T5Buckets {
  public:
-  /// @throws std::invalid_argument unless there are at least 2 buckets for each direction, and max_distance reaches past
-  /// those one distance wide.
+  /// @throws std::invalid_argument unless there are at least 2 buckets for each direction, and max_distance reaches
+  /// past those one distance wide.
   explicit T5Buckets(Index buckets = 32, Index max_distance = 128, bool bidirectional = true)
       : buckets_(buckets), bidirectional_(bidirectional) {
     const Index each = bidirectional ? buckets / 2 : buckets, exact = each / 2;
@@ -87,9 +88,9 @@ auto bias_by_distance(BroadcastTensor<T> held, Buckets buckets) {
 
 }  // namespace detail
 
-/// x -> x + table(head, buckets(kv - q)). Not multiplied by scale; -inf drops the pair, as in bias(). The table is anything
-/// attn::view takes, of rank 1 (buckets) or 2 (heads, buckets), a size of 1 is broadcast; without `buckets`, it has a number
-/// for each of the distances -most..most, what is farther counting as `most`.
+/// x -> x + table(head, buckets(kv - q)). Not multiplied by scale; -inf drops the pair, as in bias(). The table is
+/// anything attn::view takes, of rank 1 (buckets) or 2 (heads, buckets), a size of 1 is broadcast; without `buckets`,
+/// it has a number for each of the distances -most..most, what is farther counting as `most`.
 ///
 ///     attn::relative_bias(table, attn::T5Buckets(32, 128))
 ///

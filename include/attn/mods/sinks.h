@@ -15,8 +15,8 @@ namespace attn {
 /// e^score / (e^logit + sum of e^score), and add up to less than 1 (Xiao et al. 2024, section 3.3; with logits of 0 the
 /// "softmax off by one"). It is no score: mods and masks leave it as it is. -inf stands for none.
 ///
-/// lse includes the logit; a row without keys has out 0 and its head's logit as lse. Of parts that are merged, one alone
-/// may have the sinks.
+/// lse includes the logit; a row without keys has out 0 and its head's logit as lse. Of parts that are merged, one
+/// alone may have the sinks.
 /// @throws std::invalid_argument for a logit that is NaN or +inf; in the call, if there is not one logit per head.
 inline auto sinks(detail::Numbers given_logits) {
   std::vector<double>& logits = given_logits.values;

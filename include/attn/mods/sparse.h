@@ -11,7 +11,8 @@
 namespace attn {
 
 /// Keeps the `stride` keys before the query, its own, and of all earlier ones those at a multiple of `stride` from it
-/// (Child et al. 2019, section 4.3, "strided", both heads in one). Causal. About q_len * (stride + kv_len / stride) pairs.
+/// (Child et al. 2019, section 4.3, "strided", both heads in one). Causal. About q_len * (stride + kv_len / stride)
+/// pairs.
 ///
 ///     stride 2:  1 0 0 0 0
 ///                1 1 0 0 0
@@ -19,10 +20,10 @@ namespace attn {
 ///                0 1 1 1 0
 ///                1 0 1 1 1
 ///
-/// Work in proportion to these pairs: far keys are grouped by their position modulo `stride`, queries with them, because
-/// in such a group every earlier key is kept. That needs O(batch * heads * q_len) more memory. It happens where groups are
-/// long enough to pay, and not inside any_of(), all_of(), not_() and block_mask(); elsewhere tiles of neighbouring tokens
-/// are visited, which nearly all have a far key.
+/// Work in proportion to these pairs: far keys are grouped by their position modulo `stride`, queries with them,
+/// because in such a group every earlier key is kept. That needs O(batch * heads * q_len) more memory. It happens where
+/// groups are long enough to pay, and not inside any_of(), all_of(), not_() and block_mask(); elsewhere tiles of
+/// neighbouring tokens are visited, which nearly all have a far key.
 /// @throws std::invalid_argument for a stride below 1.
 inline auto strided_sparse(Index stride) {
   detail::require(stride > 0, "strided_sparse(", stride, "): the stride must be positive");
@@ -45,8 +46,8 @@ inline auto strided_sparse(Index stride) {
   return detail::grouped_mask(mask, sliding_window(stride), detail::at_distances(2, detail::kUnbounded), {stride, {}});
 }
 
-/// Keeps the keys at or before the query in its own block of `block` positions, and the last `summary` keys of all earlier
-/// blocks (Child et al. 2019, section 4.3, "fixed", both heads in one). Causal.
+/// Keeps the keys at or before the query in its own block of `block` positions, and the last `summary` keys of all
+/// earlier blocks (Child et al. 2019, section 4.3, "fixed", both heads in one). Causal.
 ///
 ///     block 3, summary 1:  1 0 0 0 0
 ///                          1 1 0 0 0
@@ -55,8 +56,8 @@ inline auto strided_sparse(Index stride) {
 ///                          0 0 1 1 1
 ///
 /// Work in proportion to these pairs, as for strided_sparse() and with its limits: the keys that have the same place in
-/// their blocks are a group, and each query sees `summary` groups. With more than 32 that does not happen, because each adds
-/// a rounding of out.
+/// their blocks are a group, and each query sees `summary` groups. With more than 32 that does not happen, because each
+/// adds a rounding of out.
 /// @throws std::invalid_argument unless 0 <= summary <= block and block >= 1.
 inline auto fixed_sparse(Index block, Index summary) {
   detail::require(block > 0 && summary >= 0 && summary <= block, "fixed_sparse(", block, ", ", summary,

@@ -12,8 +12,8 @@ namespace attn {
 
 namespace detail {
 
-/// When a walk of the tree, children in order, enters each node and leaves it behind: a node's descendants are those that
-/// are entered in between.
+/// When a walk of the tree, children in order, enters each node and leaves it behind: a node's descendants are those
+/// that are entered in between.
 struct TreeWalk {
   std::vector<Index> enter, leave;
 
@@ -44,8 +44,8 @@ struct TreeWalk {
 ///                                           1 1  1 0 1 0
 ///                                           1 1  1 1 0 1
 ///
-/// @throws std::invalid_argument for a parent that does not come before its node; in the call, if there is not one parent
-/// per query or fewer keys than queries.
+/// @throws std::invalid_argument for a parent that does not come before its node; in the call, if there is not one
+/// parent per query or fewer keys than queries.
 inline auto tree(detail::Indices given) {
   const std::vector<Index>& parents = given.values;
   for (std::size_t i = 0; i < parents.size(); ++i)

@@ -32,8 +32,8 @@ TEST(TwoUnits, EachUsesItsOwnMods) {
   }
 }
 
-// Eigen aligns memory as the flags say, and what one unit takes, the other may give back: so all units are compiled with the
-// same EIGEN_MAX_ALIGN_BYTES.
+// Eigen aligns memory as the flags say, and what one unit takes, the other may give back: so all units are compiled
+// with the same EIGEN_MAX_ALIGN_BYTES.
 TEST(TwoUnits, EachKeepsItsOwnMatrices) {
   EXPECT_NEAR(matrices_of_first(), 63 * 16, 1e-3);
   EXPECT_NEAR(matrices_of_second(), 63 * 16, 1e-3);

@@ -1,5 +1,5 @@
-// What the units offer each other: tensors, which have the same layout whatever the flags of a unit. (Eigen's matrices do
-// not: how they take memory depends on the flags.)
+// What the units offer each other: tensors, which have the same layout whatever the flags of a unit. (Eigen's matrices
+// do not: how they take memory depends on the flags.)
 #pragma once
 
 #include <vector>

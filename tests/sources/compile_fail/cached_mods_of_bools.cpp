@@ -1,4 +1,5 @@
-// expect: attn: a tensor of bool stands in the place of mods: attn::keep(t) keeps the pairs where it is true, attn::drop(t)
+// expect: attn: a tensor of bool stands in the place of mods: attn::keep(t) keeps the pairs where it is true,
+// attn::drop(t)
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,5 @@
-// expect: attn: a tensor of bool is no query, key or value; a mask is attn::keep(t), where true is kept, or attn::drop(t)
+// expect: attn: a tensor of bool is no query, key or value; a mask is attn::keep(t), where true is kept, or
+// attn::drop(t)
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,5 @@
-// How any_rows.h is compiled for one scalar. Floats of 16 bits are computed with as float, so that they share most of it.
+// How any_rows.h is compiled for one scalar. Floats of 16 bits are computed with as float, so that they share most of
+// it.
 #pragma once
 
 #include "../any_rows.h"

@@ -73,8 +73,8 @@ inline std::string joined(std::initializer_list<Piece> pieces) {
   throw std::invalid_argument("attn: " + joined(pieces));
 }
 
-/// Refuses unless `condition` holds. The pieces are made in any case: strings that must be put together first, and would
-/// take memory, belong behind an `if` with refuse().
+/// Refuses unless `condition` holds. The pieces are made in any case: strings that must be put together first, and
+/// would take memory, belong behind an `if` with refuse().
 template <class... Pieces>
 void require(bool condition, const Pieces&... pieces) {
   if (!condition) refuse({Piece(pieces)...});

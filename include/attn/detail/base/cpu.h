@@ -26,8 +26,8 @@
 
 namespace attn::detail {
 
-/// Does software stand in for the matrix unit? Tests alone have such software: they are compiled with ATTN_SOFTWARE_TILES
-/// and define this (tests/support/software_tiles.cpp).
+/// Does software stand in for the matrix unit? Tests alone have such software: they are compiled with
+/// ATTN_SOFTWARE_TILES and define this (tests/support/software_tiles.cpp).
 #if defined(ATTN_SOFTWARE_TILES)
 bool software_tiles();
 #else
@@ -42,8 +42,8 @@ constexpr std::ptrdiff_t kCacheLine = 64;
 #endif
 
 #if ATTN_X86
-/// Conversions between float and binary16. clang 14 has no name for it. Asked once: under a hypervisor each CPUID takes tens
-/// of microseconds.
+/// Conversions between float and binary16. clang 14 has no name for it. Asked once: under a hypervisor each CPUID takes
+/// tens of microseconds.
 inline bool cpu_has_f16c() {
   static const bool has = [] {
     unsigned a, b, c, d;

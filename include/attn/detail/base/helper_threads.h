@@ -29,8 +29,8 @@ class Helped {
   int asked_ = 0;
 };
 
-/// Some threads that help with whatever asks, in the order of asking. Not Eigen's pool, which writes to memory that it did
-/// not get, and waits for ever when the operating system gives it fewer threads.
+/// Some threads that help with whatever asks, in the order of asking. Not Eigen's pool, which writes to memory that it
+/// did not get, and waits for ever when the operating system gives it fewer threads.
 class Helpers {
  public:
   /// @throws std::bad_alloc, or std::system_error if the operating system has no more threads. None is left then.
@@ -46,8 +46,8 @@ class Helpers {
   Helpers(const Helpers&) = delete;
   ~Helpers() { stop(); }
 
-  /// Has helped.help(1), …, help(count) called by threads as they become free; it must live until all have returned, and must
-  /// not ask again before. Takes no memory.
+  /// Has helped.help(1), …, help(count) called by threads as they become free; it must live until all have returned,
+  /// and must not ask again before. Takes no memory.
   void ask(Helped& helped, int count) {
     int to_wake;
     bool all;
@@ -84,8 +84,8 @@ class Helpers {
     }
   }
 
-  /// Calls often come one after the other, and to wake a thread takes as long as a short one: one of them looks out for the
-  /// next for a while, the others sleep.
+  /// Calls often come one after the other, and to wake a thread takes as long as a short one: one of them looks out for
+  /// the next for a while, the others sleep.
   void wait(std::unique_lock<std::mutex>& lock) {
     if (!looking_out_) {
       looking_out_ = true;

@@ -65,8 +65,9 @@ ResultViews<T> result_views(const Problem&) {
   return {};
 }
 
-/// The arguments of one call. Every entry point makes one of these first: whoever has it has a call without mistakes in types
-/// and sizes. It refers to the caller's tensors, mods and options, and its parts to each other, so that it stays where it is made.
+/// The arguments of one call. Every entry point makes one of these first: whoever has it has a call without mistakes in
+/// types and sizes. It refers to the caller's tensors, mods and options, and its parts to each other, so that it stays
+/// where it is made.
 /// @throws std::invalid_argument if sizes disagree, or a mod does not fit them.
 template <class Q, class K, class V, class M>
 class CheckedCall {

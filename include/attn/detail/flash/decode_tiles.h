@@ -9,7 +9,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Kernels read rows where they lie, whatever numbers they hold, if those of a row lie side by side and rows a stride apart.
+/// Kernels read rows where they lie, whatever numbers they hold, if those of a row lie side by side and rows a stride
+/// apart.
 template <class T>
 class DecodeTiles {
  public:

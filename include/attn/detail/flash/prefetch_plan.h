@@ -22,7 +22,8 @@ PrefetchPlan plan_prefetch(const CallTensors<T>& t, const TileMods<T>* mods, Ind
     return Block{rows.data, rows.stride * size, columns * size};
   };
   const auto query = [&](Index row) { return block(t.query(following, row), problem.head_dim); };
-  // Of keys that lie apart, or end before, nothing is fetched; a block is never empty, so that a query stands in for them.
+  // Of keys that lie apart, or end before, nothing is fetched; a block is never empty, so that a query stands in for
+  // them.
   const auto key = [&](const QueryTile& of, Index j) {
     return t.k.in_one_piece({j, j + kHalf}) ? block(t.key(of, j), problem.head_dim) : query(0);
   };

@@ -8,17 +8,18 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Blocks of tiles of queries. Keys and values come by chunks of tiles, are packed where they must, and meet all tiles of a
-/// block.
+/// Blocks of tiles of queries. Keys and values come by chunks of tiles, are packed where they must, and meet all tiles
+/// of a block.
 template <class T>
 class PrefillLoop {
  public:
-  /// Most tiles of queries in a block: sixteen make packing cheap (eight cost 2 to 5 % of the speed) and keep their state in
-  /// the L2 cache, 0.4 to 0.8 MiB at head_dim 128. Without packing each is a block of its own, with its state in L1.
+  /// Most tiles of queries in a block: sixteen make packing cheap (eight cost 2 to 5 % of the speed) and keep their
+  /// state in the L2 cache, 0.4 to 0.8 MiB at head_dim 128. Without packing each is a block of its own, with its state
+  /// in L1.
   static constexpr Index kMost = 16;
 
-  /// Tiles of keys that are packed at a time: so many a tile of queries meets before the next takes its place in L1. Two
-  /// make the matrix unit 5 % slower, and so do eight, which drive the weights out of L1.
+  /// Tiles of keys that are packed at a time: so many a tile of queries meets before the next takes its place in L1.
+  /// Two make the matrix unit 5 % slower, and so do eight, which drive the weights out of L1.
   static constexpr Index kChunk = 4;
 
   PrefillLoop(const PassContext<T>& pass, const QueryTiles<T>& tiles)
@@ -54,9 +55,9 @@ class PrefillLoop {
     }
     visit_keys(family_, tiles, following, false);
     // A dropped pair weighs 0, and 0 times a value is 0, unless that value is not finite: then it must not be
-    // multiplied. That is rare, so it is found out afterwards, from what became of the output. The matrix unit's products
-    // and sums of large numbers may also be infinite where exact ones are not: those of scores are not scaled yet, and
-    // weights are not below 1. Where all scores of a query are -inf, it looks as if no key were kept.
+    // multiplied. That is rare, so it is found out afterwards, from what became of the output. The matrix unit's
+    // products and sums of large numbers may also be infinite where exact ones are not: those of scores are not scaled
+    // yet, and weights are not below 1. Where all scores of a query are -inf, it looks as if no key were kept.
     const bool may_overflow = &family_ != &full_precision_;
     Array<bool, kMost> again = {};
     for (Index i = 0; const TileState& tile : tiles) {
@@ -168,9 +169,9 @@ class PrefillLoop {
   template <class Visit>
   void for_each_key_range(std::span<const TileState> tiles, const Visit& visit) const {
     Range all = hull_of_visited(tiles);
-    // Blocks that pack may be of any size (see FlashPass), and results must not depend on it: tiles begin at multiples of
-    // their length, and end there unless nobody visits the rest. The matrix unit adds up 32 keys before it rounds, and
-    // scales scores in another step where a mask is asked: its tiles are whole in any case.
+    // Blocks that pack may be of any size (see FlashPass), and results must not depend on it: tiles begin at multiples
+    // of their length, and end there unless nobody visits the rest. The matrix unit adds up 32 keys before it rounds,
+    // and scales scores in another step where a mask is asked: its tiles are whole in any case.
     if (family_.format.keys > 1 && !all.empty())
       all = {all.begin / kKeyTile * kKeyTile, std::min(padded(all.end, kKeyTile), problem_.kv_len)};
     for (Index j = all.begin, end; j < all.end; j = end) {
@@ -250,8 +251,8 @@ class PrefillLoop {
     return part;
   }
 
-  /// One step of the recurrence: brings max and sum up to date with the keys of the tile, and sooner or later out with its
-  /// values.
+  /// One step of the recurrence: brings max and sum up to date with the keys of the tile, and sooner or later out with
+  /// its values.
   void add_keys(const KernelFamily<T>& family, TileState& tile, const KvTile& keys, bool masked, bool by_selection,
                 const PrefetchPlan& ahead) const {
     const KernelSet<T>& kernels = *tile.kernels;

@@ -17,8 +17,8 @@ struct Sequence {
   const TileMods<T>* mods;
 };
 
-/// The sequences of a call as one run: calls use(run, executor, scheduled calls). What takes longest begins first, so that
-/// no worker ends long after the others. A sequence is cut the same whatever the others are.
+/// The sequences of a call as one run: calls use(run, executor, scheduled calls). What takes longest begins first, so
+/// that no worker ends long after the others. A sequence is cut the same whatever the others are.
 template <class T, class Use>
 void with_sequences(std::span<const Sequence<T>> sequences, const Options& options, const Use& use) {
   std::deque<FlashPass<T>> calls;
@@ -27,8 +27,8 @@ void with_sequences(std::span<const Sequence<T>> sequences, const Options& optio
     flops += calls.emplace_back(s.tensors, s.mods, kernels_for(s.tensors, options), false).flops();
   const Executor executor = executor_for(flops, options.executor);
   std::vector<ScheduledPass<T>> scheduled;
-  // Each is cut for the workers that its share of the work keeps busy, twice as many to be safe: larger tasks read memory in
-  // longer runs.
+  // Each is cut for the workers that its share of the work keeps busy, twice as many to be safe: larger tasks read
+  // memory in longer runs.
   const double workers = executor.concurrency();
   for (const FlashPass<T>& call : calls) {
     const double share = flops > 0 ? call.flops() / flops : 1;

@@ -77,8 +77,8 @@ void append_heads(Cache& cache, const Ragged<X>& x, const ProjectedHeads<T>& hea
   cache.append(heads.key(), heads.value(), x.lens);
 }
 
-/// A copy of heads (batch, heads, len, head_dim) of tokens x, as the rope of the cache has turned them: those of a sequence
-/// are its last, or the first of them is where `options` say.
+/// A copy of heads (batch, heads, len, head_dim) of tokens x, as the rope of the cache has turned them: those of a
+/// sequence are its last, or the first of them is where `options` say.
 template <class X, class T, class Number>
 Tensor<T, 4> turned_copy(const X& x, const TensorView<T, 4>& heads, const KvBatch<Number>& batch,
                          const Options& options) {

@@ -16,10 +16,12 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 using RowMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// The mods of a call as naive() sees them, whatever their types: everything else here is compiled once for each scalar.
+/// The mods of a call as naive() sees them, whatever their types: everything else here is compiled once for each
+/// scalar.
 template <class T>
 struct NaiveMods {
-  /// Scores of a head become what the mods make of them; the score of a dropped pair becomes -inf. Null: nothing changes.
+  /// Scores of a head become what the mods make of them; the score of a dropped pair becomes -inf. Null: nothing
+  /// changes.
   std::function<void(Eigen::Map<RowMajor<T>>& scores, Index batch, Index head)> apply;
   std::function<double(Index head)> sink;
 };
@@ -41,8 +43,8 @@ NaiveMods<T> naive_mods(const Mods& mods, const Problem& problem) {
   return erased;
 }
 
-/// Each row of scores becomes its softmax, with one more term e^sink in the denominator; fills in the log-sum-exp of each
-/// row. Without a kept pair: weights 0, lse `sink`, which is -inf where there is none.
+/// Each row of scores becomes its softmax, with one more term e^sink in the denominator; fills in the log-sum-exp of
+/// each row. Without a kept pair: weights 0, lse `sink`, which is -inf where there is none.
 template <class Scores, class Lse>
 void softmax_rows(Scores& scores, typename Scores::Scalar sink, Lse&& lse) {
   using T = typename Scores::Scalar;
@@ -57,8 +59,9 @@ void softmax_rows(Scores& scores, typename Scores::Scalar sink, Lse&& lse) {
       continue;
     }
     row = (row - max).exp();
-    // Eigen's vectorised exp() never gets below the smallest numbers, and those are slow where they are denormal: what is
-    // dropped or vanishes weighs exactly nothing. A select() would say so too, but keeps Eigen 3.4 from using vectors.
+    // Eigen's vectorised exp() never gets below the smallest numbers, and those are slow where they are denormal: what
+    // is dropped or vanishes weighs exactly nothing. A select() would say so too, but keeps Eigen 3.4 from using
+    // vectors.
     row = row.unaryExpr([](T x) { return x < std::numeric_limits<T>::min() ? T(0) : x; });
     const T sum = row.sum() + std::exp(sink - max);
     row /= sum;

@@ -23,8 +23,8 @@ ATTN_INLINE void round_to_bf16(Bits& rounded, const Vec& x) {
   rounded = (is_nan & quiet) | (~is_nan & up);
 }
 
-/// Conversions of `Bytes` wide vectors of floats. g++ 12 takes conversions of vectors apart lane by lane where it compiles
-/// them before inlining, and clang 14 checks the registers of assembly then: so each has what it understands.
+/// Conversions of `Bytes` wide vectors of floats. g++ 12 takes conversions of vectors apart lane by lane where it
+/// compiles them before inlining, and clang 14 checks the registers of assembly then: so each has what it understands.
 template <int Bytes>
 struct HalfSimd {
   using S = Simd<float, Bytes>;

@@ -34,8 +34,8 @@ inline T tanh(T x) {
   }
 }
 
-/// x + b, and -inf where b is, whatever x: the sum alone would be NaN where x is NaN or +inf. What is added is chosen, not the
-/// sum, so that it is formed for all lanes; a b of NaN compares as -inf does and gives NaN.
+/// x + b, and -inf where b is, whatever x: the sum alone would be NaN where x is NaN or +inf. What is added is chosen,
+/// not the sum, so that it is formed for all lanes; a b of NaN compares as -inf does and gives NaN.
 template <class T>
 inline T biased(T x, T b) {
   return (b >= std::numeric_limits<T>::lowest() ? x : T(0)) + b;

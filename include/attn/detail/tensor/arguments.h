@@ -165,8 +165,8 @@ constexpr int rank_of = [] {
 template <class X>
 constexpr bool has_rank_of_lse = rank_of<X> >= 1 && rank_of<X> <= 3;
 
-/// A log-sum-exp argument as (batch, heads, q_len): of rank 3, of rank 1, or of rank 2 with a dimension of 1, as Eigen's
-/// vectors are.
+/// A log-sum-exp argument as (batch, heads, q_len): of rank 3, of rank 1, or of rank 2 with a dimension of 1, as
+/// Eigen's vectors are.
 template <class X>
 auto lse_rank3(X&& x) {
   constexpr int kRank = rank_of<X>;

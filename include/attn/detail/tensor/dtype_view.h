@@ -19,8 +19,8 @@ struct DTypeRows {
 using RowsToRead = DTypeRows<const std::byte>;
 using RowsToWrite = DTypeRows<std::byte>;
 
-/// A tensor (batch, heads, len, dim) of numbers that stand for T, whatever type the caller holds them in. Everything behind
-/// the entry points sees tensors as these, so that it is compiled once for each T.
+/// A tensor (batch, heads, len, dim) of numbers that stand for T, whatever type the caller holds them in. Everything
+/// behind the entry points sees tensors as these, so that it is compiled once for each T.
 template <class T>
 class DTypeView {
  public:

@@ -13,8 +13,8 @@ struct Pages {
 };
 
 /// The keys, or the values, of a call: a tensor (batch, kv_heads, len, dim), or of a sequence in pages
-/// (pages, kv_heads, tokens of a page, dim). A number of 8 bits stands for itself times the scale of its row; scales are
-/// (batch or pages, kv_heads, len), those of a head one behind the other.
+/// (pages, kv_heads, tokens of a page, dim). A number of 8 bits stands for itself times the scale of its row; scales
+/// are (batch or pages, kv_heads, len), those of a head one behind the other.
 template <class T>
 class KvRows : public DTypeView<const T> {
  public:

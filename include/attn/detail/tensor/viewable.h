@@ -20,8 +20,8 @@ concept Shapeless = !Viewable<X> && (std::is_pointer_v<X> || std::is_array_v<X> 
   x.size();
 });
 
-/// Says in one sentence why X is no tensor. `auto` makes compilers look into it at once, so that the sentence comes before
-/// whatever else fails.
+/// Says in one sentence why X is no tensor. `auto` makes compilers look into it at once, so that the sentence comes
+/// before whatever else fails.
 template <class X>
 constexpr auto check_tensor() {
   constexpr bool kIsBits = std::is_same_v<X, std::vector<bool>>;

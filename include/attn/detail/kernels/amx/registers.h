@@ -22,14 +22,14 @@ inline constexpr TileRegister<5> tmm5;
 inline constexpr TileRegister<6> tmm6;
 inline constexpr TileRegister<7> tmm7;
 
-/// Eight registers of 16 rows of 64 bytes: 16 floats, or 16 pairs of bf16. The compilers know nothing of them and keep the
-/// order of these statements. Kernels take this type as `Tiles`: tests give them one in software.
+/// Eight registers of 16 rows of 64 bytes: 16 floats, or 16 pairs of bf16. The compilers know nothing of them and keep
+/// the order of these statements. Kernels take this type as `Tiles`: tests give them one in software.
 struct AmxTiles {
   static constexpr Index kRows = 16, kBytes = 64;
   static constexpr Index kColumns = 32;  ///< numbers of bf16 in a row
 
-  /// Makes the registers what they are above, for the calling thread. A mod may call attention itself, between two kernels:
-  /// then they are that already, and stay it until the outer call ends.
+  /// Makes the registers what they are above, for the calling thread. A mod may call attention itself, between two
+  /// kernels: then they are that already, and stay it until the outer call ends.
   static void begin() {
     if (depth()++ > 0) return;
     struct alignas(64) Configuration {
@@ -63,7 +63,8 @@ struct AmxTiles {
   static ATTN_INLINE void zero(TileRegister<number>) {
     asm volatile("tilezero %%tmm%c0" : : "i"(number));
   }
-  /// sum(i, j) += a(i, 2k) b(k, j, 0) + a(i, 2k + 1) b(k, j, 1), summed up over k; numbers that are denormal count as 0.
+  /// sum(i, j) += a(i, 2k) b(k, j, 0) + a(i, 2k + 1) b(k, j, 1), summed up over k; numbers that are denormal count as
+  /// 0.
   template <int sum, int a, int b>
   static ATTN_INLINE void multiply(TileRegister<sum>, TileRegister<a>, TileRegister<b>) {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sum), "i"(a), "i"(b));

@@ -15,8 +15,8 @@ struct AmxSoftmax {
   static constexpr Index kQueries = 32;  ///< in a tile: two vectors
 
   /// One step of the online softmax: as in TileKernels, but the maximum lags behind. As long as no weight gets large,
-  /// relative to the old one, a single pass is enough and `out` stays as it is. bf16 has the exponents of float, so that
-  /// loses nothing.
+  /// relative to the old one, a single pass is enough and `out` stays as it is. bf16 has the exponents of float, so
+  /// that loses nothing.
   ATTN_TARGET_AVX512 static bool softmax(const TileMemory<float>& m, Index keys, Rows<float>, Index) {
     const Index whole = padded(keys, kStep);
     Vec infinity, most;
@@ -61,9 +61,10 @@ struct AmxSoftmax {
     return lanes != 0;
   }
 
-  /// x = 2^x, exactly 0 for -inf and 1 for 0; NaN stays NaN. Of the polynomials of degree 3 with 2^0 = 1 and 2^1 = 2 the one of
-  /// the least relative error on [0, 1], 1.03e-4: a 19th of an eps of bf16. Without 2^1 = 2 it would be 8.6e-5, but at 1, where
-  /// the largest weights lie: the product of a score and log2(e) is rounded, and may fall short of that of the maximum.
+  /// x = 2^x, exactly 0 for -inf and 1 for 0; NaN stays NaN. Of the polynomials of degree 3 with 2^0 = 1 and 2^1 = 2
+  /// the one of the least relative error on [0, 1], 1.03e-4: a 19th of an eps of bf16. Without 2^1 = 2 it would be
+  /// 8.6e-5, but at 1, where the largest weights lie: the product of a score and log2(e) is rounded, and may fall short
+  /// of that of the maximum.
   ATTN_TARGET_AVX512 static ATTN_INLINE void exp2(Vec& x) {
     constexpr float kC1 = 0.69542427f, kC2 = 0.22630804f, kC3 = 0.07826769f;
     Vec f;
@@ -75,7 +76,8 @@ struct AmxSoftmax {
     x = p;
   }
 
-  /// The maximum of 16 queries with this tile, and their sum relative to it. `max` becomes what its weights are relative to.
+  /// The maximum of 16 queries with this tile, and their sum relative to it. `max` becomes what its weights are
+  /// relative to.
   ATTN_TARGET_AVX512 static ATTN_INLINE void raise_max(const TileMemory<float>& m, Index keys, int h, Vec& max) {
     Vec infinity;
     S::splat(infinity, std::numeric_limits<float>::infinity());
@@ -136,9 +138,9 @@ struct AmxSoftmax {
     float* weights;
   };
 
-  /// Two keys of 16 queries. bf16 is the upper half of a float: 0x8000 rounds to the nearest, and the weight of the first
-  /// key moves into the lower half of that of the second. (Truncation with the rounding in the polynomial saves two
-  /// additions and made the largest error at scores of 1e3 eight times as large.)
+  /// Two keys of 16 queries. bf16 is the upper half of a float: 0x8000 rounds to the nearest, and the weight of the
+  /// first key moves into the lower half of that of the second. (Truncation with the rounding in the polynomial saves
+  /// two additions and made the largest error at scores of 1e3 eight times as large.)
   ATTN_TARGET_AVX512 static ATTN_INLINE void weigh_pair(Weighing& w, const Vec& reference, Vec& sum0, Vec& sum1,
                                                         Index lane) {
     Vec x, y;
