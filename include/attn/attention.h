@@ -24,9 +24,9 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// Matrices are any Eigen matrix, map, block or expression, in either storage order; rank-4 arguments are attn::Tensor,
 /// attn::TensorView or Eigen's tensors, with any strides. With kv_heads < heads, neighbouring query heads share a key
-/// and value head. Scalars: float, double, long double, and floats of 16 bits (Eigen::half, Eigen::bfloat16, _Float16,
-/// __bf16, ARM's __fp16), which may be mixed with each other and with float: examples/README.md has what
-/// they are exact to.
+/// and value head. Scalars are float, double, long double, and floats of 16 bits (Eigen::half, Eigen::bfloat16,
+/// _Float16, __bf16, ARM's __fp16). Floats of 16 bits may be mixed with each other and with float; examples/README.md
+/// says how accurate they are.
 ///
 /// @param mods     what differs from plain attention, e.g. `causal() | softcap(50)`. Scores are transformed left to
 /// right, masks intersect.
@@ -35,10 +35,11 @@ inline namespace ATTN_BUILT_FOR {
 /// each row's final scores, in float where out has 16 bits.
 ///
 /// A query that keeps no key gives out = 0 and lse = -inf; so does kv_len == 0. NaN or inf in a dropped key or value
-/// reaches no query that drops it. Work 2 * pairs * (head_dim + v_dim) flops for the pairs in visited tiles; extra
-/// memory O(tile * (head_dim + v_dim)) per thread (and with masks that group tokens O(q_len) per head; and the results
-/// of some tasks where few queries have so many keys that these are shared out), never (q_len, kv_len). Concurrent
-/// calls are safe.
+/// reaches no query that drops it. Concurrent calls are safe.
+///
+/// Work: 2 * pairs * (head_dim + v_dim) flops for the pairs in visited tiles. Extra memory: O(tile * (head_dim +
+/// v_dim)) per thread, never O(q_len * kv_len). Masks that group tokens add O(q_len) per head. Where few queries have
+/// many keys, the keys are split between threads, and each of up to 32 splits keeps a result of its own.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 /// @see naive_attention, the definition this is tested against; attention_into, for memory of your own.
 template <class Q, class K, class V, class M = Mods<>>
@@ -50,7 +51,8 @@ requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, cons
   return result;
 }
 
-/// The same without mods, options in their place: `attention(q, k, v, {.scale = 0.5})`. All calls have this form too.
+/// The same without mods, options in their place: `attention(q, k, v, {.scale = 0.5})`. Every function below has this
+/// form too.
 template <class Q, class K, class V>
 requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, const V& value, const Options& options) {
   return attention(query, key, value, Mods<>(), options);
@@ -58,7 +60,7 @@ requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, cons
 
 /// The same into memory of the caller's: `out` is a matrix, block or map (q_len, v_dim), or a rank-4 tensor or view
 /// (batch, heads, q_len, v_dim); `lse` an Eigen vector (q_len), or a rank-3 tensor or view (batch, heads, q_len).
-/// Neither may overlap an input, nor may two elements of one share memory.
+/// Neither may overlap an input, and no two elements of an output may share memory.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, out and lse are partly written.
 template <class Out, class Lse, class Q, class K, class V, class M = Mods<>>
@@ -104,10 +106,10 @@ requires(!detail::KvSource<K>) Explanation
   return explain(query, key, value, Mods<>(), options);
 }
 
-/// The bytes that Options::workspace must have for attention() with these arguments: exact, and linear in head_dim +
-/// v_dim and in the number of threads; strided_sparse() and fixed_sparse() may add a number for each query, and where
-/// few queries have many keys, there are the results of up to 32 parts of them. It depends on sizes, strides, scalar,
-/// executor, instruction set and these two masks alone.
+/// The bytes that Options::workspace must have for attention() with these arguments. The number is exact. It is linear
+/// in head_dim + v_dim and in the number of threads; strided_sparse() and fixed_sparse() may add a number for each
+/// query, and up to 32 splits of the keys add a result each where few queries have many keys. It depends on sizes,
+/// strides, scalar types, executor, instruction set and those two masks, and on no other mod.
 ///
 ///     std::vector<std::byte> memory(attn::workspace_bytes(q, k, v, mods, options));
 ///     options.workspace = memory;
@@ -141,8 +143,9 @@ auto naive_attention(const Q& query, const K& key, const V& value, const Options
   return naive_attention(query, key, value, Mods<>(), options);
 }
 
-/// The same into memory of the caller's and without giving out the weights: each worker keeps those of one head at a
-/// time. Memory O(q_len * kv_len) per worker. This is the fair opponent in benchmarks.
+/// The same into memory of the caller's, without returning the weights: each worker keeps the weights of one head at a
+/// time. Memory O(q_len * kv_len) per worker. Benchmarks compare with this one, because it spends no time on weights
+/// that nobody asked for.
 template <class Out, class Q, class K, class V, class M = Mods<>>
 void naive_attention_into(Out&& out, const Q& query, const K& key, const V& value, const M& mods = {},
                           const Options& options = {}) {

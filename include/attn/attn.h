@@ -1,8 +1,8 @@
-// Everything.
+// All of attn, but for openmp.h and the headers instantiate*.h.
 #pragma once
 
 #include "attn/detail/base/requirements.h"
-#if __cplusplus >= 202002L  // or the rest would be hundreds of errors
+#if __cplusplus >= 202002L  // an older standard gets one error, not hundreds
 
 #include "attn/attention.h"
 #include "attn/kv_cache.h"

@@ -30,13 +30,13 @@ class Executor {
     virtual ~Backend() = default;
     /// How many workers may run at the same time, at least 1.
     virtual int concurrency() const = 0;
-    /// Calls task(i, worker) once for every i in [0, tasks) and returns when all are done. Two calls that overlap in
-    /// time have different workers; a worker is in [0, concurrency()). An exception of a task reaches the caller after
-    /// all others have stopped.
+    /// Calls task(i, worker) once for every i in [0, tasks) and returns when all are done. `worker` is in
+    /// [0, concurrency()), and two tasks that run at the same time have different workers. If a task throws, run()
+    /// throws the exception after all other tasks have stopped.
     virtual void run(Index tasks, TaskRef task) const = 0;
   };
 
-  /// All cores, see threads(); the calling thread alone where the work is too little to wake others for.
+  /// All cores, see threads(); or the calling thread alone, if the work is too little to wake other threads for.
   Executor() = default;
   explicit Executor(std::shared_ptr<const Backend> backend) : backend_(std::move(backend)) {}
 

@@ -11,10 +11,12 @@ namespace attn {
 
 /// Does the matrix unit for bf16 (AMX) form the products?
 enum class Amx {
-  not_for_these,           ///< more than bf16 that Options::compute does not let be rounded, or no positive scale
-  not_for_single_queries,  ///< unless heads share their keys and values, and these are bf16 with rows of whole 64 bytes
-  not_there,               ///< the processor has none, or another instruction set was asked for
-  refused,                 ///< the operating system does not let the process use it
+  /// No: query, key or value is not bf16 and Options::compute does not allow rounding, or the scale is not positive.
+  not_for_these,
+  /// No: single queries use it only if heads share their keys and values, and these are bf16 in rows of whole 64 bytes.
+  not_for_single_queries,
+  not_there,  ///< the processor has none, or another instruction set was asked for
+  refused,    ///< the operating system does not let the process use it
   used,
 };
 
@@ -39,20 +41,21 @@ struct Explanation {
   Isa isa = Isa::generic;             ///< whose kernels run
   std::string_view ignored_isa = {};  ///< what the environment variable ATTN_ISA names, if that is not available here
   Amx amx = Amx::not_for_these;
-  int passes = 0;              ///< over the output: more than one where a mask groups tokens; what follows is of all
-  Index queries_per_tile = 0;  ///< at most; 1 where each query goes by itself
+  /// Passes over the output; more than one if a mask groups tokens. All that follows is for all passes together.
+  int passes = 0;
+  Index queries_per_tile = 0;  ///< at most; 1 if each query is worked on by itself
   Index keys_per_tile = 0;
-  Index query_tiles = 0;  ///< over all batches and heads
-  Index tasks = 0;        ///< of some neighbouring tiles of queries each, or a part of the keys of single ones
-  int threads = 0;        ///< that get a task at the same time
+  Index query_tiles = 0;  ///< over all batch elements and heads
+  Index tasks = 0;        ///< a task is some neighbouring tiles of queries, or single queries with some of their keys
+  int threads = 0;        ///< how many of them run tasks at the same time
   Index workspace_bytes = 0;
-  bool packs_keys = false;    ///< are they copied tile by tile, because kernels cannot read them where they lie?
-  bool packs_values = false;  ///< likewise
+  bool packs_keys = false;    ///< keys are copied tile by tile, because kernels cannot read them where they lie
+  bool packs_values = false;  ///< likewise for values
 
-  // Tiles of (queries, keys) over all batches and heads.
-  Index skipped_tiles = 0;  ///< no pair is kept: they cost nothing
+  // Tiles of (queries, keys) over all batch elements and heads.
+  Index skipped_tiles = 0;  ///< no pair is kept; they cost nothing
   Index masked_tiles = 0;   ///< the mask is asked for each pair
-  Index full_tiles = 0;     ///< all pairs are kept: as fast as without a mask
+  Index full_tiles = 0;     ///< all pairs are kept; they are as fast as without a mask
 
   Index tiles() const { return skipped_tiles + masked_tiles + full_tiles; }
 };

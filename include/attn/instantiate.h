@@ -1,18 +1,18 @@
-// The loops and kernels of all scalars compiled here, for units that were promised them.
+// Compiles the loops and kernels of all scalars, for the units of a program that define ATTN_EXTERN_TEMPLATES.
 #pragma once
 
-// Whoever calls attention() compiles its loops and kernels, for each scalar that is used: most of what such a unit
-// takes to compile. A program of many units has them compiled once, if it defines ATTN_EXTERN_TEMPLATES for all its
-// units and includes this header in one of them; or only the headers of the scalars that it uses, each in one unit, the
+// A unit that calls attention() compiles loops and kernels for each scalar that it uses, which is most of its compile
+// time. A program of many units compiles them once, if it defines ATTN_EXTERN_TEMPLATES for all its units and includes
+// this header in one of them. It may also include only the headers of the scalars that it uses, each in one unit, the
 // same or another.
 //
-// A program that includes none, or not that of a scalar it uses, is not linked:
+// If such a header is missing, the program does not link. Without attn/instantiate_double.h, for example:
 //
 //     undefined reference to `void attn::detail::built_for_generic::flash<double,
 //         attn::detail::include_attn_instantiate_h_in_one_unit>(…)'
 //
-// for double, say: attn/instantiate_double.h is missing. Behind built_for_ are the flags of the unit that asks; that of
-// the loops must be compiled with the same.
+// The name behind built_for_ stands for the architecture flags of the unit that calls; the unit that includes this
+// header must have the same flags.
 #include "attn/instantiate_double.h"
 #include "attn/instantiate_float.h"
 #include "attn/instantiate_long_double.h"

@@ -1,4 +1,4 @@
-// The loops and kernels of float and floats of 16 bits compiled here; see attn/instantiate.h.
+// Compiles the loops and kernels of float and of floats of 16 bits; see attn/instantiate.h.
 #pragma once
 
 #include "attn/detail/extern_templates.h"

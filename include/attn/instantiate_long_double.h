@@ -1,4 +1,4 @@
-// The loops and kernels of long double compiled here; see attn/instantiate.h.
+// Compiles the loops and kernels of long double; see attn/instantiate.h.
 #pragma once
 
 #include "attn/detail/extern_templates.h"

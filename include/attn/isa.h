@@ -13,7 +13,8 @@
 namespace attn {
 
 /// Instruction sets, each a superset of the one before. `generic` is what the compiler's flags allow: SSE2 on x86-64,
-/// NEON on ARM. `avx2` has FMA and F16C, `avx512` F, BW, DQ and VL, `amx` the matrix unit for bf16 and AVX512-BF16 too.
+/// NEON on ARM. `avx2` includes FMA and F16C; `avx512` is F, BW, DQ and VL; `amx` adds the matrix unit for bf16
+/// (AMX-BF16) and AVX512-BF16.
 enum class Isa { generic, avx2, avx512, amx };
 
 constexpr Isa kIsas[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::amx};
@@ -34,10 +35,11 @@ constexpr std::string_view to_string(Isa isa) {
 
 }  // namespace attn
 
-// What the compiler's flags promise anyway. What depends on that lies in a namespace named for it, so that translation
-// units with different flags keep their own of each: the linker would take any one of two functions of the same name, and
-// with it its instructions and the way Eigen aligns memory there. Types that a program hands from unit to unit (Tensor,
-// Options, Executor, …) lie outside.
+// The best instruction set that the compiler's flags promise. Code that depends on the flags lies in an inline
+// namespace named after that set, so that translation units with different flags each keep their own version. Without
+// it, the linker would pick one of two functions with the same name, with the instructions of either unit and with
+// either unit's alignment of Eigen's memory. Types that a program hands from unit to unit (Tensor, Options, Executor,
+// …) lie outside.
 #if ATTN_X86 && defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
     defined(__FMA__)
 #define ATTN_PROMISED_ISA avx512
@@ -53,13 +55,13 @@ constexpr std::string_view to_string(Isa isa) {
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Kernels for less are not compiled.
+/// No kernels are compiled for lesser instruction sets.
 constexpr Isa kPromisedIsa = Isa::ATTN_PROMISED_ISA;
 
 inline bool cpu_has(Isa isa) {
   if (isa <= kPromisedIsa) return true;
 #if ATTN_X86
-  // These ask the operating system too, whether it saves the wide registers.
+  // The builtins also check that the operating system saves the wide registers.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c();
   if (isa == Isa::avx2) return avx2;
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
@@ -76,12 +78,12 @@ inline bool cpu_has(Isa isa) {
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// Can this program use the instruction set here? False if the CPU lacks it, and if the program was compiled for a higher
-/// one (-march=native, say), because then there are no kernels for less.
+/// Whether this program can use the instruction set on this machine. False if the processor lacks it, and if the
+/// program was compiled for a higher one (-march=native, say), because it then has no kernels for lesser ones.
 inline bool available(Isa isa) { return isa >= detail::kPromisedIsa && isa <= Isa::amx && detail::cpu_has(isa); }
 
-/// The best available one. Whether the operating system lets the process use the matrix unit of `amx` is asked when a call
-/// first wants it; where it does not, such a call runs as with avx512.
+/// The best available instruction set. The first call that wants the matrix unit of `amx` asks the operating system
+/// whether the process may use it; if not, such calls run as with avx512.
 inline Isa best_isa() {
   Isa best = kIsas[0];
   for (Isa isa : kIsas)
@@ -109,13 +111,14 @@ inline Isa checked_isa(Isa isa) {
   return isa;
 }
 
-/// What calls use that do not choose, and what ATTN_ISA names if that cannot be had.
+/// The instruction set of calls that do not choose one, and the name in ATTN_ISA if that is not available.
 struct IsaOfEnvironment {
   Isa isa;
   std::string ignored;
 };
 
-/// Reads the variable once. Who sets it may not be who wrote the program, which goes on with what there is.
+/// Reads the variable once. A name that is not available does not end the program: whoever sets the variable may not be
+/// able to change the program.
 inline const IsaOfEnvironment& isa_of_environment() {
   static const IsaOfEnvironment chosen = [] {
     IsaOfEnvironment e{std::max(best_isa(), kPromisedIsa), {}};
@@ -138,9 +141,9 @@ inline const IsaOfEnvironment& isa_of_environment() {
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// What calls use that do not choose: the best there is, or what the environment variable ATTN_ISA names (generic,
-/// avx2, avx512, amx), read once. A name that is not available is passed over: standard error says so once, and explain() in
-/// Explanation::ignored_isa.
+/// The instruction set of calls that do not choose one: the best available, or the one that the environment variable
+/// ATTN_ISA names (generic, avx2, avx512, amx), which is read once. A name that is not available is ignored: standard
+/// error says so once, and explain() says so in Explanation::ignored_isa.
 inline Isa default_isa() { return detail::isa_of_environment().isa; }
 
 }  // namespace ATTN_BUILT_FOR

@@ -1,4 +1,4 @@
-// Attention over sequences of different lengths whose keys and values are kept, in a cache or in pages.
+// Attention over sequences of different lengths, whose keys and values are in a cache or in pages.
 #pragma once
 
 #include "attn/detail/cache/bound_sequences.h"
@@ -6,9 +6,8 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// Attention of queries with the keys and values that `cache` keeps: a KvCache, sequences of a PagedKvCache, or a
-/// KvBatch of the caller's. Each sequence has its own length, and all are one run: prefilling and decoding, long and
-/// short.
+/// Attention of queries with the keys and values in `cache`: a KvCache, sequences of a PagedKvCache, or a KvBatch of
+/// the caller's. Each sequence has its own length; some may prefill while others decode. All run as one call.
 ///
 ///     // q (batch, heads, q_len, head_dim): as many queries for each sequence
 ///     attn::attention(q, cache)
@@ -16,16 +15,17 @@ inline namespace ATTN_BUILT_FOR {
 ///     // q (1, heads, 514, head_dim): 512 queries of the first sequence, one of each of the others
 ///     attn::attention(attn::ragged(q, {512, 1, 1}), cache, attn::causal())
 ///
-/// For each sequence it is what attention() computes with its keys and values: kv_len is its length, and queries are
-/// its last tokens unless Options::q_offset says otherwise, so append first. Where the cache has a Rope, queries are
-/// turned by it as they are read. Mods see the number of the sequence as Position::batch, and tensors that they hold
-/// must fit each sequence.
+/// Each sequence gets what attention() computes with its keys and values; kv_len is its length. By default the queries
+/// are the last tokens of the sequence, so append their keys first; Options::q_offset says otherwise. If the cache has
+/// a Rope, it turns the queries as they are read. Mods see the number of the sequence as Position::batch, and tensors
+/// that they hold must fit each sequence.
 ///
 /// @returns out, like the query with v_dim columns, and lse, float where out has 16 bits; see attention().
 ///
-/// The result of a sequence does not depend on the others, on the threads, or on how its keys lie in pages, bit for
-/// bit. Masks that group tokens (strided_sparse, fixed_sparse, dilated) skip what they can but do not gather far keys.
-/// Memory: some hundred bytes for each sequence off the heap beside what attention() takes.
+/// The result of a sequence does not depend on the other sequences, on the number of threads, or on where its pages
+/// lie, bit for bit. Masks that group tokens (strided_sparse, fixed_sparse, dilated) skip the tiles that they drop
+/// whole, but do not group tokens here. Memory: what attention() takes, and some hundred bytes of heap for each
+/// sequence.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class Query, detail::KvSource Cache, class M = Mods<>>
 auto attention(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
@@ -40,7 +40,7 @@ auto attention(const Query& query, const Cache& cache, const Options& options) {
 }
 
 /// The same into memory of the caller's: `out` (batch, heads, q_len, v_dim), `lse` (batch, heads, q_len); see
-/// attention_into() for tensors. For ragged queries they have a batch of 1 and all tokens, as the queries do.
+/// attention_into() for tensors. With ragged queries, batch is 1 and q_len the sum of their lengths.
 template <class Out, class Lse, class Query, detail::KvSource Cache, class M = Mods<>>
 void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {
@@ -74,7 +74,8 @@ Explanation explain(const Query& query, const Cache& cache, const Options& optio
   return explain(query, cache, Mods<>(), options);
 }
 
-/// The bytes that Options::workspace must have for attention() with these sequences. It depends on their lengths.
+/// The bytes that Options::workspace must have for attention() with these sequences. The number depends on their
+/// lengths.
 template <class Query, detail::KvSource Cache, class M = Mods<>>
 std::size_t workspace_bytes(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
   detail::CheckedSequences call(query, cache, mods, options);

@@ -1,4 +1,4 @@
-// Keys and values of several sequences, each of its own length, wherever they lie.
+// Keys and values of several sequences, each with its own length, wherever they lie.
 #pragma once
 
 #include <span>
@@ -12,20 +12,21 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// The keys and values of some sequences, as attention() sees them: a view of a cache, or of pages of the caller's. Nothing is
-/// owned but the lists of pages, and these are copied: whatever it was made from must outlive it and not change meanwhile.
+/// The keys and values of some sequences, as attention() reads them: a view of a cache, or of pages of the caller's. It
+/// owns a copy of the lists of pages and nothing else. The cache, or the pages, must outlive it and not change
+/// meanwhile.
 ///
-/// T: the type that attention is computed in, float for numbers of 16 and of 8 bits.
+/// T is the type that attention is computed in: float for numbers of 16 and 8 bits.
 template <class T>
 class KvBatch {
  public:
   using Scalar = T;
 
-  /// Pages of the caller's: key_pages (pages, kv_heads, page_size, head_dim) and value_pages (pages, kv_heads, page_size,
-  /// v_dim) of any scalar and strides, and for each sequence its length and a row of `tables` (sequences, at most so many
-  /// pages): token j lies in page tables(sequence, j / page_size), at j % page_size. What a row has behind the pages of its
-  /// sequence is not looked at.
-  /// @throws std::invalid_argument if shapes disagree, a table is too short for its sequence or names a page that is not there.
+  /// Pages of the caller's, of any scalar and strides: key_pages (pages, kv_heads, page_size, head_dim) and value_pages
+  /// (pages, kv_heads, page_size, v_dim). `tables` is (sequences, pages of the longest): token j of a sequence lies in
+  /// page tables(sequence, j / page_size), at j % page_size. Entries behind the last page of a sequence are not read.
+  /// @throws std::invalid_argument if shapes disagree, a table is too short for its sequence, or it names a page that
+  /// does not exist.
   template <class K, class V, class Tables>
   KvBatch(const K& key_pages, const V& value_pages, const Tables& given_tables, const detail::Indices& lengths)
       : KvBatch(detail::as_rank4(view(key_pages)), detail::as_rank4(view(value_pages)), nullptr) {
@@ -44,7 +45,7 @@ class KvBatch {
     }
   }
 
-  /// How many sequences there are.
+  /// The number of sequences.
   Index size() const { return static_cast<Index>(sequences_.size()); }
   Index length(Index sequence) const { return of(sequence).length; }
   Index kv_heads() const { return k_.dim(1); }
@@ -52,13 +53,13 @@ class KvBatch {
   Index v_dim() const { return v_.dim(3); }
   Index page_size() const { return k_.dim(2); }
 
-  /// What queries are to be turned by, as the keys were; null: by nothing.
+  /// What turns the queries; the keys were turned by the same. Null if nothing does.
   const Rope* rope() const { return rope_; }
 
-  /// A cache gives the batch of its sequences; a batch is one already.
+  /// Caches have a batch() of their sequences; a KvBatch is its own.
   const KvBatch& batch() const { return *this; }
 
-  /// For caches: pages that have no sequences yet.
+  /// For caches: the pages, without sequences yet.
   KvBatch(const detail::DTypeView<const T>& k, const detail::DTypeView<const T>& v, const Rope* rope,
           const TensorView<const float, 3>& k_scales = {}, const TensorView<const float, 3>& v_scales = {})
       : k_(k), v_(v), k_scales_(k_scales), v_scales_(v_scales), rope_(rope) {
@@ -68,7 +69,8 @@ class KvBatch {
     detail::require(k.dim(2) > 0, "KvBatch: a page has no tokens; shape of the keys ", k.shape());
   }
 
-  /// One more sequence. @throws std::invalid_argument unless `table` has the pages for so many tokens, all of which exist.
+  /// Adds a sequence of `length` tokens in the pages `table`. @throws std::invalid_argument if `table` has too few
+  /// pages, or names one that does not exist.
   void add(std::span<const Index> table, Index length) {
     const Index sequence = size();
     check_length(sequence, length, static_cast<Index>(table.size()));
@@ -80,23 +82,23 @@ class KvBatch {
     sequences_.push_back({first, static_cast<Index>(table.size()), length});
   }
 
-  /// Keys, or values, of a sequence as the loops see them.
+  /// The keys, or the values, of a sequence, as the loops read them.
   detail::KvRows<T> keys(Index sequence) const { return {k_, pages(sequence), k_scales_}; }
   detail::KvRows<T> values(Index sequence) const { return {v_, pages(sequence), v_scales_}; }
 
  private:
-  /// Where its table lies in that of all, and its tokens.
+  /// `first` is where the sequence's table of `pages` entries begins in tables_; it has `length` tokens.
   struct Sequence {
     Index first, pages, length;
   };
 
   const Sequence& of(Index sequence) const { return sequences_[static_cast<std::size_t>(sequence)]; }
   detail::Pages pages(Index sequence) const {
-    static constexpr Index kNone[] = {0};  // of a sequence without tokens
+    static constexpr Index kNone[] = {0};  // the table of a sequence without tokens
     const Sequence& s = of(sequence);
     return {s.pages > 0 ? tables_.data() + s.first : kNone, s.pages, page_size()};
   }
-  /// Not rounded up by a sum, which could overflow.
+  /// Rounds up without a sum, which could overflow.
   Index pages_for(Index tokens) const { return tokens / page_size() + (tokens % page_size() > 0); }
   void check_length(Index sequence, Index length, Index pages) const {
     detail::require(length >= 0 && pages_for(length) <= pages, "KvBatch: sequence ", sequence, " has ", length,
@@ -110,11 +112,11 @@ class KvBatch {
   std::vector<Sequence> sequences_;
 };
 
-/// Queries of sequences of different lengths, one behind the other: q (1, heads, sum of lens, head_dim), lens[i] of
-/// them for sequence i. A tensor is not copied and must live as long; a temporary is kept.
+/// Different numbers of queries for several sequences, one behind the other: q (1, heads, sum of lens, head_dim), of
+/// which lens[i] are those of sequence i. A tensor is not copied and must outlive this; a temporary is moved into it.
 template <class Q>
 struct Ragged {
-  Q q;  ///< a reference, but to what was a temporary
+  Q q;  ///< a reference; or the tensor itself, if it was a temporary
   std::vector<Index> lens;
 };
 template <class Q>

@@ -1,4 +1,4 @@
-// KvCache, the keys and values of some sequences in one piece each, for generating text.
+// KvCache: the keys and values of some sequences, each in one piece of memory, for generating text.
 #pragma once
 
 #include <algorithm>
@@ -19,10 +19,10 @@ namespace attn {
 struct KvCacheConfig {
   Index batch = 1;     ///< sequences
   Index kv_heads = 1;  ///< heads of keys and values
-  Index capacity = 0;  ///< tokens that each sequence has room for at first; 0: 64, or max_capacity if that is less
+  Index capacity = 0;  ///< how many tokens each sequence has room for at first; 0: 64, or max_capacity if that is less
   Index head_dim = 0;
   Index v_dim = 0;  ///< 0: head_dim
-  /// How far the room may grow; `capacity` for memory that never moves.
+  /// How far the capacity may grow. Memory never moves if it equals `capacity`.
   Index max_capacity = std::numeric_limits<Index>::max();
   std::optional<Rope> rope = std::nullopt;  ///< turns keys as they are appended, and the queries of attention()
 };
@@ -36,21 +36,22 @@ inline namespace ATTN_BUILT_FOR {
 ///     cache.append(k, v);                                               // the prompt, or one token, or some
 ///     auto out = attn::attention(q, cache, attn::causal()).out;         // of those tokens
 ///
-/// T: float, double, long double; a float of 16 bits; or std::int8_t, which is quantised when appended, with a scale
-/// for each token and head (largest magnitude / 127), and attended to in float. Errors of 8 bits are at most scale / 2
-/// a number; rows below 2^-120 become 0, and one with inf or NaN is NaN.
+/// T is float, double, long double, a float of 16 bits, or std::int8_t. With std::int8_t, rows are quantised when they
+/// are appended, with a scale for each token and head (largest magnitude / 127), and attention is computed in float.
+/// The error of a number is then at most scale / 2; a row whose numbers are all below 2^-120 becomes 0, and a row with
+/// inf or NaN becomes NaN.
 ///
-/// The tokens of a head lie one behind the other, (capacity, dim): keys() and values() show them without a copy. A
-/// sequence that has no room left makes the room of all grow to twice as much, or to what is needed if that is more,
-/// and moves everything: views of before are invalid, and both exist for a moment. Appending a token at a time costs a
-/// constant number of copies each that way. `max_capacity` sets a limit.
+/// The tokens of a head lie one behind the other, (capacity, dim): keys() and values() are views of them. When one
+/// sequence has no room left, the capacity of all doubles, or grows to what is needed if that is more. Everything is
+/// then moved: old views become invalid, and old and new memory exist at the same time. Thus appending a token at a
+/// time copies each token a constant number of times. `max_capacity` sets a limit.
 ///
-/// What throws leaves the cache as it was. Calls that only read may run at the same time. A copy copies everything; one
-/// that was moved from can be assigned to, and nothing else.
+/// If a call throws, the cache is as it was before. Concurrent calls that only read are safe. A copy is deep; a cache
+/// that was moved from may only be assigned to or destroyed.
 template <class T>
 class KvCache {
  public:
-  using Computed = detail::cached_t<T>;  ///< what attention is computed in
+  using Computed = detail::cached_t<T>;  ///< the type that attention is computed in
 
   /// @throws std::invalid_argument unless all sizes are positive (0 where a default is named), or if capacity exceeds
   /// max_capacity.
@@ -65,15 +66,15 @@ class KvCache {
 
   const KvCacheConfig& config() const { return config_; }
   Index capacity() const { return pages_.page_size(); }
-  /// Tokens of each sequence.
+  /// The number of tokens of each sequence.
   std::span<const Index> lengths() const { return lengths_; }
   Index length(Index sequence) const { return lengths_[at(sequence)]; }
-  /// Bytes that keys and values, and their scales, have room in.
+  /// The bytes of memory for keys, values and their scales.
   Index bytes() const { return pages_.bytes(); }
 
-  /// As many tokens to each sequence: k (batch, kv_heads, tokens, head_dim), v (batch, kv_heads, tokens, v_dim), of any
-  /// strides, and of the scalar that is computed in or floats of 16 bits.
-  /// @throws std::invalid_argument if shapes differ, std::length_error beyond max_capacity.
+  /// Appends the same number of tokens to each sequence: k (batch, kv_heads, tokens, head_dim), v (batch, kv_heads,
+  /// tokens, v_dim), of any strides; of type Computed, or floats of 16 bits if that is float.
+  /// @throws std::invalid_argument if shapes disagree, std::length_error beyond max_capacity.
   template <class K, class V>
   void append(const K& k, const V& v) {
     const auto& keys_held = detail::evaluated(k);
@@ -83,7 +84,8 @@ class KvCache {
            std::vector<Index>(lengths_.size(), keys.dim(2)), false);
   }
 
-  /// lens[i] tokens to sequence i: k (1, kv_heads, sum of lens, head_dim), v likewise, one sequence behind the other.
+  /// Appends lens[i] tokens to sequence i: k (1, kv_heads, sum of lens, head_dim), v likewise, one sequence behind the
+  /// other.
   template <class K, class V>
   void append(const K& k, const V& v, detail::Indices lens) {
     const auto& keys_held = detail::evaluated(k);
@@ -91,7 +93,7 @@ class KvCache {
     append(detail::appended<Computed>(keys_held), detail::appended<Computed>(values_held), 1, lens.values, true);
   }
 
-  /// Tokens to one sequence: k (1, kv_heads, tokens, head_dim).
+  /// Appends tokens to one sequence: k (1, kv_heads, tokens, head_dim), v likewise.
   template <class K, class V>
   void append_to(Index sequence, const K& k, const V& v) {
     const auto& keys_held = detail::evaluated(k);
@@ -102,8 +104,8 @@ class KvCache {
     append(keys, detail::appended<Computed>(values_held), 1, lens, true);
   }
 
-  /// Forgets the tokens of a sequence from number `length` on.
-  /// @throws std::invalid_argument unless it has so many.
+  /// Keeps the first `length` tokens of a sequence and forgets the others.
+  /// @throws std::invalid_argument if it has fewer.
   void truncate(Index sequence, Index length) {
     Index& of = lengths_[at(sequence)];
     detail::require(length >= 0 && length <= of, "truncate: sequence ", sequence, " has ", of, " tokens, not ", length);
@@ -113,13 +115,13 @@ class KvCache {
   /// Forgets all tokens. Memory stays.
   void clear() { std::fill(lengths_.begin(), lengths_.end(), 0); }
 
-  /// Sequence i becomes what sequence from[i] was, as beams do; one may be taken several times, and another not at all.
-  /// Cost: each sequence that changes is copied once, and of those that change places in a ring one twice. (Sequences
-  /// of a PagedKvCache share what they have in common.)
-  /// @throws std::invalid_argument unless there is one number for each sequence, of a sequence.
+  /// Replaces each sequence i by what sequence from[i] was, as beam search needs it. A sequence may be taken several
+  /// times or not at all. Cost: each sequence that changes is copied once; where sequences change places in a ring, one
+  /// of them is copied twice. (Sequences of a PagedKvCache share their common pages instead.)
+  /// @throws std::invalid_argument unless `from` has the number of a sequence for each sequence.
   void reorder(detail::Indices from);
 
-  /// Makes room for so many tokens in each sequence. @throws std::length_error beyond max_capacity.
+  /// Makes room for `tokens` tokens in each sequence. @throws std::length_error beyond max_capacity.
   void reserve(Index tokens) {
     if (tokens > config_.max_capacity)
       throw std::length_error(
@@ -127,12 +129,12 @@ class KvCache {
     if (tokens > capacity()) grow(tokens);
   }
 
-  /// All sequences: (batch, kv_heads, longest length, dim), where nothing is copied and what lies behind the end of a
-  /// shorter sequence is indeterminate: key_lengths(cache.lengths()) drops it. Valid until the cache changes.
+  /// Views of all sequences, (batch, kv_heads, longest length, dim). Behind the end of a shorter sequence the elements
+  /// are indeterminate: key_lengths(cache.lengths()) drops them. Valid until the cache changes.
   TensorView<const T, 4> keys() const { return view_of(pages_.keys().numbers, 0, config_.batch, longest()); }
   TensorView<const T, 4> values() const { return view_of(pages_.values().numbers, 0, config_.batch, longest()); }
 
-  /// One sequence: (1, kv_heads, length, dim). Keys are turned already, where there is a rope.
+  /// Views of one sequence, (1, kv_heads, length, dim). With a rope, the keys are already turned.
   TensorView<const T, 4> keys(Index sequence) const {
     return view_of(pages_.keys().numbers, sequence, 1, length(sequence));
   }
@@ -140,12 +142,12 @@ class KvCache {
     return view_of(pages_.values().numbers, sequence, 1, length(sequence));
   }
 
-  /// The scales of 8 bits, (batch, kv_heads, capacity): a number stands for itself times the scale of its token and
-  /// head.
+  /// The scales of a cache of std::int8_t, (batch, kv_heads, capacity): an element means itself times the scale of its
+  /// token and head.
   TensorView<const float, 3> key_scales() const { return pages_.keys().scales; }
   TensorView<const float, 3> value_scales() const { return pages_.values().scales; }
 
-  /// What attention() takes: all sequences. Valid until the cache changes.
+  /// All sequences, as attention() takes them. Valid until the cache changes.
   KvBatch<Computed> batch() const {
     KvBatch<Computed> all = pages_.batch(config_.rope ? &*config_.rope : nullptr);
     for (Index s = 0; s < config_.batch; ++s) all.add(std::array{s}, length(s));
@@ -186,7 +188,8 @@ class KvCache {
     return t.part(first * t.stride(0), {count, t.dim(1), len, t.dim(3)}, t.strides());
   }
 
-  /// lens[i] tokens to sequence i: those of a batch element, or one sequence behind the other.
+  /// Appends lens[i] tokens to sequence i: those of batch element i, or, if `ragged`, those behind the ones of sequence
+  /// i - 1.
   void append(const View& k, const View& v, Index batch, const std::vector<Index>& lens, bool ragged) {
     detail::check_appended(k, v, batch, config_.kv_heads, config_.head_dim, config_.v_dim);
     const Index given = static_cast<Index>(lens.size());
@@ -214,7 +217,7 @@ class KvCache {
     for (std::size_t i = 0; i < lens.size(); ++i) lengths_[i] += lens[i];
   }
 
-  /// To `needed` tokens a sequence or more.
+  /// Grows the capacity to at least `needed` tokens.
   void grow(Index needed) {
     const Index doubled = capacity() > config_.max_capacity / 2 ? config_.max_capacity : 2 * capacity();
     Pages larger = make(std::max(needed, doubled));
@@ -238,21 +241,21 @@ void KvCache<T>::reorder(detail::Indices given) {
   std::vector<Index> lengths(lengths_.size()), readers(lengths_.size(), 0);
   for (Index i = 0; i < count; ++i) {
     lengths[at(i)] = length(from[at(i)]);
-    if (from[at(i)] != i) ++readers[at(from[at(i)])];  // who still wants to become what this one is
+    if (from[at(i)] != i) ++readers[at(from[at(i)])];  // how many sequences have yet to copy this one
   }
   const auto is_in_ring = [&](Index s) {
     Index next = from[at(s)];
     for (Index i = 0; i < count && next != s; ++i) next = from[at(next)];
     return next == s && from[at(s)] != s;
   };
-  std::optional<Pages> aside;  // for one sequence of a ring; before anything is written
+  std::optional<Pages> aside;  // room for one sequence of a ring, allocated before anything is written
   for (Index s = 0; s < count && !aside; ++s)
     if (is_in_ring(s)) aside.emplace(1, config_.kv_heads, capacity(), config_.head_dim, config_.v_dim);
 
   const auto copy = [&](Index source, Index to) { pages_.copy_page(pages_, source, to, length(source)); };
   std::vector<bool> done(lengths_.size(), false);
   for (Index start = 0; start < count; ++start)
-    // Whom nobody wants is overwritten; then nobody may want its source any more.
+    // A sequence that nobody has yet to copy may be overwritten. Its source has then one reader less, and may be next.
     for (Index s = start; !done[at(s)] && readers[at(s)] == 0; s = from[at(s)]) {
       done[at(s)] = true;
       if (from[at(s)] == s) break;

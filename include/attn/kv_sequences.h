@@ -1,4 +1,4 @@
-// Some sequences of a cache of many, as a cache of their own.
+// Some sequences of a PagedKvCache, used as a cache of their own.
 #pragma once
 
 #include <utility>
@@ -10,7 +10,8 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// Some sequences of a PagedKvCache in this order, to be appended to and attended over as a KvCache is:
+/// Some sequences of a PagedKvCache, in a given order. Tokens are appended to them, and attention runs over them, as
+/// with a KvCache:
 ///
 ///     mha(x, pages.select({a, b}), causal());
 ///

@@ -15,8 +15,8 @@ inline namespace ATTN_BUILT_FOR {
 ///
 ///     lse = log(e^lse_a + e^lse_b),  out = e^(lse_a - lse) out_a + e^(lse_b - lse) out_b
 ///
-/// (Dao et al. 2022, section 3.1; Juravsky et al. 2024, section 3.1.) A part without keys, lse -inf, changes nothing.
-/// Parts may come in any order and grouping; results differ by rounding alone.
+/// (Dao et al. 2022, section 3.1; Juravsky et al. 2024, section 3.1.) A part without keys, whose lse is -inf, changes
+/// nothing. Parts may be merged in any order and grouping; the results differ only by rounding.
 ///
 /// Where out has 16 bits, each merge rounds it once more: merge many parts in float, as attention_into() writes them.
 ///
@@ -49,7 +49,7 @@ void merge_into(Out&& out, Lse&& lse, const PartOut& part_out, const PartLse& pa
         T& to = lse_a(batch, head, i);
         const T from = lse_b(batch, head, i);
         if (from == -kInfinity) continue;
-        const bool empty = to == -kInfinity;  // no term at all, whatever its row of out holds
+        const bool empty = to == -kInfinity;  // then its row of out is not read: it may hold anything
         const T max = to < from ? from : to;
         const T e_a = empty ? T(0) : std::exp(to - max), e_b = std::exp(from - max), sum = e_a + e_b;
         const T weight_a = e_a / sum, weight_b = e_b / sum;
@@ -63,8 +63,8 @@ void merge_into(Out&& out, Lse&& lse, const PartOut& part_out, const PartLse& pa
       }
 }
 
-/// The same as values: attention over the keys of all parts, from attention over each. `a` and `b` are what attention()
-/// returns for the same queries.
+/// The same, returning a result: attention over the keys of all parts, from attention over each. `a` and `b` are
+/// results of attention() for the same queries.
 ///
 ///     auto all = attn::merge(attn::attention(q, prefix_k, prefix_v),
 ///                            attn::attention(q, suffix_k, suffix_v, attn::causal()));

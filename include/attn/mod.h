@@ -1,4 +1,4 @@
-// Mods, what makes an attention differ from the plain one. A mod changes scores or drops (query, key) pairs.
+// Mods: what makes an attention differ from the plain one. A mod changes scores or drops (query, key) pairs.
 #pragma once
 
 #include <concepts>
@@ -16,7 +16,7 @@ namespace detail {
 /// Stands where a mask gives no hint.
 struct NoHint {};
 
-/// A lambda's result for an arbitrary pair, as a type; NotCallable if it cannot be called so.
+/// The type that a lambda returns for such arguments; NotCallable if it does not take them.
 struct NotCallable {};
 template <class F, class... Args>
 struct ResultOf {
@@ -39,7 +39,8 @@ struct MaskMod {
   CoverageHint coverage_hint;
   KvRangeHint kv_range_hint;
 
-  /// Has nobody but the predicate an answer? Then it is worth asking it for a whole tile before the tile's products.
+  /// Whether the mask has no coverage hint. Then the loop asks the predicate for a whole tile before it computes the
+  /// tile's products.
   static constexpr bool kIsOpaque = [] {
     if constexpr (std::is_same_v<CoverageHint, detail::NoHint>)
       return true;
@@ -49,7 +50,7 @@ struct MaskMod {
       return false;
   }();
 
-  /// none: no pair of the tile is kept; all: every pair is; some: anything, also "unknown".
+  /// `none` if no pair of the tile is kept, `all` if every pair is. `some` is always right, also for "unknown".
   Coverage coverage(const Tile& tile) const {
     if constexpr (std::is_same_v<CoverageHint, detail::NoHint>)
       return Coverage::some;
@@ -57,7 +58,7 @@ struct MaskMod {
       return coverage_hint(tile);
   }
 
-  /// The keys worth visiting for the tile's queries: every kept key of tile.kv is inside.
+  /// The keys worth visiting for the tile's queries: a range that has every key of tile.kv that one of them keeps.
   Range kv_range(const Tile& tile) const {
     if constexpr (std::is_same_v<KvRangeHint, detail::NoHint>)
       return tile.kv;
@@ -75,10 +76,10 @@ struct ScoreMod {
 /// A weight that every query of a head gives to no key: e^logit joins the denominator of the softmax. Made by sinks().
 template <class Logit>
 struct SinkMod {
-  Logit logit;  ///< `double(Index head)`; -inf: none
+  Logit logit;  ///< `double(Index head)`; -inf for a head without a sink
 };
 
-/// A mod that needs the sizes of the call; becomes a mask or a score mod when they are known. Made by bind_mod().
+/// A mod that needs the sizes of the call, and becomes a mask or a score mod when they are known. Made by bind_mod().
 template <class Make>
 struct BoundLate {
   Make make;
@@ -115,10 +116,10 @@ constexpr auto mask_mod(Keep keep, CoverageHint coverage = {}, KvRangeHint kv_ra
 ///
 ///     auto slope = attn::score_mod([s = 0.5f](auto x, auto p) { return x - s * float(p.q - p.kv); });
 ///
-/// A result of -inf drops the pair, as a mask would, if no later mod makes a number of it. The lambda is also called
-/// for pairs that a mask drops, and x is then what their keys make of it, NaN and +-inf included. To drop a pair,
-/// return -inf whatever x is: `drops ? -inf : x`. Where -inf is added instead, an x of NaN or +inf becomes NaN, and the
-/// pair is kept.
+/// A result of -inf drops the pair as a mask would, unless a later mod turns it into a finite number. The lambda is
+/// also called for pairs that a mask drops; x may then be NaN or +-inf, if the key is. To drop a pair, return -inf
+/// whatever x is: `drops ? -inf : x`. Do not add -inf: an x of NaN or +inf would become NaN, and the pair would be
+/// kept.
 ///
 /// The lambda is compiled into the kernel and may be called from several threads at once, for any pair of the call, in
 /// any order.
@@ -148,7 +149,7 @@ constexpr auto bind_mod(Make make) {
   return BoundLate<Make>{std::move(make)};
 }
 
-/// Several mods as one. Scores pass through them left to right, then all masks intersect.
+/// Several mods in order. Scores pass through them from left to right, then all masks intersect.
 template <class... M>
 struct Mods {
   std::tuple<M...> parts;
@@ -184,7 +185,7 @@ constexpr bool is_mods<Mods<M...>> = true;
 template <class T>
 concept AnyMod = is_mask<T> || is_score<T> || is_sink<T> || is_late<T> || is_mods<T>;
 
-/// Every mod as a tuple of single ones.
+/// A mod, or several in order, as a tuple of single mods.
 template <class M>
 constexpr auto parts(M mod) {
   if constexpr (is_mods<M>)
@@ -193,7 +194,7 @@ constexpr auto parts(M mod) {
     return std::tuple<M>(std::move(mod));
 }
 
-/// Says in one sentence what to write in the place of an M that is no mod.
+/// Fails to compile, with one sentence that says what to write instead, if M is no mod.
 template <class M>
 constexpr auto check_mods() {
   if constexpr (Viewable<M>) {
@@ -228,7 +229,7 @@ requires(detail::AnyMod<A>&& detail::AnyMod<B>) constexpr auto operator|(A a, B 
                     std::tuple_cat(detail::parts(std::move(a)), detail::parts(std::move(b))));
 }
 
-/// For the sentence that says what is wrong with the one that is no mod.
+/// One of the two is no mod: fails to compile with the sentence of check_mods().
 template <class A, class B>
 requires(detail::AnyMod<A> != detail::AnyMod<B>) constexpr auto operator|(const A& a, const B& b) {
   if constexpr (detail::AnyMod<A>) {

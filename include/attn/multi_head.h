@@ -1,4 +1,4 @@
-// Multi-head attention, the layer with its projections.
+// The layer MultiHeadAttention: attention with projections.
 #pragma once
 
 #include <concepts>
@@ -44,10 +44,10 @@ inline namespace ATTN_BUILT_FOR {
 ///     in_proj_bias    (E + 2 kv_E)          b_q, b_k, b_v, one after the other; only with biases
 ///     out_proj.weight (E, E)    out_proj.bias  (E)
 ///
-/// Their rows have names as well, as checkpoints of other models do:
+/// Parts of these parameters have names of their own, those of other checkpoints:
 ///
-///     q_proj_weight, k_proj_weight, v_proj_weight    the rows of in_proj_weight, where that is one parameter
-///     q_proj_bias, k_proj_bias, v_proj_bias          those of in_proj_bias
+///     q_proj_weight, k_proj_weight, v_proj_weight    the rows of in_proj_weight, if that is one parameter
+///     q_proj_bias, k_proj_bias, v_proj_bias          the parts of in_proj_bias
 ///     q_proj.weight, q_proj.bias, …                  the same with a dot, as Hugging Face has it
 ///     o_proj.weight, o_proj.bias                     out_proj.weight, out_proj.bias
 ///
@@ -55,8 +55,8 @@ inline namespace ATTN_BUILT_FOR {
 /// ±1/sqrt(E), biases 0. The numbers depend on the seed and the sizes only, not on platform or thread count.
 ///
 /// T is float, double, long double, or a float of 16 bits: Eigen::half or Eigen::bfloat16, or the compiler's own. With
-/// 16 bits, sums are formed in float, and the projections and the results of the heads rounded once each. Concurrent
-/// calls are safe while no parameter is written.
+/// 16 bits, sums are formed in float; projections and the results of the heads are rounded once each. Concurrent calls
+/// are safe while no parameter is written.
 template <class T>
 class MultiHeadAttention {
   static_assert(detail::is_scalar<T>,
@@ -71,23 +71,24 @@ class MultiHeadAttention {
   const MultiHeadConfig& config() const { return parameters_.config(); }
   Index head_dim() const { return parameters_.head_dim(); }
 
-  /// The names of the parameters that this configuration has, PyTorch's.
+  /// PyTorch's names of the parameters that this configuration has.
   std::vector<std::string> parameter_names() const { return parameters_.named().names(); }
 
-  /// A weight (outputs, inputs) or bias (outputs) in place, to be read or written. Valid while the layer lives and is
-  /// not assigned to. @throws std::invalid_argument for an unknown name, with the known ones.
+  /// A weight (outputs, inputs) or bias (outputs) in place, to read or to write. Valid as long as the layer lives and
+  /// is not assigned to. @throws std::invalid_argument for an unknown name; the message has the known ones.
   TensorView<T, 2> weight(std::string_view name) { return parameters_.named().weight(name); }
   TensorView<const T, 2> weight(std::string_view name) const { return parameters_.named().weight(name); }
   TensorView<T, 1> bias(std::string_view name) { return parameters_.named().bias(name); }
   TensorView<const T, 1> bias(std::string_view name) const { return parameters_.named().bias(name); }
 
   /// Copies a parameter from anything attn::view takes, or an Eigen expression, of any floating-point type.
-  /// @throws std::invalid_argument for an unknown name, with the known ones, or another shape, with both.
+  /// @throws std::invalid_argument for an unknown name or a wrong shape; the message has the known names, or both
+  /// shapes.
   template <class X>
   void load(std::string_view name, const X& values) {
     parameters_.named().load(name, values);
   }
-  /// The same for some of its rows: as many as `values` has, from row `first` on.
+  /// The same for some rows of a parameter: as many as `values` has, from row `first` on.
   template <class X>
   void load_rows(std::string_view name, Index first, const X& values) {
     parameters_.named().load_rows(name, first, values);
@@ -99,10 +100,11 @@ class MultiHeadAttention {
   ///
   /// @param mods     what differs from plain attention, see attention(); positions count tokens.
   /// @param options  see MultiHeadOptions, or the Options of the heads alone.
-  /// @returns out: a Tensor<T, 3>, or like a query of rank 2; and what else is asked for, see MultiHeadResult.
+  /// @returns out: a Tensor<T, 3>, or a matrix like the query if that is one; and what options asks for, see
+  /// MultiHeadResult.
   ///
-  /// A query that keeps no key gives out_proj.bias; so does kv_len == 0. Extra memory is linear in the lengths, as long
-  /// as neither the weights nor the naive path are asked for.
+  /// A query that keeps no key gives out_proj.bias; so does kv_len == 0. Extra memory is linear in the lengths, unless
+  /// the weights or the naive path are asked for.
   /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
   template <class Q, detail::LayerInput K, class V, class M = Mods<>>
   requires(!detail::AnyOptions<M>) auto operator()(const Q& query, const K& key, const V& value, const M& mods = {},
@@ -115,12 +117,12 @@ class MultiHeadAttention {
     detail::check_inputs<T>(config(), inputs);
     return detail::join_heads<Q>(parameters_, detail::attended(parameters_, inputs, mods, options), options);
   }
-  /// With the Options of the heads alone. (A template, so that `{}` is the MultiHeadOptions.)
+  /// The same with the Options of the heads. (It is a template so that `{}` means MultiHeadOptions.)
   template <class Q, detail::LayerInput K, class V, class M = Mods<>, std::same_as<Options> O = Options>
   auto operator()(const Q& query, const K& key, const V& value, const M& mods, const O& options) const {
     return (*this)(query, key, value, mods, MultiHeadOptions{.attention = options});
   }
-  /// Both without mods.
+  /// Both forms without mods.
   template <class Q, detail::LayerInput K, class V>
   auto operator()(const Q& query, const K& key, const V& value, const MultiHeadOptions& options) const {
     return (*this)(query, key, value, Mods<>(), options);
@@ -130,20 +132,21 @@ class MultiHeadAttention {
     return (*this)(query, key, value, Mods<>(), options);
   }
 
-  /// Applies the layer to the next tokens of the sequences of a cache, which all three inputs are: appends their keys
-  /// and values to the cache, and attends over all that it has then.
+  /// Applies the layer to the next tokens of the sequences of a cache. The tokens are query, key and value input at
+  /// once: their keys and values are appended to the cache, then they attend over all of it.
   ///
   ///     attn::KvCache<float> cache = mha.make_cache({.batch = 2});
   ///     y = mha(prompt, cache, attn::causal()).out;               // (2, len, embed_dim)
   ///     y = mha(token, cache, attn::causal()).out;                // (2, 1, embed_dim)
   ///     y = mha(attn::ragged(x, {512, 1}), pages.select({a, b}), attn::causal()).out;  // x, y: (1, 513, embed_dim)
   ///
-  /// The cache is a KvCache or sequences of a PagedKvCache, of any scalar that is computed as T is, and has the rope of
-  /// the layer: it turns keys as they come and queries as they are read. Whatever is fed at a time, results are those
-  /// of all tokens at once with a mask that looks back only. Path and weights are those of calls without a cache.
+  /// The cache is a KvCache or sequences of a PagedKvCache, of any scalar that is computed in the same type as T. It
+  /// must have the layer's rope, which turns keys as they are appended and queries as they are read. With a mask that
+  /// looks back only, results do not depend on how many tokens are fed at a time. `path` and `weights` work as without
+  /// a cache.
   ///
-  /// If it throws, for want of pages or for whatever reason, the cache has the tokens that it had.
-  /// @throws std::invalid_argument if sizes or ropes disagree; what the append() of the cache throws.
+  /// If the call throws, for any reason, the cache has the tokens that it had before.
+  /// @throws std::invalid_argument if sizes or ropes disagree; and what the append() of the cache throws.
   template <class X, detail::KvSource Cache, class M = Mods<>>
   requires(!detail::AnyOptions<M>) auto operator()(const X& x, Cache&& cache, const M& mods = {},
                                                    const MultiHeadOptions& options = {}) const {
@@ -172,8 +175,8 @@ class MultiHeadAttention {
     return (*this)(x, cache, Mods<>(), options);
   }
 
-  /// The same without appending: attends to what the cache has, as from a decoder to an encoder. Queries are the last
-  /// of the tokens in it, unless Options::q_offset says otherwise, which only masks and ropes ask for.
+  /// The same without appending: attends to what the cache has, as a decoder does to an encoder. By default the queries
+  /// stand at the positions of the cache's last tokens, see Options::q_offset; only masks and ropes use positions.
   ///
   ///     mha.append(encoder_states, cache);                        // once: (batch, kv_len, key_dim)
   ///     y = mha.attend(x, cache).out;                             // x (batch, q_len, embed_dim), at every step
@@ -202,8 +205,8 @@ class MultiHeadAttention {
     return attend(x, cache, Mods<>(), options);
   }
 
-  /// Projects tokens, which key and value inputs are, and appends their keys and values to the cache. What throws
-  /// leaves the cache as it was.
+  /// Projects tokens, which are key and value input at once, and appends their keys and values to the cache. If the
+  /// call throws, the cache is as it was before.
   template <class X, detail::KvSource Cache>
   void append(const X& tokens, Cache&& cache, const Options& options = {}) const {
     static_assert(check_appendable<X, Cache>());
@@ -216,8 +219,8 @@ class MultiHeadAttention {
     });
   }
 
-  /// A cache of numbers S for this layer: kv_heads, head_dim, v_dim and rope are the layer's whatever `sizes` has
-  /// there.
+  /// A cache of numbers S for this layer. Its kv_heads, head_dim, v_dim and rope are the layer's; those in `sizes` are
+  /// not used.
   template <class S = T>
   KvCache<S> make_cache(const KvCacheConfig& sizes = {}) const {
     return KvCache<S>(fitted(sizes));

@@ -11,18 +11,17 @@
 
 namespace attn {
 
-/// The sizes of a MultiHeadAttention, all numbers of features or heads, of which 0 stands for the default given here;
-/// and what else it is made of.
+/// What a MultiHeadAttention is made of. Sizes count features or heads; 0 stands for the default, if there is one.
 struct MultiHeadConfig {
   Index embed_dim = 0;     ///< of the query and of the result; there is no default
   Index heads = 0;         ///< of the query, each of embed_dim / heads features; there is no default
   Index kv_heads = 0;      ///< of key and value, a divisor of heads (Ainslie et al. 2023). Default heads
   Index key_dim = 0;       ///< of the key input. Default embed_dim
   Index value_dim = 0;     ///< of the value input. Default embed_dim
-  bool bias = true;        ///< has every projection a bias?
+  bool bias = true;        ///< whether projections have biases
   std::uint64_t seed = 0;  ///< of the random initial weights
-  std::optional<bool> in_bias = std::nullopt;   ///< have those of query, key and value? Default `bias`
-  std::optional<bool> out_bias = std::nullopt;  ///< has that of the result? Default `bias`
+  std::optional<bool> in_bias = std::nullopt;   ///< the same for query, key and value alone. Default `bias`
+  std::optional<bool> out_bias = std::nullopt;  ///< the same for the result alone. Default `bias`
   /// Turns projected queries and keys by their positions: key j of a call is at j, query i at Options::q_offset + i.
   std::optional<Rope> rope = std::nullopt;
 };
@@ -33,22 +32,21 @@ enum class Path { flash, naive };
 /// How one call of a MultiHeadAttention is computed.
 struct MultiHeadOptions {
   Path path = Path::flash;
-  /// Give out the weights of every head. They need memory for all q_len * kv_len pairs, so the call takes the naive
+  /// Return the weights of every head. They take memory for all q_len * kv_len pairs, so the call runs on the naive
   /// path.
   bool weights = false;
-  bool lse = false;  ///< Give out the log-sum-exp of every query and head.
-  bool heads =
-      false;  ///< Give out the projected inputs as heads, copied: queries and keys as the rope has turned them.
-  /// Scale (default 1/sqrt(head_dim)) and q_offset of the heads; executor, instruction set and `compute` of heads and
-  /// projections. A workspace in it is not used.
+  bool lse = false;    ///< Return the log-sum-exp of every query and head.
+  bool heads = false;  ///< Return copies of the projected heads; queries and keys are turned, if there is a rope.
+  /// Scale (default 1/sqrt(head_dim)) and q_offset are those of the heads; executor, instruction set and `compute`
+  /// those of heads and projections. Its workspace is not used.
   Options attention = {};
 };
 
-/// What a MultiHeadAttention returns. Converts to its `out`, so that `Tensor<float, 3> y = layer(x, x, x);` works.
+/// What a MultiHeadAttention returns. It converts to its `out`, so that `Tensor<float, 3> y = layer(x, x, x);` works.
 template <class Out, class T>
 struct MultiHeadResult {
   Out out;  ///< (batch, q_len, embed_dim), or (q_len, embed_dim) of matrices
-  // Those of the heads, empty unless asked for.
+  // What follows is empty unless options ask for it.
   Tensor<T, 4> weights;                  ///< (batch, heads, q_len, kv_len)
   Tensor<detail::computed_t<T>, 3> lse;  ///< (batch, heads, q_len), float where T has 16 bits
   Tensor<T, 4> query;                    ///< (batch, heads, q_len, head_dim)

@@ -1,4 +1,5 @@
-// Openmp(), for programs that use OpenMP. Not part of attn.h: include it where the compiler's OpenMP flag is set.
+// The executor openmp(), for programs that use OpenMP. Not part of attn.h: include it where the compiler's OpenMP flag
+// is set.
 #pragma once
 
 #include <omp.h>
@@ -20,7 +21,7 @@ namespace detail {
 
 class OpenMpBackend final : public Executor::Backend {
  public:
-  /// Inside a parallel region the other threads have work of their own.
+  /// 1 inside a parallel region, whose other threads have work of their own.
   int concurrency() const override { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
 
   void run(Index tasks, TaskRef task) const override {

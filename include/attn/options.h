@@ -14,7 +14,8 @@ namespace attn {
 
 /// How exactly the products of a call are formed.
 enum class Compute {
-  /// As exactly as the tensors are: those of bfloat16 on the matrix unit, if there is one, others as float or more.
+  /// In the precision of the tensors: bfloat16 tensors on the matrix unit, if there is one, all others in float or
+  /// better.
   native,
   /// Query, key, value and weights may be rounded to bfloat16: several times faster where there is a matrix unit.
   bf16,
@@ -30,30 +31,31 @@ struct Options {
   /// ("top-left").
   std::optional<Index> q_offset = std::nullopt;
 
-  /// The same for each batch element, or each sequence of a cache, instead of one for all: `.q_offsets = {0, 7}`, or
-  /// any range of integers. Empty: q_offset holds. Results are those of a call for each. Some hundred bytes for each
-  /// are taken off the heap.
+  /// A q_offset for each batch element, or for each sequence of a cache: `.q_offsets = {0, 7}`, or any range of
+  /// integers. If it is empty, q_offset holds for all. The results are those of one call for each element. The call
+  /// allocates some hundred bytes for each, even with a workspace.
   detail::Indices q_offsets = {};
 
-  /// Who runs the tasks. Default all cores, or the calling thread alone where there is little to do. Results do not
-  /// depend on it, bit for bit.
+  /// Who runs the tasks. By default all cores do, or the calling thread alone if there is little work. Results are the
+  /// same bit for bit with any executor.
   Executor executor = {};
 
-  /// Memory of the caller's for the call to work in, of any alignment and at least as many bytes as workspace_bytes()
-  /// says; what it holds does not matter. Two calls at the same time need two. Default: the call allocates and frees
-  /// its own. The naive path does not use it. (Where tokens are grouped, as by strided_sparse(), and out has 16 bits
-  /// but query has not, some more is taken from the heap.)
+  /// Memory of the caller's for the call to work in: at least as many bytes as workspace_bytes() says, of any alignment
+  /// and with any contents. Concurrent calls need one each. By default the call allocates and frees its own. The naive
+  /// path does not use it. One case allocates more: a mask that groups tokens, such as strided_sparse(), with an output
+  /// of 16 bits and a query of more.
   std::span<std::byte> workspace = {};
 
-  /// `bf16` buys speed for tensors of float, or of half. Rounding values and weights errs by about 2^-8 of the largest
-  /// value; rounding query and key moves scores by about 2^-8 of scale * sum |q||k|, much where scores are large. Sums
-  /// and the softmax stay in float. Nothing is rounded without a matrix unit, as explain() tells, for single queries
-  /// unless heads share keys and values that are bfloat16, and where results are not finite. The naive path does not
-  /// use it.
+  /// `bf16` buys speed for tensors of float or half. Rounding values and weights adds an error of about 2^-8 of the
+  /// largest value. Rounding query and key moves scores by about 2^-8 of scale * sum |q||k|, which is much where scores
+  /// are large. Sums and the softmax stay in float.
+  ///
+  /// Nothing is rounded if there is no matrix unit (explain() says so), for single queries (unless heads share keys and
+  /// values that are bfloat16), where results are not finite, and on the naive path.
   Compute compute = Compute::native;
 
-  /// The instruction set to use, for tests and comparisons. Default the best there is, or what the environment variable
-  /// ATTN_ISA names. One that is not available is refused.
+  /// The instruction set to use, for tests and comparisons. The default is default_isa(). One that is not available
+  /// throws std::invalid_argument.
   std::optional<Isa> isa = std::nullopt;
 };
 
@@ -62,7 +64,7 @@ struct Options {
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// What ATTN_ISA names, where the call would use it and it is not available; else empty.
+/// The name in ATTN_ISA, if the call would use it but it is not available; else empty.
 inline std::string_view ignored_isa(const Options& options) {
   return options.isa ? std::string_view() : std::string_view(isa_of_environment().ignored);
 }

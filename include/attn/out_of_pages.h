@@ -1,4 +1,4 @@
-// What a pool without free pages throws.
+// The exception of a PagedKvCache whose pages run out.
 #pragma once
 
 #include <stdexcept>
@@ -7,7 +7,7 @@
 
 namespace attn {
 
-/// The pool has not enough free pages. Nothing was changed: release() or truncate() some sequence and try again.
+/// The pool does not have enough free pages. Nothing was changed: release() or truncate() a sequence and try again.
 class OutOfPages : public std::runtime_error {
  public:
   OutOfPages(Index needed, Index free, Index pages)

@@ -1,4 +1,4 @@
-// PagedKvCache, keys and values of any number of sequences in pages of a common pool, shared where they are equal.
+// PagedKvCache: the keys and values of any number of sequences, in pages of a common pool that sequences may share.
 #pragma once
 
 #include <algorithm>
@@ -27,9 +27,9 @@ struct PagedKvCacheConfig {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// A cache for many sequences of unknown lengths (Kwon et al. 2023, section 4): memory is a pool of pages of `page_size`
-/// tokens, and each sequence has a table of its pages, so that nothing is moved when it grows and at most the rest of a page
-/// is unused.
+/// A cache for many sequences of unknown lengths (Kwon et al. 2023, section 4). Its memory is a pool of pages of
+/// `page_size` tokens, and each sequence has a table of its pages. Nothing is moved when a sequence grows, and no more
+/// than the rest of its last page is unused.
 ///
 ///     attn::PagedKvCache<float> cache({.pages = 1024, .kv_heads = 8, .head_dim = 128});
 ///     const attn::Index a = cache.add();
@@ -39,13 +39,13 @@ inline namespace ATTN_BUILT_FOR {
 ///     auto out = attn::attention(q, cache.batch({a, b})).out;
 ///     cache.release(a);
 ///
-/// T: as of KvCache. All memory of pages is taken when the cache is made. What throws leaves the cache as it was; release()
-/// and truncate() throw for wrong arguments alone. Calls that only read may run at the same time. A copy copies everything; one
-/// that was moved from can be assigned to, and nothing else.
+/// T is as for KvCache. The memory of all pages is allocated when the cache is made. If a call throws, the cache is as
+/// it was before; release() and truncate() throw for wrong arguments only. Concurrent calls that only read are safe. A
+/// copy is deep; a cache that was moved from may only be assigned to or destroyed.
 template <class T>
 class PagedKvCache {
  public:
-  using Computed = detail::cached_t<T>;  ///< what attention is computed in
+  using Computed = detail::cached_t<T>;  ///< the type that attention is computed in
 
   /// @throws std::invalid_argument unless all sizes are positive.
   explicit PagedKvCache(const PagedKvCacheConfig& config)
@@ -63,18 +63,18 @@ class PagedKvCache {
   const PagedKvCacheConfig& config() const { return config_; }
   Index pages() const { return config_.pages; }
   Index free_pages() const { return free_.size(); }
-  /// Bytes of the pool: keys and values, and their scales.
+  /// The bytes of the pool: keys, values and their scales.
   Index bytes() const { return storage_.bytes(); }
 
-  /// A new sequence without tokens. Its number is never given again.
+  /// Adds a sequence without tokens and returns its number, which is never used again.
   Index add() {
     sequences_.emplace(next_, Sequence{});
     return next_++;
   }
 
-  /// A new sequence with the tokens of another, or the first `length` of them. They share pages, and a page that is not full
-  /// is copied when one of them appends to it.
-  /// @throws std::invalid_argument if there is no such sequence, or it has fewer tokens.
+  /// Adds a sequence with the tokens of another, or the first `length` of them, and returns its number. Both share
+  /// their pages; a shared page that is not full is copied when one of them appends to it.
+  /// @throws std::invalid_argument if there is no such sequence, or if it has fewer tokens.
   Index fork(Index sequence, std::optional<Index> length = std::nullopt) {
     Sequence copy = of(sequence);
     if (length) {
@@ -87,14 +87,15 @@ class PagedKvCache {
     return next_++;
   }
 
-  /// Forgets a sequence. Pages that no other has are free again.
+  /// Forgets a sequence, and frees the pages that no other sequence has.
   void release(Index sequence) {
     truncate(sequence, 0);
     sequences_.erase(sequence);
   }
 
-  /// Forgets the tokens of a sequence from number `length` on, and frees the pages that only they were in.
-  /// @throws std::invalid_argument unless it has so many.
+  /// Keeps the first `length` tokens of a sequence, forgets the others, and frees the pages that no sequence has any
+  /// more.
+  /// @throws std::invalid_argument if it has fewer.
   void truncate(Index sequence, Index length) {
     check_length("truncate", sequence, length);
     Sequence& s = of(sequence);
@@ -105,24 +106,27 @@ class PagedKvCache {
   bool has(Index sequence) const { return sequences_.count(sequence) > 0; }
   Index sequences() const { return static_cast<Index>(sequences_.size()); }
   Index length(Index sequence) const { return of(sequence).length; }
-  /// The pages of its tokens, in order.
+  /// The numbers of a sequence's pages, in the order of its tokens.
   std::span<const Index> table(Index sequence) const { return of(sequence).pages; }
 
-  /// How many free pages append() would take for so many tokens, with the copy of a page that is shared.
+  /// How many free pages append() would take for `tokens` tokens, counting the copy of a shared page.
   Index pages_needed(Index sequence, Index tokens) const {
     constexpr Index kMost = Index(1) << 60;  // no pool has so many, and sums stay in range
     detail::require(tokens >= 0 && tokens <= kMost, "pages_needed: ", tokens, " tokens are outside 0..2^60");
     return pages_needed(std::array{sequence}, std::array{tokens});
   }
 
-  /// Tokens to a sequence: k (1, kv_heads, tokens, head_dim), v (1, kv_heads, tokens, v_dim); see KvCache::append().
-  /// @throws OutOfPages if there are not enough; std::invalid_argument if shapes differ or there is no such sequence.
+  /// Appends tokens to a sequence: k (1, kv_heads, tokens, head_dim), v (1, kv_heads, tokens, v_dim); see
+  /// KvCache::append().
+  /// @throws OutOfPages if there are too few free pages; std::invalid_argument if shapes disagree or there is no such
+  /// sequence.
   template <class K, class V>
   void append(Index sequence, const K& k, const V& v) {
     append(detail::Indices(std::vector{sequence}), k, v);
   }
 
-  /// As many tokens to each of some sequences: k (sequences, kv_heads, tokens, head_dim).
+  /// Appends the same number of tokens to each of some sequences: k (sequences, kv_heads, tokens, head_dim), v
+  /// likewise.
   template <class K, class V>
   void append(detail::Indices sequences, const K& k, const V& v) {
     const auto& keys_held = detail::evaluated(k);
@@ -133,7 +137,8 @@ class PagedKvCache {
            false);
   }
 
-  /// lens[i] tokens to sequences[i]: k (1, kv_heads, sum of lens, head_dim), one sequence behind the other.
+  /// Appends lens[i] tokens to sequences[i]: k (1, kv_heads, sum of lens, head_dim), v likewise, one sequence behind
+  /// the other.
   template <class K, class V>
   void append(detail::Indices sequences, const K& k, const V& v, detail::Indices lens) {
     const auto& keys_held = detail::evaluated(k);
@@ -142,20 +147,21 @@ class PagedKvCache {
            lens.values, true);
   }
 
-  /// What attention() takes: these sequences, in this order. Valid until the cache changes.
+  /// These sequences in this order, as attention() takes them. Valid until the cache changes.
   KvBatch<Computed> batch(detail::Indices sequences) const {
     KvBatch<Computed> some = storage_.batch(config_.rope ? &*config_.rope : nullptr);
     for (Index s : sequences.values) some.add(table(s), length(s));
     return some;
   }
 
-  /// The same for what appends as well, as a MultiHeadAttention does.
+  /// These sequences in this order, for calls that append to them too: a MultiHeadAttention takes them.
   KvSequences<PagedKvCache> select(detail::Indices sequences) { return {*this, std::move(sequences)}; }
 
-  /// All pages of keys, or values: (pages, kv_heads, page_size, dim); a page that is not full holds anything behind its tokens.
+  /// All pages of keys, or values, (pages, kv_heads, page_size, dim). Elements behind the tokens of a page are
+  /// indeterminate.
   TensorView<const T, 4> key_pages() const { return storage_.keys().numbers; }
   TensorView<const T, 4> value_pages() const { return storage_.values().numbers; }
-  /// The scales of 8 bits, (pages, kv_heads, page_size).
+  /// The scales of a cache of std::int8_t, (pages, kv_heads, page_size).
   TensorView<const float, 3> key_scales() const { return storage_.keys().scales; }
   TensorView<const float, 3> value_scales() const { return storage_.values().scales; }
 
@@ -166,7 +172,7 @@ class PagedKvCache {
     Index length = 0;
   };
 
-  /// A sequence before something was appended to it.
+  /// What restore() needs to know of a sequence before something is appended to it.
   struct Mark {
     Index length;
     std::optional<Index> last_page;
@@ -180,14 +186,14 @@ class PagedKvCache {
     }
     return all;
   }
-  /// Right after the append. Pages become free again that were so before: there is memory for their numbers.
+  /// Undoes an append right after it. It frees only pages that were free before, so the list of free pages has room.
   void restore(const std::vector<Index>& sequences, const std::vector<Mark>& marks) noexcept {
     for (std::size_t i = 0; i < marks.size(); ++i) {
       Sequence& s = of(sequences[i]);
       s.length = marks[i].length;
       drop_unused(s);
       if (s.pages.empty() || s.pages.back() == *marks[i].last_page) continue;
-      ++users(*marks[i].last_page);  // others have it, or it would not have been copied
+      ++users(*marks[i].last_page);  // other sequences still have the page, or it would not have been copied
       drop(std::exchange(s.pages.back(), *marks[i].last_page));
     }
   }
@@ -226,19 +232,20 @@ class PagedKvCache {
     if (--users(page) == 0) free_.put(page);
   }
 
-  /// Pages behind those of its tokens.
+  /// Drops the pages behind the last token.
   void drop_unused(Sequence& s) {
     const auto keep = static_cast<std::size_t>(pages_for(s.length));
     for (; s.pages.size() > keep; s.pages.pop_back()) drop(s.pages.back());
   }
 
-  /// Will tokens be written into a page that it has already?
+  /// Whether appended tokens go into the sequence's last page, which is not full.
   bool writes_to_last(const Sequence& s, Index tokens) const { return tokens > 0 && s.length % config_.page_size != 0; }
 
-  /// Of different sequences. Who writes to a page last need not copy it, if all who have it do.
+  /// The same for several different sequences. If all sequences that share a page write to it, the last one need not
+  /// copy it.
   Index pages_needed(std::span<const Index> sequences, std::span<const Index> lens) const {
     Index needed = 0;
-    std::unordered_map<Index, Index> copies;  // of pages
+    std::unordered_map<Index, Index> copies;  // how often each page is copied
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       const Sequence& s = of(sequences[i]);
       needed += pages_for(s.length + lens[i]) - static_cast<Index>(s.pages.size());
@@ -267,7 +274,7 @@ class PagedKvCache {
                     " tokens");
     const Index needed = pages_needed(sequences, lens);
     if (needed > free_pages()) throw OutOfPages(needed, free_pages(), pages());
-    for (std::size_t i = 0; i < lens.size(); ++i) {  // what may throw, before anything is changed
+    for (std::size_t i = 0; i < lens.size(); ++i) {  // allocates, and may throw, before anything is changed
       Sequence& s = of(sequences[i]);
       s.pages.reserve(static_cast<std::size_t>(pages_for(s.length + lens[i])));
     }
@@ -286,7 +293,7 @@ class PagedKvCache {
     for (std::size_t i = 0; i < lens.size(); ++i) of(sequences[i]).length += lens[i];
   }
 
-  /// Copies the last page if others have it too.
+  /// Copies the last page if other sequences have it too.
   void own_last_page(Sequence& s) {
     Index& last = s.pages.back();
     if (users(last) == 1) return;
@@ -297,7 +304,7 @@ class PagedKvCache {
 
   PagedKvCacheConfig config_;
   detail::KvPages<T> storage_;
-  std::vector<Index> users_;  // of each page: in how many tables it is
+  std::vector<Index> users_;  // for each page, in how many tables it is
   detail::PageList free_;
   std::unordered_map<Index, Sequence> sequences_;
   Index next_ = 0;

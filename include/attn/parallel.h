@@ -16,16 +16,16 @@ inline Executor serial() {
   return executor;
 }
 
-/// A pool of `workers` threads, the caller among them. The pool lives as long as a copy of the executor does: make it
-/// once.
-/// @throws std::invalid_argument unless workers is positive; std::bad_alloc, or std::system_error where the operating
-/// system has no more threads, and none is left running then.
+/// A pool of `workers` threads, counting the caller. Make it once: the pool lives as long as a copy of the executor
+/// does.
+/// @throws std::invalid_argument unless workers is positive; std::bad_alloc, or std::system_error if the operating
+/// system has no more threads. No thread is left running then.
 inline Executor threads(int workers) {
   detail::require(workers > 0, "threads(", workers, "): there must be at least one worker, the caller");
   return workers == 1 ? serial() : Executor(std::make_shared<detail::PoolBackend>(workers));
 }
 
-/// The threads of a pool that the program has already, and the caller. The pool must outlive all calls.
+/// The threads of a pool that the program already has, and the caller. The pool must outlive all calls.
 inline Executor threads(Eigen::ThreadPoolInterface& pool) {
   return Executor(std::make_shared<detail::PoolBackend>(pool));
 }
@@ -40,8 +40,8 @@ inline const Executor::Backend& Executor::backend() const { return backend_ ? *b
 
 namespace detail {
 
-/// The executor for work of so many flops: the one asked for, but by default no thread is woken for little. Waking one
-/// takes about 10 us, in which a core does a million flops and more.
+/// The executor for work of `flops` flops: the one asked for, or, if none was, the calling thread for little work and
+/// all cores for more. Waking a thread takes about 10 us, in which a core does more than a million flops.
 inline Executor executor_for(double flops, const Executor& asked) {
   constexpr double kFlopsWorthSharing = 2e6;
   return asked.is_default() && flops < kFlopsWorthSharing ? serial() : asked;

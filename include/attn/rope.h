@@ -1,4 +1,4 @@
-// Rotary position embedding, the angles that models turn queries and keys by.
+// Rotary position embedding: queries and keys are turned by angles that depend on their positions.
 #pragma once
 
 #include <algorithm>
@@ -13,38 +13,38 @@
 
 namespace attn {
 
-/// How RoPE is stretched to texts that are longer than those of the training.
+/// How RoPE is stretched to texts longer than those that the model was trained on.
 enum class RopeScaling {
   none,
   linear,  ///< positions are divided by `factor` (Chen et al. 2023, section 2.3)
   ntk,  ///< the base grows so that the slowest pair turns `factor` times as slowly, the fastest as before (bloc97 2023)
-  yarn,    ///< pairs that turn slowly are divided by `factor`, fast ones kept, the scores sharpened (Peng et al. 2023)
+  yarn,    ///< slow frequencies are divided by `factor`, fast ones kept, scores sharpened (Peng et al. 2023)
   llama3,  ///< the same idea with other borders, as Llama 3.1 was trained (Meta 2024)
 };
 
 struct RopeConfig {
   Index head_dim = 0;
-  Index rotary_dim = 0;  ///< so many of the first features of a head are turned, an even number; 0: all
+  Index rotary_dim = 0;  ///< how many of a head's first features are turned, an even number; 0: all
   RopePairs pairs = RopePairs::halves;
   double base = 10000;  ///< theta; pair i turns by position * base^(-2i / rotary_dim)
   RopeScaling scaling = RopeScaling::none;
-  double factor = 1;            ///< how many times as long as in training texts may be
-  Index trained_length = 0;     ///< tokens in a text of the training; yarn and llama3 need it
-  double beta_fast = 32;        ///< yarn: pairs that turn so often in a text of the training, or more, are kept
-  double beta_slow = 1;         ///< yarn: those that turn so often, or less, are divided
-  double low_freq_factor = 1;   ///< llama3: as beta_slow
-  double high_freq_factor = 4;  ///< llama3: as beta_fast
+  double factor = 1;            ///< how many times longer texts may be than in training
+  Index trained_length = 0;     ///< tokens in a training text; yarn and llama3 need it
+  double beta_fast = 32;        ///< yarn keeps pairs that turn at least this many times in a training text
+  double beta_slow = 1;         ///< yarn divides the frequency of pairs that turn at most this many times
+  double low_freq_factor = 1;   ///< llama3: what beta_slow is for yarn
+  double high_freq_factor = 4;  ///< llama3: what beta_fast is for yarn
   bool round_borders =
-      true;  ///< yarn: do the borders lie at whole pairs, as in most models? (`truncate` in Hugging Face)
-  /// yarn: what cos and sin are multiplied by; default 0.1 ln(factor) + 1 (Peng et al. 2023, eq. 22). Models with an
-  /// `mscale` of their own want another.
+      true;  ///< yarn: whether the borders are rounded to whole pairs, as in most models (Hugging Face: `truncate`)
+  /// yarn: cos and sin are multiplied by this; default 0.1 ln(factor) + 1 (Peng et al. 2023, eq. 22). Models with an
+  /// `mscale` need another.
   std::optional<double> attention_factor = std::nullopt;
 };
 
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Refuses what Rope cannot turn, in words.
+/// Fails to compile, with a sentence that says why, for what Rope cannot turn.
 template <class X, class Out>
 constexpr void check_turned() {
   using From = Traits<std::remove_cvref_t<X>>;
@@ -64,16 +64,17 @@ constexpr void check_turned() {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// Rotary position embedding (Su et al. 2021, eq. 34): the features of a head are taken in pairs, and pair i of the
-/// token at a position is turned by position * frequency(i), so that the product of a query with a key depends on how
-/// far apart they are. Queries and keys are turned, values are not.
+/// Rotary position embedding (Su et al. 2021, eq. 34). The features of a head are taken in pairs, and pair i of a token
+/// is turned by the angle position * frequency(i). The product of a query with a key then depends on their distance.
+/// Queries and keys are turned, values are not.
 ///
 ///     const attn::Rope rope({.head_dim = 64});
 ///     rope.rotate(q, position);  // in place; the rows of q are tokens at position, position + 1, ...
 ///     rope.rotate(k, position);
 ///
-/// Immutable: calls at the same time are safe. Each takes a few numbers for each pair off the heap. Angles are computed
-/// in double and rounded once, cos and sin not at all; frameworks that form them in float differ by that.
+/// A Rope is immutable, and concurrent calls are safe. Each allocates a few numbers for each pair. Angles are computed
+/// in double and rounded once, cos and sin are not rounded further; frameworks that compute angles in float differ by
+/// that.
 class Rope {
  public:
   /// @throws std::invalid_argument for sizes or numbers that make no sense; the message has them.
@@ -83,9 +84,8 @@ class Rope {
     for (Index i = 0; i < config_.rotary_dim / 2; ++i) frequencies_.push_back(scaled(i));
   }
 
-  /// With frequencies of the caller's, rotary_dim / 2 of them: for scalings that are not here, or a model that brings
-  /// its own.
-  /// @throws std::invalid_argument also if there are more or fewer, one is not finite, or config.scaling is not `none`.
+  /// With frequencies of the caller's, rotary_dim / 2 of them: for other scalings, or a model that comes with its own.
+  /// @throws std::invalid_argument also if their number is another, one is not finite, or config.scaling is not `none`.
   Rope(const RopeConfig& config, std::span<const double> frequencies) : Rope(config) {
     detail::require(config_.scaling == RopeScaling::none, "Rope: frequencies that are given cannot be scaled as well");
     detail::require(frequencies.size() == frequencies_.size(), "Rope: ", frequencies.size(), " frequencies for ",
@@ -101,13 +101,13 @@ class Rope {
   /// Radians per position, one for each pair: rotary_dim / 2 of them, descending.
   std::span<const double> frequencies() const { return frequencies_; }
 
-  /// What cos and sin are multiplied by: 1, but for yarn.
+  /// The factor of cos and sin: 1, except for yarn.
   double attention_factor() const {
     if (config_.scaling != RopeScaling::yarn) return 1;
     return config_.attention_factor.value_or(config_.factor <= 1 ? 1 : 0.1 * std::log(config_.factor) + 1);
   }
 
-  /// Do both turn everything by the same angles, bit for bit?
+  /// Whether both turn everything by the same angles, bit for bit.
   friend bool operator==(const Rope& a, const Rope& b) {
     return a.config_.head_dim == b.config_.head_dim && a.config_.rotary_dim == b.config_.rotary_dim &&
            a.config_.pairs == b.config_.pairs && a.attention_factor() == b.attention_factor() &&
@@ -129,8 +129,8 @@ class Rope {
     rotate_into(x, x, positions);
   }
 
-  /// The same into `out`, of the shape of x: x itself, or memory apart from it. Its scalar is that of x; floats of 32
-  /// and 16 bits may be mixed.
+  /// The same into `out`, which has the shape and the scalar type of x; floats of 32 and 16 bits may be mixed. `out`
+  /// may be x itself, but must not overlap it otherwise.
   template <class Out, class X>
   void rotate_into(Out&& out, const X& x, Index first) const {
     rotate_all(out, x, [first](Index, Index token) { return first + token; });
@@ -157,7 +157,7 @@ class Rope {
                     ", x has shape ", from.shape());
     detail::check_written<4>(to, from.shape(), "Rope: what is turned", "x has it");
     detail::Rotation<T> rotation(config_.pairs, config_.rotary_dim);
-    std::optional<Index> known;  // whose angles `rotation` holds
+    std::optional<Index> known;  // the position whose angles `rotation` holds
     for (Index token = 0; token < from.dim(2); ++token)
       for (Index batch = 0; batch < from.dim(0); ++batch) {
         const Index position = position_of(batch, token);
@@ -168,7 +168,7 @@ class Rope {
       }
   }
 
-  /// How fast pair i turns.
+  /// The frequency of pair i, in radians per position.
   double scaled(Index i) const {
     const double dim = static_cast<double>(config_.rotary_dim), factor = config_.factor;
     const double plain = frequency(config_.base, i);
@@ -177,7 +177,7 @@ class Rope {
         break;
       case RopeScaling::linear:
         return plain / factor;
-      case RopeScaling::ntk:  // with one pair alone nothing is slower than the fastest
+      case RopeScaling::ntk:  // a single pair is the fastest one, which ntk keeps
         return dim > 2 ? frequency(config_.base * std::pow(factor, dim / (dim - 2)), i) : plain;
       case RopeScaling::yarn: {
         const double fast = pair_that_turns(config_.beta_fast), slow = pair_that_turns(config_.beta_slow);
@@ -197,9 +197,9 @@ class Rope {
   double frequency(double base, Index i) const {
     return std::pow(base, -2 * static_cast<double>(i) / static_cast<double>(config_.rotary_dim));
   }
-  /// Divided by the factor, or as it is, or in between.
+  /// The frequency `plain`, of which the share `divided`, from 0 to 1, is divided by the factor.
   double mixed(double plain, double divided) const { return divided * plain / config_.factor + (1 - divided) * plain; }
-  /// The number, not an integer, of the pair that turns so often in a text of the training.
+  /// Which pair turns `times` times in a training text; a fraction lies between two pairs.
   double pair_that_turns(double times) const {
     const double dim = static_cast<double>(config_.rotary_dim), length = static_cast<double>(config_.trained_length);
     return dim * std::log(length / (times * 2 * std::numbers::pi)) / (2 * std::log(config_.base));
@@ -236,14 +236,14 @@ class Rope {
           "; 0 < low_freq_factor < high_freq_factor must hold");
   }
 
-  // First, because assigning it may throw, and the other must not be ahead of it then.
+  // The frequencies stand first: assignment copies them first, and if that throws, config_ has not changed.
   std::vector<double> frequencies_;
   RopeConfig config_;
 };
 
-/// Turns x in place by angles that are given, one for each pair: cos and sin are (len, rotary_dim / 2), for all batch
-/// elements, or (batch, len, rotary_dim / 2), of the scalar that x is computed with: float for those of 16 bits.
-/// (Hugging Face's tables have each angle twice: take the first half of a row.) As Rope::rotate() otherwise.
+/// Turns x in place by given angles, one for each pair. cos and sin are (len, rotary_dim / 2), for all batch elements,
+/// or (batch, len, rotary_dim / 2), in the type that x is computed in: float for 16 bits. (Hugging Face's tables have
+/// each angle twice: take the first half of a row.) Everything else is as for Rope::rotate().
 template <class X, class Cos, class Sin>
 void rotate_by(X&& x, const Cos& cos, const Sin& sin, RopePairs pairs = RopePairs::halves) {
   constexpr int kRank = detail::Traits<Cos>::kRank;
@@ -286,7 +286,7 @@ void rotate_by(X&& x, const Cos& cos, const Sin& sin, RopePairs pairs = RopePair
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The angles of some tokens, the first of them at position `first`; none without a rope.
+/// The angles of `tokens` tokens, the first of them at position `first`; empty without a rope.
 template <class T>
 Rotation<T> rotation_of(const Rope* rope, Index first, Index tokens) {
   if (rope == nullptr) return Rotation<T>(RopePairs::halves, 0, 0);

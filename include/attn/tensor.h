@@ -1,4 +1,4 @@
-// Tensors that own their memory, and views of what Eigen owns.
+// Tensors that own their memory, and views of Eigen's matrices and tensors.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ class Tensor {
   /// All elements zero.
   explicit Tensor(const Shape& shape) : Tensor(uninitialized(shape)) { std::fill_n(data(), size(), T(0)); }
 
-  /// A deep copy of any view, packed.
+  /// A deep copy of any view, row-major and without gaps.
   explicit Tensor(const TensorView<const T, Rank>& from) : Tensor(uninitialized(from.shape())) {
     T* to = data();
     if (from.is_contiguous())
@@ -55,7 +55,7 @@ class Tensor {
   }
   ~Tensor() = default;
 
-  /// Elements hold whatever the memory held.
+  /// The elements are indeterminate.
   static Tensor uninitialized(const Shape& shape) {
     detail::check_sizes<Rank>(shape, sizeof(T));
     Tensor t;
@@ -78,7 +78,7 @@ class Tensor {
   operator TensorView<T, Rank>() { return view(); }
   operator TensorView<const T, Rank>() const { return view(); }
 
-  // See TensorView. There are none of a temporary: its memory would be gone.
+  // See TensorView. A temporary has no views: they would point to memory that is gone.
   template <class... I>
   auto reshape(I... sizes) & {
     return view().reshape(sizes...);
@@ -172,7 +172,7 @@ concept EigenDense = requires(const std::remove_cvref_t<X>& x) {
   []<class D>(const Eigen::DenseBase<D>&) {}(x);
 };
 
-// Eigen's own tensors are known by their members, so that their header need not be included.
+// Eigen's own tensors are recognised by their members, so that their header need not be included.
 template <class X>
 concept EigenTensor = !EigenDense<X> && requires(X & x) {
   x.data();
@@ -181,7 +181,7 @@ concept EigenTensor = !EigenDense<X> && requires(X & x) {
   { std::remove_cvref_t<X>::Layout } -> std::convertible_to<int>;
 };
 
-// A pointer to const where the object is const, or where it points to const itself (Map<const …>).
+// The pointer is to const if the object is const, or if it maps const memory (Map<const …>).
 template <class X>
 using element_t = std::remove_pointer_t<decltype(std::declval<X&>().data())>;
 
@@ -196,7 +196,7 @@ constexpr bool has_memory = [] {
 
 }  // namespace detail
 
-/// A view is a view of itself; a Tensor gives its own.
+/// The view of a TensorView is the same view; the view of a Tensor is that of its elements.
 template <class T, int Rank>
 TensorView<T, Rank> view(TensorView<T, Rank> t) {
   return t;

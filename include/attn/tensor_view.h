@@ -1,4 +1,4 @@
-// Tensors in memory of another's, and the views that can be made of them.
+// Views: tensors in memory that somebody else owns, and the views that can be made of them.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace attn {
 
-/// Another's memory seen as a tensor: a pointer, sizes and strides (in elements). Nothing is owned or copied.
+/// Memory of somebody else's seen as a tensor: a pointer, sizes, and strides in elements. Nothing is owned or copied.
 ///
 /// Strides are free: 0 repeats an element (broadcast), a negative one walks backwards, the innermost need not be 1.
 /// `TensorView<T, R>` converts to `TensorView<const T, R>`. Constness is that of T, as with std::span.
@@ -47,7 +47,7 @@ class TensorView {
   Index stride(int i) const { return strides_[at(i)]; }
   Index size() const { return detail::product<Rank>(shape_); }
 
-  /// Are the elements in row-major order without gaps?
+  /// Whether the elements lie in row-major order without gaps.
   bool is_contiguous() const {
     Index step = 1;
     for (int i = Rank; i-- > 0; step *= dim(i))
@@ -55,13 +55,13 @@ class TensorView {
     return true;
   }
 
-  /// The view of other sizes and strides from the element `offset` on.
+  /// A view of the same memory from element `offset` on, with other sizes and strides.
   TensorView part(Index offset, const Shape& shape, const Shape& strides) const {
     return {data_ + offset, shape, strides};
   }
 
-  /// The same elements in other sizes, of any rank: `t.reshape(batch, len, heads, dim)`. One size may be -1: as many as
-  /// are left. The tensor must be contiguous; a copy, `Tensor<T, Rank>(t)`, always is.
+  /// The same elements with other sizes, of any rank: `t.reshape(batch, len, heads, dim)`. One size may be -1 and is
+  /// then computed from the others. The tensor must be contiguous; a copy, `Tensor<T, Rank>(t)`, always is.
   /// @throws std::invalid_argument if it is not, or has another number of elements.
   template <std::convertible_to<Index>... I>
   TensorView<T, static_cast<int>(sizeof...(I))> reshape(I... sizes) const {
@@ -72,7 +72,7 @@ class TensorView {
   }
 
   /// The elements begin .. end - 1 of dimension `d`.
-  /// @throws std::invalid_argument, as all that follow, for a dimension or an element that is not there.
+  /// @throws std::invalid_argument for a dimension or an element that is not there; so do the functions below.
   TensorView slice(int d, Index begin, Index end) const {
     check_dimension("slice", d, Rank);
     detail::require(0 <= begin && begin <= end && end <= dim(d), "slice: dimension ", d, " of shape ", shape_, " has ",
@@ -82,7 +82,7 @@ class TensorView {
     return part(begin < end ? begin * stride(d) : 0, shape, strides_);
   }
 
-  /// The element `i` of dimension `d`, which is gone then: `t.select(0, b)` is batch element b, of rank 3.
+  /// Element `i` of dimension `d`, without that dimension: `t.select(0, b)` is batch element b, of rank 3.
   TensorView<T, Rank - 1> select(int d, Index i) const {
     static_assert(Rank >= 2, "attn: select() leaves a dimension less, and there must be one; use t(i)");
     check_dimension("select", d, Rank);
@@ -100,7 +100,7 @@ class TensorView {
     return without(d, 0);
   }
 
-  /// With one more dimension, of one element, before dimension `d`, or behind the last one.
+  /// With one more dimension, of one element, before dimension `d`; d == Rank puts it behind the last one.
   TensorView<T, Rank + 1> unsqueeze(int d) const {
     check_dimension("unsqueeze", d, Rank + 1);
     attn::Shape<Rank + 1> shape, strides;
@@ -112,7 +112,7 @@ class TensorView {
     return {data_, shape, strides};
   }
 
-  /// With two dimensions in each other's place.
+  /// With two dimensions exchanged.
   TensorView transpose(int a, int b) const {
     check_dimension("transpose", a, Rank);
     check_dimension("transpose", b, Rank);

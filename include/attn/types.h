@@ -59,11 +59,11 @@ struct Problem {
   Index v_dim = 0;
   long double scale = 1;  ///< multiplies query * key
   Index q_offset = 0;     ///< absolute position of query row 0
-  /// The batch element that q_len, kv_len and q_offset belong to, where each has its own; mods are asked about no other
-  /// then.
+  /// Where each batch element has its own q_len, kv_len and q_offset (a cache, or q_offsets): the batch element that
+  /// these belong to. Mods made for this problem are asked about that batch element only. Otherwise empty.
   std::optional<Index> sequence = std::nullopt;
-  /// Absolute positions of query row 0, where each batch element has its own. Always empty for mods: they are made for
-  /// each.
+  /// Where each batch element has its own q_offset: the absolute positions of query row 0, one for each. Mods never see
+  /// it: bind_mod() makes them once for each batch element, with that element's q_offset.
   std::span<const Index> q_offsets = {};
 
   /// The absolute position of query row 0 of a batch element.

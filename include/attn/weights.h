@@ -1,4 +1,4 @@
-// The attention weights tile by tile, and what can be learned from them without ever holding all.
+// The attention weights, tile by tile, and what can be computed from them without ever holding all of them.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,8 @@ struct WeightTile {
   TensorView<const T, 2> weights;  ///< (rows, keys); valid during the callback
 };
 
-/// The largest weights of each query, in descending order: both are (batch, heads, q_len, count). Where fewer keys are
-/// kept, the rest has key -1 and weight 0.
+/// The largest weights of each query in descending order, and their keys, both (batch, heads, q_len, count). If a query
+/// keeps fewer keys, the remaining entries have key -1 and weight 0.
 template <class T>
 struct TopWeights {
   Tensor<Index, 4> keys;
@@ -43,8 +43,8 @@ class WeightTiles {
         family_(kernel_family<T>(isa)),
         tiles_(family_, tensors.problem.q_len, false) {}
 
-  /// Calls visit(tile) for all tiles of a head in which a weight may differ from 0, rows and keys ascending. The tasks are
-  /// heads.
+  /// Calls visit(tile) for all tiles in which a weight may differ from 0, head by head, rows and keys ascending. Each
+  /// head is a task.
   template <class Visit>
   void run(const Executor& executor, const Visit& visit) const {
     const Problem& p = tensors_.problem;
@@ -63,7 +63,7 @@ class WeightTiles {
   void one_tile(const QueryTile& queries, TileMemory<T> m, const Visit& visit) const {
     const Problem& p = tensors_.problem;
     const KernelSet<T>& kernels = family_.set_for(queries.rows.size());
-    // With the log-sum-exp in the place of the largest score, the softmax step makes e^(score - lse) of each score.
+    // The softmax step computes e^(score - max). With the log-sum-exp in the place of the maximum it yields the weight.
     const Index last = queries.rows.size() - 1;
     for (Index i = 0; i < kernels.queries; ++i)
       m.max[i] = lse_(queries.batch, queries.head, queries.rows.begin + std::min(i, last));
@@ -94,7 +94,7 @@ class WeightTiles {
   QueryTiles<T> tiles_;
 };
 
-/// A call whose weights are wanted again, checked: CheckedCall with the log-sum-exps that it gave.
+/// The checked arguments of a call whose weights are computed again: a CheckedCall, and the log-sum-exps it returned.
 template <class Q, class K, class Lse, class M>
 class CheckedWeights {
   const CheckedCall<Q, K, K, M> call_;
@@ -142,13 +142,14 @@ constexpr bool takes_tiles =
 }  // namespace detail
 inline namespace ATTN_BUILT_FOR {
 
-/// Calls `callback(const WeightTile<T>&)` for the weights of an attention call, tile by tile, without ever holding all:
-/// linear memory, where naive_attention() has q_len x kv_len of them.
+/// Calls `callback(const WeightTile<T>&)` for the weights of an attention call, tile by tile. Memory is linear in the
+/// lengths, where the weights of naive_attention() take q_len * kv_len per head.
 ///
-/// `lse` is what attention() returned for the same arguments. Tiles that a mask drops whole are left out: their weights are
-/// 0. Those of a head come from one thread, rows ascending, within them keys ascending; heads may come at the same time.
-/// options.workspace is not used. Cost: the score product and the softmax, about half of a call.
-/// @throws std::invalid_argument as attention() does, and if lse has not the shape (q_len) or (batch, heads, q_len).
+/// `lse` is what attention() returned for the same arguments. Tiles that a mask drops whole are left out; their weights
+/// are 0. The tiles of one head come from one thread, with ascending rows and, within rows, ascending keys. Tiles of
+/// different heads may come at the same time. options.workspace is not used. Cost: the score product and the softmax,
+/// about half of a call.
+/// @throws std::invalid_argument as attention() does, and if the shape of lse is not (q_len) or (batch, heads, q_len).
 template <class Q, class K, class Lse, class M = Mods<>, class Callback>
 void for_each_weight_tile(const Q& query, const K& key, const Lse& lse, const M& mods, const Callback& callback,
                           const Options& options = {}) {
@@ -157,7 +158,7 @@ void for_each_weight_tile(const Q& query, const K& key, const Lse& lse, const M&
       "attn::for_each_weight_tile: the callback must take a tile: [](const auto& tile) { tile.weights(i, j); }");
   detail::CheckedWeights(query, key, lse, mods, options).for_each_tile(callback);
 }
-/// Without mods.
+/// The same without mods.
 template <class Q, class K, class Lse, class Callback>
 requires(detail::takes_tiles<Callback, Q>) void for_each_weight_tile(const Q& query, const K& key, const Lse& lse,
                                                                      const Callback& callback,
@@ -165,8 +166,8 @@ requires(detail::takes_tiles<Callback, Q>) void for_each_weight_tile(const Q& qu
   for_each_weight_tile(query, key, lse, Mods<>(), callback, options);
 }
 
-/// How much each key is looked at: the sum of its weights over all queries, (batch, heads, kv_len). Arguments and cost as for
-/// for_each_weight_tile().
+/// How much each key is looked at: the sum of its weights over all queries, (batch, heads, kv_len). Arguments and cost
+/// are those of for_each_weight_tile().
 template <class Q, class K, class Lse, class M = Mods<>>
 auto attention_mass(const Q& query, const K& key, const Lse& lse, const M& mods = {}, const Options& options = {}) {
   using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
@@ -186,8 +187,8 @@ auto attention_mass(const Q& query, const K& key, const Lse& lse, const Options&
   return attention_mass(query, key, lse, Mods<>(), options);
 }
 
-/// How spread out each query looks: the entropy of its weights, -sum w ln w, in nats, (batch, heads, q_len). 0: one key
-/// alone, or none; ln n: n keys alike. Arguments and cost as for for_each_weight_tile().
+/// How widely each query looks: the entropy of its weights, -sum w ln w, in nats, (batch, heads, q_len). It is 0 for
+/// one key or none, and ln n for n keys of equal weight. Arguments and cost are those of for_each_weight_tile().
 template <class Q, class K, class Lse, class M = Mods<>>
 auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, const Options& options = {}) {
   using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
@@ -210,8 +211,9 @@ auto entropy(const Q& query, const K& key, const Lse& lse, const Options& option
   return entropy(query, key, lse, Mods<>(), options);
 }
 
-/// The `count` largest weights of each query and their keys; of equal ones, those of the first keys; NaN before all. Memory
-/// O(q_len * count). Arguments and cost as for for_each_weight_tile().
+/// The `count` largest weights of each query and their keys. Of equal weights those of the first keys are taken; NaN
+/// counts as larger than any number. Memory O(q_len * count) per head. Arguments and cost are those of
+/// for_each_weight_tile().
 /// @throws std::invalid_argument also for a negative count.
 template <class Q, class K, class Lse, class M = Mods<>>
 auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, const M& mods = {},

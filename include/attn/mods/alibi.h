@@ -1,4 +1,4 @@
-// Alibi(), a penalty that grows with distance.
+// alibi(): a penalty that grows with distance.
 #pragma once
 
 #include <cmath>
@@ -10,8 +10,8 @@
 
 namespace attn {
 
-/// x -> x - slope[head] * (q - kv) (Press et al. 2022, section 3). One slope per query head. A key after its query gets
-/// a bonus, so combine with causal(), as the paper does.
+/// x -> x - slopes[head] * (q - kv) (Press et al. 2022, section 3). There is one slope per query head. A key after its
+/// query would get a bonus, so combine it with causal(), as the paper does.
 /// @throws std::invalid_argument for a slope that is not finite; in the call, if there is not one slope per head.
 inline auto alibi(detail::Numbers given_slopes) {
   std::vector<double>& slopes = given_slopes.values;

@@ -1,4 +1,4 @@
-// Bias(), a tensor added to the scores.
+// bias(): a tensor added to the scores.
 #pragma once
 
 #include <type_traits>
@@ -10,13 +10,13 @@
 
 namespace attn {
 
-/// Adds an element to each score: x + bias(batch, head, query row, kv). Not multiplied by scale. Where the element is
-/// -inf, the score becomes -inf, whatever x is, NaN included: the pair is dropped, unless a later mod makes a number of
-/// it.
+/// Adds an element of the tensor to each score: x + bias(batch, head, query row, kv). It is not multiplied by scale. If
+/// the element is -inf, the score becomes -inf whatever x is, NaN included, and the pair is dropped, unless a later mod
+/// turns -inf into a finite number.
 ///
 /// The tensor is anything attn::view takes, of rank 1 to 4, aligned from the right with (batch, heads, q_len, kv_len);
-/// a size of 1 is broadcast. An Eigen vector has rank 1: a number for each key. A temporary is kept alive in the mod;
-/// any other tensor is only viewed and must outlive it.
+/// a size of 1 is broadcast. An Eigen vector has rank 1 and gives a number for each key. A temporary is kept alive in
+/// the mod; any other tensor is only viewed and must outlive it.
 /// @throws std::invalid_argument in the call, if the shape does not fit.
 template <class X>
 auto bias(X&& tensor) {

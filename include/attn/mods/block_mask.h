@@ -1,4 +1,4 @@
-// Block_mask(), a mask whose blocks have been looked at beforehand.
+// block_mask(): a mask that was asked about every pair beforehand.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +15,12 @@ namespace attn {
 
 namespace detail {
 
-/// What a mask keeps of each block of 16 queries x 16 keys: as fine as the mod loops look.
+/// Whether a mask keeps all, some or none of each block of 16 queries x 16 keys, the blocks that the mod loops work in.
 class BlockMap {
  public:
   static constexpr Index kBlock = 16;
 
-  Index batch, heads;  ///< 1: the same for all
+  Index batch, heads;  ///< 1 if all batch elements, or heads, have the same
   Index q_len, kv_len;
 
   explicit BlockMap(const Problem& p)
@@ -34,7 +34,7 @@ class BlockMap {
     visited_.resize(static_cast<std::size_t>(batch * heads * rows()));
   }
 
-  /// Fills in what `examine(tile)` says of every block.
+  /// Stores what `examine(tile)` returns for every block.
   template <class Examine>
   void fill(const Examine& examine) {
     if (blocks_.empty()) return;
@@ -54,7 +54,7 @@ class BlockMap {
         }
   }
 
-  /// The position of query row 0 that it was made for.
+  /// The position of query row 0 that the map was made for.
   Index first_query(Index batch_element) const {
     return first_query_[first_query_.size() == 1 ? 0 : static_cast<std::size_t>(batch_element)];
   }
@@ -98,21 +98,23 @@ class BlockMap {
     for (Index r = (t.q.begin - first) / kBlock; r * kBlock < t.q.end - first; ++r) visit(r);
   }
 
-  std::vector<Index> first_query_;  // one for all, or one each
+  std::vector<Index> first_query_;  // one for all batch elements, or one for each
   std::vector<Coverage> blocks_;
   std::vector<Range> visited_;
 };
 
 }  // namespace detail
 
-/// The same mask, after its predicate has been asked for every pair once: calls then skip what it drops and leave whole
-/// what it keeps, as they do for causal(). For lambdas without hints that serve many calls: copies share what was found.
+/// The same mask, after its predicate was asked about every pair once. Calls then skip blocks that it drops and do not
+/// ask about blocks that it keeps whole, as with causal(). It is meant for lambdas without hints that serve many calls;
+/// copies share the answers.
 ///
 ///     auto mask = attn::block_mask(attn::mask_mod([](auto p) { return p.kv <= p.q; }), n, n);
 ///
-/// It is for calls of these lengths and options.q_offset (default kv_len - q_len), or q_offsets. A mask that looks at p.batch or
-/// p.head must be given their numbers; by default it is asked for the first of each and serves all. options.isa has the meaning
-/// it has in a call, the others none. Cost: the predicate for every pair, and a byte for every 16 x 16 of them.
+/// The mask serves calls of these lengths and this options.q_offset (default kv_len - q_len), or q_offsets. If it
+/// depends on p.batch or p.head, `batch` and `heads` must say how many there are; by default it is asked about batch
+/// element 0 and head 0, and the answers serve all. options.isa is used as in a call, other options are not. Cost: the
+/// predicate for every pair, and a byte of memory for every 16 x 16 pairs.
 /// @throws std::invalid_argument for negative sizes; in the call, if its sizes are others.
 template <class M>
 auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, Index batch = 1, Index heads = 1) {

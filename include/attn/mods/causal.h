@@ -1,4 +1,4 @@
-// Causal(), no query sees a later key.
+// causal(): no query sees a later key.
 #pragma once
 
 #include "attn/mod.h"

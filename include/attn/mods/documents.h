@@ -1,4 +1,4 @@
-// Documents(), several texts packed into one row of tokens that do not see each other.
+// documents(): several texts packed into one row of tokens that do not see each other.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,12 @@ namespace attn {
 
 namespace detail {
 
-/// What the predicate and the hints of documents() look up.
+/// The tables that the predicate and the hints of documents() look up.
 struct DocumentTable {
-  std::vector<Index> ids;      ///< of each position
-  std::vector<Index> run_end;  ///< where the run of equal ids ends that the position is in
-  std::vector<Range> span;     ///< from the first to the last position of its document
+  // Each has an entry for each position.
+  std::vector<Index> ids;
+  std::vector<Index> run_end;  ///< the end of the run of equal ids that the position is in
+  std::vector<Range> span;     ///< the position's document, from its first to its last position
 
   explicit DocumentTable(std::vector<Index> id_of_each)
       : ids(std::move(id_of_each)), run_end(ids.size()), span(ids.size()) {
@@ -30,7 +31,7 @@ struct DocumentTable {
     }
   }
 
-  /// From the first to the last position of all documents that these positions belong to, run by run.
+  /// The smallest range with all documents that these positions belong to. Cost: one step for each run.
   Range span_of(Range positions) const {
     Range all{span[at(positions.begin)]};
     for (Index i = run_end[at(positions.begin)]; i < positions.end; i = run_end[at(i)]) {
@@ -48,9 +49,9 @@ struct DocumentTable {
 
 }  // namespace detail
 
-/// Keeps pairs of the same document: `ids` has the document of each position, 0 .. kv_len - 1, the same for every batch
-/// element. With causal(), each document is causal by itself. Documents that lie in one piece cost what they would cost
-/// in calls of their own; ids may come in any order.
+/// Keeps pairs of the same document. `ids` has the document of each position 0 .. kv_len - 1, in any order, the same
+/// for every batch element. With causal(), each document is causal by itself. Documents that lie in one piece cost what
+/// they would cost in calls of their own.
 ///
 ///     ids {0, 0, 1, 1, 1}:  1 1 0 0 0
 ///                           1 1 0 0 0
@@ -80,8 +81,8 @@ inline auto documents(detail::Indices ids) {
   });
 }
 
-/// The same for documents that lie one behind the other, from where each begins: document i has the positions
-/// offsets[i] .. offsets[i + 1] - 1, and the last offset is kv_len (the "cu_seqlens" of variable-length batches).
+/// The same for documents that lie one behind the other: document i has the positions offsets[i] .. offsets[i + 1] - 1,
+/// and the last offset is kv_len (the "cu_seqlens" of variable-length batches).
 ///
 ///     documents_at({0, 2, 5}), as documents({0, 0, 1, 1, 1}):  1 1 0 0 0
 ///                                                              1 1 0 0 0
@@ -97,7 +98,7 @@ inline auto documents_at(detail::Indices offsets) {
   for (std::size_t i = 1; i < at.size(); ++i)
     detail::require(at[i] > at[i - 1], "documents_at: offsets must increase, offset ", i, " is ", at[i], " after ",
                     at[i - 1]);
-  constexpr Index kMost = Index(1) << 36;  // positions: the tables here have 32 bytes for each, 2 TiB
+  constexpr Index kMost = Index(1) << 36;  // positions, whose tables of 32 bytes each would take 2 TiB
   detail::require(at.back() <= kMost, "documents_at: the last offset, ", at.back(), ", is above ", kMost);
   std::vector<Index> ids;
   for (std::size_t i = 1; i < at.size(); ++i)

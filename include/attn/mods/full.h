@@ -1,11 +1,11 @@
-// Full(), the mask that keeps every pair.
+// full(): the mask that keeps every pair.
 #pragma once
 
 #include "attn/mod.h"
 
 namespace attn {
 
-/// Keeps every pair: plain attention. The neutral element of `|`.
+/// Keeps every pair, as plain attention does. It is the neutral element of `|`.
 ///
 ///     1 1 1
 ///     1 1 1

@@ -1,4 +1,4 @@
-// Global_tokens(), tokens that see all and are seen by all.
+// global_tokens(): tokens that see all and are seen by all.
 #pragma once
 
 #include <algorithm>

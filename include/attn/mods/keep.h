@@ -1,4 +1,4 @@
-// Keep() and drop(), masks given as boolean tensors.
+// keep() and drop(): masks given as boolean tensors.
 #pragma once
 
 #include "attn/detail/mods/key_tensor.h"
@@ -8,9 +8,9 @@ namespace attn {
 
 namespace detail {
 
-/// Where a tensor has no rows of its own, all queries keep a key or none does.
+/// The hint of a tensor mask. If the tensor has no dimension of queries, a key is kept by all queries or by none.
 struct TensorMaskHint {
-  static constexpr bool kIsOpaque = true;  // tensors with rows have no answer but that of the predicate
+  static constexpr bool kIsOpaque = true;  // if the tensor has rows, only the predicate knows what is kept
   KeyTensorHint of_keys;
 
   Coverage operator()(const Tile& t) const { return of_keys.tensor.q != 0 ? Coverage::some : of_keys(t); }
@@ -33,13 +33,14 @@ auto tensor_mask(X&& tensor, bool keep_where, const char* name, const char* of_k
 
 /// Keeps the pairs whose element is true. The tensor is anything attn::view takes, of rank 1 to 4, aligned from the
 /// right with (batch, heads, q_len, kv_len); a size of 1 is broadcast. Rank 1, which an Eigen vector has, is a mask of
-/// keys; rank 2 of (query row, key): for one of (batch, key) there is keep_keys().
+/// keys; rank 2 is (query row, key). For a mask of (batch, key) there is keep_keys().
 ///
 ///     {1, 0, 1, 0}:  1 0 1 0
 ///                    1 0 1 0
 ///                    1 0 1 0
 ///
-/// A mask of keys skips tiles as key_lengths() does; one with rows is asked for each pair of a tile first.
+/// A mask of keys skips tiles as key_lengths() does. A mask with rows is asked about each pair of a tile, before the
+/// tile is computed.
 ///
 /// A temporary is kept alive in the mod; any other tensor is only viewed and must outlive it.
 /// @throws std::invalid_argument in the call, if the shape does not fit.

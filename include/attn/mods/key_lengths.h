@@ -1,4 +1,4 @@
-// Key_lengths(), padding at the end of each batch element's keys.
+// key_lengths(): padding at the end of each batch element's keys.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace attn {
 
-/// Keeps keys 0 .. lengths[batch] - 1: the rest of the row is padding. One length per batch element, 0 included.
+/// Keeps keys 0 .. lengths[batch] - 1; the other keys are padding. There is one length per batch element; it may be 0.
 ///
 ///     lengths {3}:  1 1 1 0 0
 ///                   1 1 1 0 0

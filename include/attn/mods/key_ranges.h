@@ -1,4 +1,4 @@
-// Key_ranges(), padding at both ends of each batch element's keys.
+// key_ranges(): padding at both ends of each batch element's keys.
 #pragma once
 
 #include <utility>
@@ -8,8 +8,8 @@
 
 namespace attn {
 
-/// Keeps keys begin[batch] .. end[batch] - 1: what is before and behind is padding. One range per batch element, empty
-/// ones included.
+/// Keeps keys begin[batch] .. end[batch] - 1; keys before and behind them are padding. There is one range per batch
+/// element; it may be empty.
 ///
 ///     begin {1}, end {4}:  0 1 1 1 0
 ///                          0 1 1 1 0

@@ -1,4 +1,4 @@
-// Any_of(), all_of() and not_(), masks made of masks.
+// any_of(), all_of() and not_(): masks made of masks.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace attn {
 
 namespace detail {
 
-/// What the hints of some masks say together.
+/// The hints of several masks as one.
 template <class Combine, class... Bound>
 struct CombinedCoverage {
   static constexpr bool kIsOpaque = (Bound::kIsOpaque || ...);
@@ -22,7 +22,8 @@ struct CombinedCoverage {
   }
 };
 
-/// Masks that are ready for a call, as one: `Combine` says how predicates, coverages and ranges of keys come together.
+/// Masks that are bound to a call, as one mask. `Combine` says how predicates, coverages and ranges of keys are
+/// combined.
 template <class Combine, class... Bound>
 auto combined(const Bound&... masks) {
   static_assert(
@@ -53,7 +54,7 @@ auto combined_mask(M... masks) {
 struct Any {
   template <class... Kept>
   static bool keep(Kept... kept) {
-    return bool((kept | ...));  // all are asked: a loop over pairs has no branch then
+    return bool((kept | ...));  // asks all masks, so that a loop over pairs has no branch
   }
   template <class... C>
   static Coverage coverage(C... c) {
@@ -96,7 +97,7 @@ struct Not {
 
 }  // namespace detail
 
-/// Keeps the pairs that at least one of the masks keeps: their union. (Masks beside each other with | intersect.)
+/// Keeps the pairs that at least one of the masks keeps: their union. (Masks joined with | intersect.)
 ///
 ///     any_of(sliding_window(1), global_tokens({0})):  1 1 1 1
 ///                                                     1 1 0 0
@@ -107,7 +108,7 @@ auto any_of(M... masks) {
   return detail::combined_mask<detail::Any>(std::move(masks)...);
 }
 
-/// Keeps the pairs that all of the masks keep, as `a | b` does, in one mask: any_of(all_of(a, b), c).
+/// Keeps the pairs that all of the masks keep, as `a | b` does, but is a single mask: any_of(all_of(a, b), c).
 ///
 ///     all_of(causal(), not_(sliding_window(1))):  0 0 0 0
 ///                                                 0 0 0 0

@@ -1,4 +1,4 @@
-// Padding() and keep_keys(), masks given as boolean tensors of the keys of each batch element.
+// padding() and keep_keys(): masks given as boolean tensors of the keys of each batch element.
 #pragma once
 
 #include <type_traits>
@@ -26,9 +26,9 @@ auto key_tensor_mask(X&& tensor, bool keep_where, const char* name) {
 
 }  // namespace detail
 
-/// Drops the keys whose element is true, for every query: PyTorch's key_padding_mask. The tensor is (batch, kv_len),
-/// anything attn::view takes; a batch of 1, or a tensor of rank 1 such as an Eigen vector, is for all batch elements.
-/// Over a cache, kv_len is the length of each sequence.
+/// Drops the keys whose element is true, for every query, as PyTorch's key_padding_mask does. The tensor is anything
+/// attn::view takes, of shape (batch, kv_len); a batch of 1, or a tensor of rank 1 such as an Eigen vector, serves all
+/// batch elements. Over a cache, kv_len is the length of each sequence.
 ///
 ///     {{0, 0, 1, 1}}:  1 1 0 0
 ///                      1 1 0 0
@@ -41,7 +41,8 @@ auto padding(X&& tensor) {
   return detail::key_tensor_mask(std::forward<X>(tensor), false, "padding");
 }
 
-/// Keeps the keys whose element is true, for every query: the opposite of padding(), the attention_mask of tokenizers.
+/// Keeps the keys whose element is true, for every query: the opposite of padding(), and what tokenizers return as
+/// attention_mask.
 ///
 ///     {{0, 1, 1, 1}}:  0 1 1 1
 ///                      0 1 1 1

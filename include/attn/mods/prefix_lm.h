@@ -1,4 +1,4 @@
-// Prefix_lm(), a prefix that all see, causal after it.
+// prefix_lm(): causal, but for a prefix that every query sees.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace attn {
 
-/// Keeps keys 0 .. lengths[batch] - 1, the prefix, for every query, and of the others those at or before the query
-/// (Raffel et al. 2020, section 3.2.1). One length per batch element, 0 included.
+/// Keeps keys 0 .. lengths[batch] - 1, the prefix, for every query; and other keys at or before the query (Raffel et
+/// al. 2020, section 3.2.1). There is one length per batch element; it may be 0.
 ///
 ///     lengths {2}:  1 1 0 0
 ///                   1 1 0 0

@@ -1,4 +1,4 @@
-// Query_lengths(), padding at the end of each batch element's queries.
+// query_lengths(): padding at the end of each batch element's queries.
 #pragma once
 
 #include <utility>
@@ -8,8 +8,8 @@
 
 namespace attn {
 
-/// Keeps the query rows 0 .. lengths[batch] - 1; the rest is padding, whose output is 0 and log-sum-exp -inf. Rows are
-/// counted from the first query of the call, whatever its position.
+/// Keeps the query rows 0 .. lengths[batch] - 1. Other rows are padding: their output is 0 and their log-sum-exp -inf.
+/// Rows are counted from the first query of the call, whatever its position. There is one length per batch element.
 ///
 ///     lengths {2}:  1 1 1
 ///                   1 1 1

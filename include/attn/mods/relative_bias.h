@@ -1,4 +1,4 @@
-// Relative_bias(), a learned number for each head and distance, and the distance buckets of T5.
+// relative_bias(): a learned number for each head and distance, and the distance buckets of T5.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,13 @@
 
 namespace attn {
 
-/// Buckets for the distances -most..most, one each; what is farther falls into the last (Shaw et al. 2018, section
-/// 3.2).
+/// One bucket for each distance -most..most. Farther distances fall into the first or the last bucket (Shaw et al.
+/// 2018, section 3.2).
 class ClippedDistance {
  public:
   /// @throws std::invalid_argument unless `most` is in 0..2^60.
   explicit ClippedDistance(Index most) : most_(most) {
-    constexpr Index kMost = Index(1) << 60;  // sums of a few stay in range
+    constexpr Index kMost = Index(1) << 60;  // a few of them can be added without overflow
     detail::require(most >= 0 && most <= kMost, "ClippedDistance(", most, "): the distance must be in 0..", kMost);
   }
 
@@ -30,13 +30,13 @@ class ClippedDistance {
   Index most_;
 };
 
-/// The buckets of T5 (Raffel et al. 2020, section 2.1): half of them one distance wide, the others wider and wider up
-/// to `max_distance`. Bidirectional, the upper half of the buckets is for keys after the query; otherwise those share
-/// bucket 0 with the query's own.
+/// The buckets of T5 (Raffel et al. 2020, section 2.1). Half of them are one distance wide, the others grow up to
+/// `max_distance`. If bidirectional, the upper half of the buckets is for keys after the query; if not, these keys
+/// share bucket 0 with the query's own key.
 class T5Buckets {
  public:
-  /// @throws std::invalid_argument unless there are at least 2 buckets for each direction, and max_distance reaches
-  /// past those one distance wide.
+  /// @throws std::invalid_argument unless there are at least 2 buckets for each direction, and max_distance lies beyond
+  /// the buckets that are one distance wide.
   explicit T5Buckets(Index buckets = 32, Index max_distance = 128, bool bidirectional = true)
       : buckets_(buckets), bidirectional_(bidirectional) {
     const Index each = bidirectional ? buckets / 2 : buckets, exact = each / 2;
@@ -88,14 +88,16 @@ auto bias_by_distance(BroadcastTensor<T> held, Buckets buckets) {
 
 }  // namespace detail
 
-/// x -> x + table(head, buckets(kv - q)). Not multiplied by scale; -inf drops the pair, as in bias(). The table is
-/// anything attn::view takes, of rank 1 (buckets) or 2 (heads, buckets), a size of 1 is broadcast; without `buckets`,
-/// it has a number for each of the distances -most..most, what is farther counting as `most`.
+/// x -> x + table(head, buckets(kv - q)). The element is not multiplied by scale; -inf drops the pair, as in bias().
+/// The table is anything attn::view takes, of shape (buckets) or (heads, buckets); a size of 1 is broadcast. Without
+/// the argument `buckets`, the table has a number for each of the distances -most..most, and farther distances count as
+/// -most or most.
 ///
 ///     attn::relative_bias(table, attn::T5Buckets(32, 128))
 ///
-/// `buckets` is ClippedDistance, T5Buckets or one like them, with `Index buckets() const` and `Index operator()(Index
-/// distance) const`. A temporary is kept alive in the mod; any other tensor is only viewed and must outlive it.
+/// `buckets` is a ClippedDistance, a T5Buckets, or a type of yours with `Index buckets() const` and `Index
+/// operator()(Index distance) const`. A temporary is kept alive in the mod; any other tensor is only viewed and must
+/// outlive it.
 /// @throws std::invalid_argument in the call, if the table does not fit.
 template <class X, class Buckets>
 auto relative_bias(X&& table, Buckets buckets) {

@@ -1,4 +1,4 @@
-// Sinks(), weight that goes to no key.
+// sinks(): a weight that goes to no key.
 #pragma once
 
 #include <cmath>
@@ -11,12 +11,12 @@
 
 namespace attn {
 
-/// A learned logit for each query head that joins the denominator of the softmax alone: weights are
-/// e^score / (e^logit + sum of e^score), and add up to less than 1 (Xiao et al. 2024, section 3.3; with logits of 0 the
-/// "softmax off by one"). It is no score: mods and masks leave it as it is. -inf stands for none.
+/// A learned logit for each query head, which joins only the denominator of the softmax: weights are e^score / (e^logit
+/// + sum of e^score), and add up to less than 1 (Xiao et al. 2024, section 3.3; with logits of 0 it is the "softmax off
+/// by one"). The logit is no score: other mods do not change it. -inf means that a head has none.
 ///
-/// lse includes the logit; a row without keys has out 0 and its head's logit as lse. Of parts that are merged, one
-/// alone may have the sinks.
+/// lse includes the logit. A row without keys has out 0 and its head's logit as lse. If results are merged, only one of
+/// them may have been computed with the sinks.
 /// @throws std::invalid_argument for a logit that is NaN or +inf; in the call, if there is not one logit per head.
 inline auto sinks(detail::Numbers given_logits) {
   std::vector<double>& logits = given_logits.values;

@@ -1,4 +1,4 @@
-// Sliding_window(), each query sees the keys around it.
+// sliding_window(): each query sees the keys around it.
 #pragma once
 
 #include <algorithm>

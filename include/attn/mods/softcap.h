@@ -1,4 +1,4 @@
-// Softcap(), scores squeezed smoothly into (-cap, cap).
+// softcap(): scores squeezed smoothly into (-cap, cap).
 #pragma once
 
 #include <limits>

@@ -1,4 +1,4 @@
-// Strided_sparse() and fixed_sparse(), the two factorised patterns of Child et al. 2019.
+// strided_sparse() and fixed_sparse(): the two factorised patterns of Child et al. 2019.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 
 namespace attn {
 
-/// Keeps the `stride` keys before the query, its own, and of all earlier ones those at a multiple of `stride` from it
-/// (Child et al. 2019, section 4.3, "strided", both heads in one). Causal. About q_len * (stride + kv_len / stride)
-/// pairs.
+/// Keeps the query's own key, the `stride` keys before it, and every earlier key whose distance is a multiple of
+/// `stride` (Child et al. 2019, section 4.3, "strided", both heads in one). It is causal and keeps about q_len *
+/// (stride + kv_len / stride) pairs.
 ///
 ///     stride 2:  1 0 0 0 0
 ///                1 1 0 0 0
@@ -20,10 +20,10 @@ namespace attn {
 ///                0 1 1 1 0
 ///                1 0 1 1 1
 ///
-/// Work in proportion to these pairs: far keys are grouped by their position modulo `stride`, queries with them,
-/// because in such a group every earlier key is kept. That needs O(batch * heads * q_len) more memory. It happens where
-/// groups are long enough to pay, and not inside any_of(), all_of(), not_() and block_mask(); elsewhere tiles of
-/// neighbouring tokens are visited, which nearly all have a far key.
+/// Work is in proportion to these pairs: queries and far keys are grouped by their position modulo `stride`, because
+/// within such a group every earlier key is kept. Grouping takes O(batch * heads * q_len) more memory. Tokens are
+/// grouped only if the groups are long enough to pay, and not inside any_of(), all_of(), not_() and block_mask().
+/// Without groups, tiles of neighbouring tokens are visited, and nearly every tile has a kept pair.
 /// @throws std::invalid_argument for a stride below 1.
 inline auto strided_sparse(Index stride) {
   detail::require(stride > 0, "strided_sparse(", stride, "): the stride must be positive");
@@ -46,8 +46,8 @@ inline auto strided_sparse(Index stride) {
   return detail::grouped_mask(mask, sliding_window(stride), detail::at_distances(2, detail::kUnbounded), {stride, {}});
 }
 
-/// Keeps the keys at or before the query in its own block of `block` positions, and the last `summary` keys of all
-/// earlier blocks (Child et al. 2019, section 4.3, "fixed", both heads in one). Causal.
+/// Keeps the keys at or before the query in its own block of `block` positions, and the last `summary` keys of every
+/// earlier block (Child et al. 2019, section 4.3, "fixed", both heads in one). It is causal.
 ///
 ///     block 3, summary 1:  1 0 0 0 0
 ///                          1 1 0 0 0
@@ -55,14 +55,14 @@ inline auto strided_sparse(Index stride) {
 ///                          0 0 1 1 0
 ///                          0 0 1 1 1
 ///
-/// Work in proportion to these pairs, as for strided_sparse() and with its limits: the keys that have the same place in
-/// their blocks are a group, and each query sees `summary` groups. With more than 32 that does not happen, because each
-/// adds a rounding of out.
+/// Work is in proportion to these pairs, with the limits and the memory of strided_sparse(): keys with the same place
+/// in their blocks form a group, and each query sees `summary` groups. Tokens are not grouped if `summary` is more than
+/// 32, because each group adds a rounding of out.
 /// @throws std::invalid_argument unless 0 <= summary <= block and block >= 1.
 inline auto fixed_sparse(Index block, Index summary) {
   detail::require(block > 0 && summary >= 0 && summary <= block, "fixed_sparse(", block, ", ", summary,
                   "): the block must be positive and hold the summary");
-  const Index first = block - summary;  // of a block's keys that all later ones see
+  const Index first = block - summary;  // keys of a block from here on are seen by all later blocks
   const auto mask = mask_mod(
       [block, first](const Position& p) {
         return bool((p.kv <= p.q) & ((p.kv % block >= first) | (p.kv / block == p.q / block)));
@@ -75,7 +75,7 @@ inline auto fixed_sparse(Index block, Index summary) {
         const bool own =
             one_block && t.q.begin >= 0 && t.q.begin / block == last / block && (t.q.end - 1) / block == last / block;
         if (last <= t.q.begin && (summaries || own || first == 0)) return Coverage::all;
-        // No summary, and no query in the block of the keys or between them.
+        // The keys are no summary, and no query is in their block.
         const bool no_summary = one_block && last % block < first;
         return no_summary && t.q.begin / block > last / block ? Coverage::none : Coverage::some;
       },
@@ -93,7 +93,7 @@ inline auto fixed_sparse(Index block, Index summary) {
                [block](const Tile& t) {
                  return Range{std::max<Index>(t.q.begin, 0) / block * block, t.q.end};
                });
-  // Keys are numbered by their blocks.
+  // Within a group, keys are numbered by their blocks.
   const auto earlier_blocks = mask_mod([block](const Position& p) { return p.kv < p.q / block; },
                                        [block](const Tile& t) {
                                          return t.kv.begin >= (t.q.end - 1) / block ? Coverage::none

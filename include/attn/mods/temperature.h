@@ -1,4 +1,4 @@
-// Temperature(), a softness for each head.
+// temperature(): scores divided by a number for each head.
 #pragma once
 
 #include <limits>
@@ -10,8 +10,8 @@
 
 namespace attn {
 
-/// x -> x / temperatures[head]: above 1 the weights spread, below 1 they gather on few keys (Hinton et al. 2015, eq.
-/// 1). One temperature per query head.
+/// x -> x / temperatures[head]. Above 1 the weights spread over more keys, below 1 they gather on few (Hinton et al.
+/// 2015, eq. 1). There is one temperature per query head.
 /// @throws std::invalid_argument unless all are positive and finite, in float too; in the call, if there is not one per
 /// head.
 inline auto temperature(detail::Numbers given_temperatures) {

@@ -1,4 +1,4 @@
-// Tree(), drafts that share their beginnings, for speculative decoding.
+// tree(): drafted tokens that share their beginnings, for speculative decoding.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +12,14 @@ namespace attn {
 
 namespace detail {
 
-/// When a walk of the tree, children in order, enters each node and leaves it behind: a node's descendants are those
-/// that are entered in between.
+/// When a depth-first walk of the tree enters and leaves each node. The descendants of a node are those that the walk
+/// enters in between.
 struct TreeWalk {
   std::vector<Index> enter, leave;
 
   explicit TreeWalk(const std::vector<Index>& parents) : enter(parents.size()), leave(parents.size()) {
     const std::size_t n = parents.size();
-    // Sizes of subtrees, children before parents; then places, parents before children.
+    // First the sizes of subtrees, children before parents; then the places in the walk, parents before children.
     std::vector<Index> size(n, 1), next(n + 1, 0);
     for (std::size_t i = n; i-- > 0;)
       if (parents[i] >= 0) size[static_cast<std::size_t>(parents[i])] += size[i];
@@ -35,9 +35,9 @@ struct TreeWalk {
 
 }  // namespace detail
 
-/// The queries are the nodes of a tree of drafted tokens, the last keys of the call the same nodes, and all keys before
-/// them a context that every node sees. A node sees itself and its ancestors (Miao et al. 2024, "tree attention").
-/// parents[i] is the node before node i, or -1 for a node that follows the context directly.
+/// For queries that are the nodes of a tree of drafted tokens. The last keys of the call are the same nodes, and all
+/// keys before them are a context that every node sees. A node also sees itself and its ancestors (Miao et al. 2024,
+/// "tree attention"). parents[i] is the node before node i, or -1 for a node that follows the context directly.
 ///
 ///     context of 2, parents {-1, 0, 0, 1}:  1 1  1 0 0 0
 ///                                           1 1  1 1 0 0
@@ -65,7 +65,7 @@ inline auto tree(detail::Indices given) {
         },
         [=](const Tile& t) {
           if (detail::is_wide(t.q) || detail::is_wide(t.kv)) return Coverage::some;
-          Range entered{detail::kUnbounded, 0};  // from the first to the last query that the walk enters
+          Range entered{detail::kUnbounded, 0};  // when the walk enters the tile's queries, from the first to the last
           for (Index node = t.q.begin - first; node < t.q.end - first; ++node)
             entered = {std::min(entered.begin, enter[node]), std::max(entered.end, enter[node] + 1)};
           bool any = t.kv.begin < context, all = true;
