@@ -71,6 +71,7 @@ struct Precision {
   Wide scores = 0;                                    ///< queries and keys are rounded: relative to scale * sum |q||k|
   Wide values = 0;                                    ///< values are rounded: relative to the largest of them
   Wide lse = 0;                                       ///< log-sum-exps may be so much farther off
+  bool weights_from_lse = false;                      ///< weights are e^(score - lse), with all that is wrong with lse
   Index in_turn = std::numeric_limits<Index>::max();  ///< so many weights, at most, are added up one by one
   Index values_in_turn = std::numeric_limits<Index>::max();
 };
@@ -116,6 +117,8 @@ Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, c
             v_error = head_of(s.v_error, kv_head, m, s.v_dim);
   constexpr R kInf = std::numeric_limits<R>::infinity(), kNan = std::numeric_limits<R>::quiet_NaN();
   const R eps = static_cast<R>(p.eps), scale = static_cast<R>(s.scale), size = std::abs(scale);
+  const R own_eps =
+      std::numeric_limits<R>::epsilon();  // the oracle rounds too, for long doubles as much as the library
 
   Expected<R> e;
   e.out.setZero(n, s.v_dim), e.out_error.setZero(n, s.v_dim);
@@ -124,7 +127,7 @@ Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, c
 
   Matrix scores = scale * (q * k.transpose());
   const Matrix q_abs = q.cwiseAbs(), k_abs = k.cwiseAbs();
-  const R rounding = eps * (2 + std::sqrt(static_cast<R>(d))) + static_cast<R>(p.scores);
+  const R rounding = (eps + own_eps) * (2 + std::sqrt(static_cast<R>(d))) + static_cast<R>(p.scores);
   Matrix errors = (size * rounding) * (q_abs * k_abs.transpose());
   if (s.q_error.size() > 0) errors += size * (q_error * k_abs.transpose());
   if (s.k_error.size() > 0) errors += size * (q_abs * k_error.transpose());
@@ -197,15 +200,20 @@ Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, c
         sum += std::exp(x), low += std::exp(x - error), high += std::exp(x + error);
       }
     const R lse = std::log(sum), between = of_passes * (1 + std::abs(largest + lse));
-    const R of_sums = between + eps * (8 + static_cast<R>(std::min(count, p.in_turn)) / 2),
-            of_values = between + eps * (8 + static_cast<R>(std::min(count, p.values_in_turn)) / 2);
+    const R own_sums = own_eps * (8 + static_cast<R>(count) / 2);
+    const R of_sums = own_sums + between + eps * (8 + static_cast<R>(std::min(count, p.in_turn)) / 2),
+            of_values = own_sums + between + eps * (8 + static_cast<R>(std::min(count, p.values_in_turn)) / 2);
     e.lse[row] = largest + lse;
     e.lse_error[row] = std::max(std::log(high) - lse, lse - std::log(low)) + of_sums + static_cast<R>(p.lse) +
                        eps * (2 * std::abs(largest + lse) + std::abs(lse));
     for (Index j = 0; j < m; ++j) {
       if (!kept[static_cast<std::size_t>(j)]) continue;
       const R x = scores(i, j) - largest, error = errors(i, j) + common, w = std::exp(x) / sum;
-      const R most = std::min(R(1), std::exp(x + error) / low), least = std::exp(x - error) / high;
+      R most = std::min(R(1), std::exp(x + error) / low), least = std::exp(x - error) / high;
+      if (p.weights_from_lse) {
+        const R off = error + e.lse_error[row];
+        most = w * std::exp(off), least = w * std::exp(-off);
+      }
       e.weights(i, j) = w;
       e.weights_error(i, j) = std::max(most - w, w - least) + w * (of_values + static_cast<R>(p.weights)) +
                               4 * static_cast<R>(p.tiny) + static_cast<R>(p.weights_tiny);

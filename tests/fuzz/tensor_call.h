@@ -92,7 +92,8 @@ Precision flash_precision(const Q& q, const K& k, const V& v, const M& mods, con
   if (*options.isa < attn::Isa::amx || sizeof(T) != sizeof(float)) return p;
   if (attn::explain(q, k, v, mods, options).amx != attn::Amx::used) return p;
   p.weights = 0x1p-8, p.weights_tiny = 0x1p-126, p.lse = 2e-4;
-  if (options.compute == attn::Compute::bf16) p.scores = p.values = 0x1p-8;
+  // Each of two factors is rounded by up to 2^-8 of itself.
+  if (options.compute == attn::Compute::bf16) p.scores = 0x1.01p-7, p.values = 0x1p-8;
   return p;
 }
 /// The naive path rounds weights to the scalar of the query.

@@ -53,9 +53,10 @@ class WeightCall {
         },
         options_);
     ++c_.calls;
+    Precision precision = flash_precision_of<T>();
+    precision.weights_from_lse = true;
     for (const Sequence<R>& s : sequences_of(sizes_, scale_, q_, k_, v_))
-      judge(c_, s, meanings, flash_precision_of<T>(), Results<R>{{}, {}, of_batch<R>(weights.view(), s.batch)},
-            "tiles");
+      judge(c_, s, meanings, precision, Results<R>{{}, {}, of_batch<R>(weights.view(), s.batch)}, "tiles");
     if (c_.random.percent(60)) check_sums(mods, r.lse, weights);
     if (c_.random.percent(60)) check_top(mods, r.lse, weights);
   }
