@@ -24,8 +24,8 @@ CachePlan random_cache(Case& c);
 /// Turns the features of one head by the definition; `largest`: what the error is relative to.
 void turn(const attn::Rope& rope, Index position, double* x, double* largest);
 
-/// A number as the cache has it, if it is the one that was given, but for the rounding of a turn, relative to `size`, and that
-/// of T.
+/// A number as the cache has it, if it is the one that was given, but for the rounding of a turn, relative to `size`,
+/// and that of T.
 template <class T>
 double checked_number(double is, double expected, double size, double scale) {
   double allowed = 4 * static_cast<double>(std::numeric_limits<float>::epsilon()) * size;
@@ -64,8 +64,8 @@ struct Appended {
   }
 };
 
-/// Keys and values of a sequence, read back by number(is_value, head, token, x) and scale(is_value, head, token), against the
-/// tokens that were given.
+/// Keys and values of a sequence, read back by number(is_value, head, token, x) and scale(is_value, head, token),
+/// against the tokens that were given.
 template <class T, class Number, class Scale>
 void read_back(const CachePlan& plan, const Tokens& tokens, const Number& number, const Scale& scale,
                Sequence<double>& s) {

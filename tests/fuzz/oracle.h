@@ -51,8 +51,8 @@ struct Sizes {
   }
 };
 
-/// The queries, keys and values of one batch element, packed: (heads, q_len, head_dim), (kv_heads, kv_len, head_dim), (kv_heads,
-/// kv_len, v_dim). Errors: by how much each number may be off already; empty: not at all.
+/// The queries, keys and values of one batch element, packed: (heads, q_len, head_dim), (kv_heads, kv_len, head_dim),
+/// (kv_heads, kv_len, v_dim). Errors: by how much each number may be off already; empty: not at all.
 template <class R>
 struct Sequence {
   Index batch, heads, kv_heads, head_dim, v_dim;
@@ -80,8 +80,8 @@ template <class T>
 Precision precision_of() {
   return {std::numeric_limits<T>::epsilon(), std::numeric_limits<T>::min()};
 }
-/// The flash path adds up sixteen weights, then those of a tile of 64 keys, then tiles without a loss; values in tiles, then in
-/// stretches of 64 tiles, then without a loss.
+/// The flash path adds up sixteen weights, then those of a tile of 64 keys, then tiles without a loss; values in tiles,
+/// then in stretches of 64 tiles, then without a loss.
 template <class T>
 Precision flash_precision_of() {
   Precision p = precision_of<T>();
@@ -89,8 +89,8 @@ Precision flash_precision_of() {
   return p;
 }
 
-/// A head's results, each with the largest error that is allowed. NaN: it must be NaN. Infinite: it must not be finite. An
-/// infinite error: anything goes.
+/// A head's results, each with the largest error that is allowed. NaN: it must be NaN. Infinite: it must not be finite.
+/// An infinite error: anything goes.
 template <class R>
 struct Expected {
   using Matrix = Eigen::Matrix<R, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -99,11 +99,11 @@ struct Expected {
   std::vector<R> lse, lse_error;
 };
 
-/// The bound, first order and a little more, for each row. Rounding errors of a sum of d products are taken as random, as they
-/// are for numbers at random (Higham & Mary 2019): eps * (2 + sqrt(d)) * sum |q||k|, several times what is ever seen. Scores
-/// also lose 3 eps of themselves and one of the row's largest on the way into the exponential, and at most 4 eps in each mod. That
-/// moves a weight by its factors e^(+-error). Sums of n numbers lose n eps / 2, where they are formed one by one; the flash path
-/// forms them in stretches, so that they lose no more for more keys.
+/// The bound, first order and a little more, for each row. Rounding errors of a sum of d products are taken as random,
+/// as they are for numbers at random (Higham & Mary 2019): eps * (2 + sqrt(d)) * sum |q||k|, several times what is ever
+/// seen. Scores also lose 3 eps of themselves and one of the row's largest on the way into the exponential, and at most
+/// 4 eps in each mod. That moves a weight by its factors e^(+-error). Sums of n numbers lose n eps / 2, where they are
+/// formed one by one; the flash path forms them in stretches, so that they lose no more for more keys.
 template <class R>
 Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, const Precision& p) {
   using Matrix = typename Expected<R>::Matrix;
