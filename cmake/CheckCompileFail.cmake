@@ -1,9 +1,11 @@
-# cmake -D COMPILER=<c++> -D FLAGS=<flags, a list> -D SOURCE=<file.cpp> [-D LIBRARY=<library>] -P CheckCompileFail.cmake
+# cmake -D COMPILER=<c++> -D FLAGS=<flags, a list> -D SOURCE=<file.cpp> [-D HEADER=<precompiled header>] [-D LIBRARY=<library>]
+#       -P CheckCompileFail.cmake
 #
 # The file must compile as it is, and must not with -DATTN_KO, or with the flags of its lines `// with: …` instead; then the
 # compiler's first error must be ours: it holds the text of each line `// expect: …` of the file. No other sentence of ours
 # may follow: one mistake, one remedy. The first variant shows that nothing else is wrong with the second.
 #
+# HEADER: included first, to save time; it was precompiled with the same flags, so a file that names its own goes without.
 # LIBRARY: it is a program, which must link with the library and must not without; the linker's first line counts.
 cmake_minimum_required(VERSION 3.22)
 
@@ -25,6 +27,9 @@ else()
   list(TRANSFORM mistake REPLACE "^// with: " "")
   if(NOT mistake)
     set(mistake -DATTN_KO)
+    if(HEADER)
+      list(APPEND compile -include ${HEADER})
+    endif()
   endif()
   set(good ${compile})
   set(bad ${compile} ${mistake})
