@@ -3,6 +3,7 @@
 #pragma once
 
 #include "any_rows.h"
+#include "sample.h"
 
 namespace attn::test {
 
@@ -52,12 +53,13 @@ inline Sizes draw_sizes(Index q_len, Index kv_len, Random& random) {
 template <class T>
 void expect_right(Drawn<T>& drawn, const std::type_identity_t<AnyRow<T>>& row) {
   if (::testing::Test::HasFailure()) return;  // one case tells enough
-  static int cases = 0;
-  if (cases++ % ATTN_TEST_EVERY != 0) return;
+  static Sample sample;
+  if (!sample.takes_next()) return;
   std::ostringstream text;
   text << row.name << ", " << drawn.sizes;
   if (drawn.numbers.q_offset) text << ", q_offset " << *drawn.numbers.q_offset;
   if (drawn.numbers.scale) text << ", scale " << *drawn.numbers.scale;
+  text << sample.text();
   SCOPED_TRACE(text.str());
 
   const Truth truth = oracle(drawn.inputs, row.meaning, drawn.numbers);
