@@ -1,0 +1,6 @@
+// What the self-tests' blocks are given.
+#pragma once
+
+namespace given::numbers {
+constexpr int q = 1, k = 2;
+}
