@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "attn/detail/base/ranges.h"
 #include "attn/detail/mods/lengths.h"
 #include "attn/detail/tensor/kv_rows.h"
 #include "attn/rope.h"
@@ -98,8 +99,7 @@ class KvBatch {
     const Sequence& s = of(sequence);
     return {s.pages > 0 ? tables_.data() + s.first : kNone, s.pages, page_size()};
   }
-  /// Rounds up without a sum, which could overflow.
-  Index pages_for(Index tokens) const { return tokens / page_size() + (tokens % page_size() > 0); }
+  Index pages_for(Index tokens) const { return detail::ceil_div(tokens, page_size()); }
   void check_length(Index sequence, Index length, Index pages) const {
     detail::require(length >= 0 && pages_for(length) <= pages, "KvBatch: sequence ", sequence, " has ", length,
                     " tokens, its table ", pages, " pages of ", page_size());

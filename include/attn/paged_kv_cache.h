@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "attn/detail/base/ranges.h"
 #include "attn/detail/cache/kv_pages.h"
 #include "attn/kv_attention.h"
 #include "attn/kv_sequences.h"
@@ -220,7 +221,7 @@ class PagedKvCache {
     detail::require(length >= 0 && length <= has, what, ": sequence ", sequence, " has ", has, " tokens, not ", length);
   }
 
-  Index pages_for(Index tokens) const { return (tokens + config_.page_size - 1) / config_.page_size; }
+  Index pages_for(Index tokens) const { return detail::ceil_div(tokens, config_.page_size); }
   Index& users(Index page) { return users_[static_cast<std::size_t>(page)]; }
   Index users(Index page) const { return users_[static_cast<std::size_t>(page)]; }
   Index take() {

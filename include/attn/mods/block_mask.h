@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "attn/detail/base/ranges.h"
 #include "attn/detail/mods/distances.h"
 #include "attn/detail/mods/tile_mods.h"
 #include "attn/detail/tensor/problem.h"
@@ -74,18 +75,14 @@ class BlockMap {
 
   Range kv_range(const Tile& t) const {
     if (is_wide(t.q)) return t.kv;
-    Range hull{};
-    for_each_row(t, [&](Index r) {
-      const Range& visited = visited_[row(t.batch, t.head, r)];
-      if (visited.empty()) return;
-      hull = hull.empty() ? visited : Range{std::min(hull.begin, visited.begin), std::max(hull.end, visited.end)};
-    });
-    return hull;
+    Range all{};
+    for_each_row(t, [&](Index r) { all = hull(all, visited_[row(t.batch, t.head, r)]); });
+    return all;
   }
 
  private:
-  Index rows() const { return (q_len + kBlock - 1) / kBlock; }
-  Index columns() const { return (kv_len + kBlock - 1) / kBlock; }
+  Index rows() const { return ceil_div(q_len, kBlock); }
+  Index columns() const { return ceil_div(kv_len, kBlock); }
   std::size_t row(Index b, Index h, Index r) const {
     return static_cast<std::size_t>(((batch == 1 ? 0 : b) * heads + (heads == 1 ? 0 : h)) * rows() + r);
   }

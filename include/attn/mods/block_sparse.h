@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "attn/detail/base/ranges.h"
 #include "attn/detail/mods/broadcast.h"
 #include "attn/detail/mods/distances.h"
 #include "attn/mod.h"
@@ -32,8 +33,8 @@ auto block_sparse(X&& map, Index block_q, Index block_kv) {
                 "attn::block_sparse: the map must hold bool (true = keep)");
   return bind_mod([held = std::move(held), block_q, block_kv](const Problem& problem) {
     Problem blocks = problem;
-    blocks.q_len = (problem.q_len + block_q - 1) / block_q;
-    blocks.kv_len = (problem.kv_len + block_kv - 1) / block_kv;
+    blocks.q_len = detail::ceil_div(problem.q_len, block_q);
+    blocks.kv_len = detail::ceil_div(problem.kv_len, block_kv);
     blocks.q_offset = 0;
     const auto kept = [t = held.over(blocks, "block_sparse", "(batch, heads, blocks of queries, blocks of keys)"),
                        block_q, block_kv, first = problem.q_offset](Index batch, Index head, Index q, Index kv) {
@@ -53,14 +54,12 @@ auto block_sparse(X&& map, Index block_q, Index block_kv) {
                     },
                     [kept, block_q, block_kv, first = problem.q_offset](const Tile& t) {
                       if (detail::is_wide(t.q)) return t.kv;
-                      Range hull{t.kv.end, t.kv.begin};
+                      Range visited{};
                       for (Index q = t.q.begin; q < t.q.end; q += block_q - (q - first) % block_q)
                         for (Index kv = t.kv.begin; kv < t.kv.end; kv += block_kv - kv % block_kv)
-                          if (kept(t.batch, t.head, q, kv)) {
-                            hull.begin = std::min(hull.begin, kv);
-                            hull.end = std::max(hull.end, kv + block_kv - kv % block_kv);
-                          }
-                      return hull;
+                          if (kept(t.batch, t.head, q, kv))
+                            visited = detail::hull(visited, {kv, kv + block_kv - kv % block_kv});
+                      return visited;
                     });
   });
 }

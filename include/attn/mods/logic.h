@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "attn/detail/base/ranges.h"
 #include "attn/detail/mods/bound_mods.h"
 
 namespace attn {
@@ -62,12 +63,9 @@ struct Any {
   }
   template <class... R>
   static Range kv_range(Range, R... ranges) {
-    Range hull{};
-    for (const Range& r : {ranges...}) {
-      if (r.empty()) continue;
-      hull = hull.empty() ? r : Range{std::min(hull.begin, r.begin), std::max(hull.end, r.end)};
-    }
-    return hull;
+    Range all{};
+    for (const Range& r : {ranges...}) all = hull(all, r);
+    return all;
   }
 };
 

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attn/detail/base/ranges.h"
+
 #if defined(__linux__)
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,7 +21,7 @@ inline void advise_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std:
   if (bytes < kWorthIt) return;
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE)),
              address = reinterpret_cast<std::uintptr_t>(data);
-  const std::uintptr_t begin = (address + page - 1) / page * page,
+  const std::uintptr_t begin = padded(address, page),
                        end = (address + static_cast<std::uintptr_t>(bytes)) / page * page;
   ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 #endif

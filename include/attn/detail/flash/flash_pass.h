@@ -50,7 +50,7 @@ class FlashPass {
     return {blocks,
             per_task,
             parts,
-            (blocks.count() + per_task - 1) / per_task * parts,
+            ceil_div(blocks.count(), per_task) * parts,
             single ? decode_loop_.bytes(std::min(per_task, decode_loop_.most_together()))
                    : prefill_loop_.bytes(blocks.most_tiles()),
             parts > 1 ? blocks.count() * decode_loop_.parts().bytes() : 0};
@@ -107,7 +107,7 @@ class FlashPass {
           e.full_tiles += full;
           e.masked_tiles += masked;
           // The visited range need not begin where a tile would without it.
-          const Index all = (problem_.kv_len + kKeyTile - 1) / kKeyTile;
+          const Index all = ceil_div(problem_.kv_len, kKeyTile);
           e.skipped_tiles += std::max<Index>(all - full - masked, 0);
         }
     });

@@ -20,7 +20,7 @@ class KvSplits {
   Index count() const { return count_; }
 
   Range keys(Index part) const {
-    const Index tiles = (kv_len_ + kKeyTile - 1) / kKeyTile;
+    const Index tiles = ceil_div(kv_len_, kKeyTile);
     return {tiles * part / count_ * kKeyTile, std::min(tiles * (part + 1) / count_ * kKeyTile, kv_len_)};
   }
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <span>
 
+#include "attn/detail/base/ranges.h"
 #include "attn/detail/flash/choose_kernels.h"
 #include "attn/detail/mods/tile_mods.h"
 
@@ -70,11 +71,6 @@ struct PassContext {
   }
 };
 
-/// All that lies in one of two ranges or between them.
-inline Range hull(const Range& a, const Range& b) {
-  if (a.empty() || b.empty()) return a.empty() ? b : a;
-  return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
-}
 /// All keys that some tiles of queries or single ones visit.
 template <class Tiles>
 Range hull_of_visited(const Tiles& tiles) {

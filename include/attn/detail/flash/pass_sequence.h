@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "attn/detail/base/ranges.h"
 #include "attn/detail/flash/call_tensors.h"
 #include "attn/detail/mods/grouping/regrouped_mods.h"
 #include "attn/detail/mods/tile_mods.h"
@@ -39,7 +40,7 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, In
 inline void for_each_token_groups(const Problem& call, const Grouping& g,
                                   const std::function<void(const TokenGroups&, Index, const Problem&)>& visit) {
   const auto rows_from = [](Index first, Index len, Index step) {
-    return first < len ? (len - first - 1) / step + 1 : 0;
+    return first < len ? ceil_div(len - first, step) : 0;
   };
   Problem problem = call;
   problem.q_offsets = {};
@@ -76,8 +77,7 @@ inline bool grouping_pays(const Problem& call, const Grouping& g) {
   if (g.always) return true;
   constexpr Index kQueries = 48;  // those of a float tile with AVX-512
   const auto tiles = [](Index queries, Index keys) {
-    return static_cast<double>((queries + kQueries - 1) / kQueries) *
-           static_cast<double>((keys + kKeyTile - 1) / kKeyTile);
+    return static_cast<double>(ceil_div(queries, kQueries)) * static_cast<double>(ceil_div(keys, kKeyTile));
   };
   const Index keys = call.kv_len / g.step + 1;
   constexpr Index kMostPasses = 32;

@@ -19,7 +19,7 @@ class QueryBlocks {
 
   Index count() const { return problem_->batch * problem_->kv_heads * blocks_per_kv_head(); }
   Index most_tiles() const { return per_block_; }
-  Index blocks_per_kv_head() const { return (per_kv_head() + per_block_ - 1) / per_block_; }
+  Index blocks_per_kv_head() const { return ceil_div(per_kv_head(), per_block_); }
 
   /// How many tiles a block has.
   Index size(Index block) const { return range(block).size(); }

@@ -20,7 +20,7 @@ class QueryTiles {
   QueryTiles(const KernelFamily<T>& kernels, Index q_len, bool single)
       : widest_(kernels.widest), q_len_(q_len), lanes_(single ? 1 : kernels.by_vectors[0].queries), single_(single) {}
 
-  Index count() const { return single_ ? q_len_ : (vectors() + widest_ - 1) / widest_; }
+  Index count() const { return single_ ? q_len_ : ceil_div(vectors(), widest_); }
   Range rows(Index tile) const {
     return {vectors() * tile / count() * lanes_, std::min(vectors() * (tile + 1) / count() * lanes_, q_len_)};
   }
@@ -28,7 +28,7 @@ class QueryTiles {
   bool are_single() const { return single_; }
 
  private:
-  Index vectors() const { return (q_len_ + lanes_ - 1) / lanes_; }
+  Index vectors() const { return ceil_div(q_len_, lanes_); }
 
   Index widest_, q_len_, lanes_;
   bool single_;

@@ -30,10 +30,9 @@ struct DecodeKernels {
   static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index head_dim,
                                 Prefetcher& fetching) {
     const bool in_groups = kLanes >= kQueriesAtATime && rows > 1;
-    const Index groups = in_groups ? (rows + kQueriesAtATime - 1) / kQueriesAtATime : rows;
+    const Index groups = in_groups ? ceil_div(rows, kQueriesAtATime) : rows;
     const Index keys_at_a_time = in_groups ? kv_rows_of<kQueriesAtATime>() : kv_rows_of<1>();
-    fetching.spread(fetching.key_lines(),
-                    groups * ((keys + keys_at_a_time - 1) / keys_at_a_time) * (head_dim / kLanes));
+    fetching.spread(fetching.key_lines(), groups * ceil_div(keys, keys_at_a_time) * (head_dim / kLanes));
     Index r = 0;
     if constexpr (kLanes >= kQueriesAtATime)
       for (; rows - r > 1; r = std::min(r + kQueriesAtATime, rows))
@@ -77,7 +76,7 @@ struct DecodeKernels {
   /// out = rescale * out + weights * values.
   static ATTN_INLINE void value(const TileMemory<T>& m, Index rows, const RowsToRead& value, Index keys, Index v_dim,
                                 Prefetcher& fetching) {
-    const Index groups = kLanes >= kQueriesAtATime && rows > 1 ? (rows + kQueriesAtATime - 1) / kQueriesAtATime : rows;
+    const Index groups = kLanes >= kQueriesAtATime && rows > 1 ? ceil_div(rows, kQueriesAtATime) : rows;
     fetching.spread(fetching.lines_left(), groups * keys * (v_dim / (kWidth * kLanes)));
     Index r = 0;
     if constexpr (kLanes >= kQueriesAtATime)

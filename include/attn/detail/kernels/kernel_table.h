@@ -70,7 +70,7 @@ struct KernelFamily {
 
   const KernelSet<T>& set_for(Index rows) const {
     const Index lanes = by_vectors[0].queries;
-    return by_vectors[(rows + lanes - 1) / lanes - 1];
+    return by_vectors[ceil_div(rows, lanes) - 1];
   }
 };
 

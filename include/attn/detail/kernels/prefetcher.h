@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attn/detail/base/cpu.h"
+#include "attn/detail/base/ranges.h"
 #include "attn/detail/simd/simd.h"
 #include "attn/detail/tensor/dtype_view.h"
 
@@ -54,7 +55,7 @@ class Prefetcher {
   struct Run {
     const std::byte* data = nullptr;
     Index stride = 0, width = 0, rows = 0;
-    Index row_lines() const { return (width + kLine - 1) / kLine; }
+    Index row_lines() const { return ceil_div(width, kLine); }
     Index lines() const { return row_lines() * rows; }
   };
   template <class T>

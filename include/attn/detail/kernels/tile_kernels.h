@@ -26,6 +26,7 @@
 #include <cstddef>
 
 #include "attn/detail/base/cpu.h"
+#include "attn/detail/base/ranges.h"
 #include "attn/detail/simd/simd.h"
 
 namespace attn::detail {
@@ -40,8 +41,6 @@ constexpr int kMaxVectors = 3;
 
 /// Rows of keys (score tile) or columns of values (value tile) that a kernel reads at a time, at most.
 constexpr Index kMaxRows = 8;
-
-constexpr Index padded(Index n, Index multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 /// Tiles of keys in a stretch. `out` is added up in a tile first, then in a stretch, then over all with what rounding takes
 /// from it kept apart, so that many small weights are not lost beside a large one, one by one. Its error is that of 64 + 64
@@ -245,7 +244,7 @@ struct TileKernels {
       const Index group = column / kRows;
       const auto& [data, stride, width] = ahead.block[group % PrefetchPlan::kBlocks];
       const Index before = group / PrefetchPlan::kBlocks * keys;
-      per_row_ = (width + kStep - 1) / kStep;
+      per_row_ = ceil_div(width, kStep);
       const Index row = before / per_row_, in_row = before - row * per_row_;
       left_ = per_row_ - in_row;
       next_ = data + row * stride + in_row * kStep;

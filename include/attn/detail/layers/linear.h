@@ -1,6 +1,7 @@
 // The linear map of a layer.
 #pragma once
 
+#include "attn/detail/base/ranges.h"
 #include "attn/detail/flash/choose_kernels.h"
 #include "attn/parallel.h"
 
@@ -38,7 +39,7 @@ struct Linear {
     const Workspace workspace(layout.bytes(), executor.concurrency());
     // Few tokens are few tiles too: then the outputs are shared out.
     constexpr Index kTasksPerWorker = 4;  // so that the last one to end is not much later than the others
-    const Index blocks = (outputs + kKeyTile - 1) / kKeyTile;
+    const Index blocks = ceil_div(outputs, kKeyTile);
     const Index wanted = kTasksPerWorker * executor.concurrency() / tiles.count();
     const Index parts = executor.concurrency() == 1 ? 1 : std::clamp<Index>(wanted, 1, std::max<Index>(blocks, 1));
     executor.run(tiles.count() * parts, [&](Index task, int worker) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "attn/detail/base/ranges.h"
 #include "attn/detail/layers/multi_head_parameters.h"
 
 namespace attn::detail {
@@ -62,7 +63,7 @@ void check_inputs(const MultiHeadConfig& config, const Inputs<T>& inputs) {
 template <class T, class First>
 void turn(const TensorView<T, 4>& heads, const Rope& rope, const First& first, const Executor& asked) {
   constexpr Index kTokens = 64;  // a task: more than a thread needs to find its sines worth the start
-  const Index batch = heads.dim(0), blocks = (heads.dim(2) + kTokens - 1) / kTokens;
+  const Index batch = heads.dim(0), blocks = ceil_div(heads.dim(2), kTokens);
   constexpr double kFlops = 8;  // for a number, in the time that it takes to load, turn and store one by itself
   executor_for(kFlops * static_cast<double>(heads.size()), asked).run(batch * blocks, [&](Index task, int) {
     const Index b = task / blocks, begin = task % blocks * kTokens, tokens = std::min(kTokens, heads.dim(2) - begin);

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "attn/detail/base/ranges.h"
 #include "attn/mod.h"
 
 namespace attn::detail {
@@ -35,11 +36,6 @@ template <class Mask, class Near, class Far>
 constexpr bool is_grouped<GroupedMask<Mask, Near, Far>> = true;
 template <class Mask, class Near, class Far>
 constexpr bool is_mask<GroupedMask<Mask, Near, Far>> = true;
-
-/// Division towards minus and plus infinity: positions of queries may be negative.
-constexpr Index floor_div(Index a, Index b) { return a / b - (a % b < 0); }
-constexpr Index ceil_div(Index a, Index b) { return a / b + (a % b > 0); }
-constexpr Index floor_mod(Index a, Index b) { return a % b + (a % b < 0 ? b : 0); }
 
 /// Some neighbouring groups of one batch element, from which a call of its own is made: its batch elements are the
 /// groups, its positions the numbers within them.
