@@ -115,23 +115,39 @@ struct PackingKernels {
 
   /// A vector of numbers next to each other.
   static ATTN_INLINE void load(Vec& x, DType dtype, const std::byte* from) {
-    if constexpr (kHasHalves) {
-      if (dtype == DType::bf16) return HalfSimd<Bytes>::widen_bf16(x, from);
-      if (dtype == DType::f16) return HalfSimd<Bytes>::widen_f16(x, from);
-      if (dtype == DType::i8) return HalfSimd<Bytes>::widen_i8(x, from);
-    }
-    S::load(x, reinterpret_cast<const T*>(from));
+    if constexpr (!kHasOthers)
+      return S::load(x, reinterpret_cast<const T*>(from));
+    else
+      switch (dtype) {
+        case DType::native:
+          return S::load(x, reinterpret_cast<const T*>(from));
+        case DType::f16:
+          return HalfSimd<Bytes>::widen_f16(x, from);
+        case DType::bf16:
+          return HalfSimd<Bytes>::widen_bf16(x, from);
+        case DType::i8:
+          return HalfSimd<Bytes>::widen_i8(x, from);
+      }
+    __builtin_unreachable();
   }
 
  private:
-  static constexpr bool kHasHalves = std::is_same_v<T, float>;
+  static constexpr bool kHasOthers = std::is_same_v<T, float>;  ///< than its own
 
   static ATTN_INLINE void store(DType dtype, std::byte* to, const Vec& x) {
-    if constexpr (kHasHalves) {
-      if (dtype == DType::bf16) return HalfSimd<Bytes>::narrow_bf16(to, x);
-      if (dtype == DType::f16) return HalfSimd<Bytes>::narrow_f16(to, x);
-    }
-    S::store(reinterpret_cast<T*>(to), x);
+    if constexpr (!kHasOthers)
+      return S::store(reinterpret_cast<T*>(to), x);
+    else
+      switch (dtype) {
+        case DType::native:
+          return S::store(reinterpret_cast<T*>(to), x);
+        case DType::f16:
+          return HalfSimd<Bytes>::narrow_f16(to, x);
+        case DType::bf16:
+          return HalfSimd<Bytes>::narrow_bf16(to, x);
+        case DType::i8:  // those have scales, and a writer of their own: see KvPages
+          break;
+      }
   }
 };
 

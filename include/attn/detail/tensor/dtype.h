@@ -58,53 +58,75 @@ constexpr bool is_scalar = std::is_floating_point_v<T> || dtype_of<T> != DType::
 template <class T>
 using computed_t = std::conditional_t<dtype_of<T> == DType::native, T, float>;
 
+// What depends on the type of a number is a switch without a default, so that the compiler names the places where a new one
+// is missing: here, and for vectors of numbers in detail/kernels/packing_kernels.h.
+
 /// Bytes in memory of a number that is computed with as T.
 template <class T>
 constexpr Index size_of_number(DType dtype) {
-  return dtype == DType::native ? static_cast<Index>(sizeof(T)) : dtype == DType::i8 ? 1 : 2;
+  switch (dtype) {
+    case DType::native:
+      return static_cast<Index>(sizeof(T));
+    case DType::f16:
+    case DType::bf16:
+      return 2;
+    case DType::i8:
+      return 1;
+  }
+  __builtin_unreachable();
 }
 
-/// What a number of 16 bits stands for, exactly, and the 16 bits nearest to a number, halfway cases to even.
-inline float widened(DType dtype, std::uint16_t bits) {
-  return dtype == DType::f16 ? static_cast<float>(Eigen::numext::bit_cast<Eigen::half>(bits))
-                             : static_cast<float>(Eigen::numext::bit_cast<Eigen::bfloat16>(bits));
+/// Reads and writes an X as bytes: the type of the numbers there is not the one that the caller declared.
+template <class X>
+X from_bytes(const std::byte* from) {
+  X x;
+  std::memcpy(static_cast<void*>(&x), from, sizeof(x));
+  return x;
 }
-inline std::uint16_t narrowed(DType dtype, float x) {
-  return dtype == DType::f16 ? Eigen::numext::bit_cast<std::uint16_t>(Eigen::half(x))
-                             : Eigen::numext::bit_cast<std::uint16_t>(Eigen::bfloat16(x));
+template <class X>
+void to_bytes(std::byte* to, X x) {
+  std::memcpy(to, &x, sizeof(x));
 }
 
-/// The same for any storage. Numbers are read and written as bytes: their type is not the one that the caller declared.
+/// A number as what is computed with, exactly.
 template <class T>
 T load_number(DType dtype, const std::byte* from) {
-  if (dtype == DType::native) {
-    T x;
-    std::memcpy(&x, from, sizeof(T));
-    return x;
+  if (dtype == DType::native) return from_bytes<T>(from);  // first: loops over them then have no switch
+  switch (dtype) {
+    case DType::native:
+      break;
+    case DType::f16:
+      return static_cast<T>(static_cast<float>(from_bytes<Eigen::half>(from)));
+    case DType::bf16:
+      return static_cast<T>(static_cast<float>(from_bytes<Eigen::bfloat16>(from)));
+    case DType::i8:
+      return static_cast<T>(from_bytes<std::int8_t>(from));
   }
-  if (dtype == DType::i8) return static_cast<T>(static_cast<std::int8_t>(*from));
-  std::uint16_t bits;
-  std::memcpy(&bits, from, sizeof(bits));
-  return static_cast<T>(widened(dtype, bits));
-}
-template <class T>
-void store_number(DType dtype, std::byte* to, T x) {
-  if (dtype == DType::native) {
-    std::memcpy(to, &x, sizeof(T));
-    return;
-  }
-  if (dtype == DType::i8) {  // one that it has
-    *to = static_cast<std::byte>(static_cast<std::int8_t>(std::nearbyint(x)));
-    return;
-  }
-  const std::uint16_t bits = narrowed(dtype, static_cast<float>(x));
-  std::memcpy(to, &bits, sizeof(bits));
+  __builtin_unreachable();
 }
 
-/// `x` as the nearest number that a storage of floats has.
+/// The way back, rounded to the nearest, halfway cases to even. An integer must be in range.
+template <class T>
+void store_number(DType dtype, std::byte* to, T x) {
+  switch (dtype) {
+    case DType::native:
+      return to_bytes(to, x);
+    case DType::f16:
+      return to_bytes(to, Eigen::half(static_cast<float>(x)));
+    case DType::bf16:
+      return to_bytes(to, Eigen::bfloat16(static_cast<float>(x)));
+    case DType::i8:
+      return to_bytes(to, static_cast<std::int8_t>(std::nearbyint(x)));
+  }
+  __builtin_unreachable();
+}
+
+/// `x` as the nearest number that there is in a dtype.
 template <class T>
 T rounded(DType dtype, T x) {
-  return dtype == DType::native ? x : static_cast<T>(widened(dtype, narrowed(dtype, static_cast<float>(x))));
+  std::byte bytes[sizeof(T)];
+  store_number(dtype, bytes, x);
+  return load_number<T>(dtype, bytes);
 }
 
 }  // namespace attn::detail
