@@ -47,9 +47,10 @@ enum class FmaSet { baseline, avx2, avx512 };
 /// The set that calls of this process use, so that one forced by ATTN_ISA is measured by its own peak.
 inline FmaSet fma_set() {
 #if defined(__x86_64__)
-  const attn::Isa isa = attn::default_isa();
-  if (isa >= attn::Isa::avx512) return FmaSet::avx512;
-  if (isa == attn::Isa::avx2) return FmaSet::avx2;
+  using attn::detail::VectorSet;
+  const VectorSet vectors = attn::detail::vectors_of(attn::default_isa());
+  if (vectors == VectorSet::avx512) return FmaSet::avx512;
+  if (vectors == VectorSet::avx2) return FmaSet::avx2;
 #endif
   return FmaSet::baseline;
 }

@@ -24,7 +24,7 @@ class Phases {
  public:
   explicit Phases(Index dim)
       : dim_(dim),
-        family_(detail::kernel_family<T>(attn::default_isa())),
+        family_(detail::kernel_family<T>(detail::vectors_of(attn::default_isa()))),
         kernels_(family_.by_vectors[detail::kMaxVectors - 1]),
         query_(Matrix::Random(kernels_.queries, dim)),
         key_(Matrix::Random(kKeys, dim)),

@@ -12,11 +12,11 @@
 
 namespace attn {
 
-/// Instruction sets, each a superset of the one before. `generic` is what the compiler's flags allow: SSE2 on x86-64,
-/// NEON on ARM. `avx2` includes FMA and F16C; `avx512` is F, BW, DQ and VL; `amx` adds the matrix unit for bf16
-/// (AMX-BF16) and AVX512-BF16.
+/// Instruction sets. `generic` is what the compiler's flags allow: SSE2 on x86-64, NEON on ARM. `avx2` includes FMA and
+/// F16C; `avx512` is F, BW, DQ and VL; `amx` adds the matrix unit for bf16 (AMX-BF16) and AVX512-BF16.
 enum class Isa { generic, avx2, avx512, amx };
 
+/// All of them; a later one is preferred to those before.
 constexpr Isa kIsas[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::amx};
 
 constexpr std::string_view to_string(Isa isa) {
@@ -42,35 +42,81 @@ constexpr std::string_view to_string(Isa isa) {
 // …) lie outside.
 #if ATTN_X86 && defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
     defined(__FMA__)
-#define ATTN_PROMISED_ISA avx512
+#define ATTN_PROMISED_VECTORS avx512
 #define ATTN_BUILT_FOR built_for_avx512
 #elif ATTN_X86 && defined(__AVX2__) && defined(__FMA__)
-#define ATTN_PROMISED_ISA avx2
+#define ATTN_PROMISED_VECTORS avx2
 #define ATTN_BUILT_FOR built_for_avx2
 #else
-#define ATTN_PROMISED_ISA generic
+#define ATTN_PROMISED_VECTORS generic
 #define ATTN_BUILT_FOR built_for_generic
 #endif
 
 namespace attn::detail {
+
+/// What an instruction set is made of: vectors, for which there are kernels of all numbers (ATTN_FOR_EACH_VECTOR_SET in
+/// detail/simd/vector_sets.h), and a unit for products of matrices, whose kernels stand in for some of those.
+enum class VectorSet : unsigned char { generic, avx2, avx512 };
+enum class MatrixUnit : unsigned char { none, amx };
+struct IsaParts {
+  VectorSet vectors;
+  MatrixUnit matrix;
+  friend constexpr bool operator==(const IsaParts&, const IsaParts&) = default;
+};
+
+/// The one list: whatever depends on an instruction set depends on its parts.
+constexpr IsaParts parts_of(Isa isa) {
+  switch (isa) {
+    case Isa::generic:
+      return {VectorSet::generic, MatrixUnit::none};
+    case Isa::avx2:
+      return {VectorSet::avx2, MatrixUnit::none};
+    case Isa::avx512:
+      return {VectorSet::avx512, MatrixUnit::none};
+    case Isa::amx:
+      return {VectorSet::avx512, MatrixUnit::amx};
+  }
+  return {VectorSet::generic, MatrixUnit::none};
+}
+constexpr VectorSet vectors_of(Isa isa) { return parts_of(isa).vectors; }
+
+/// The instruction set with these parts.
+constexpr Isa isa_with(VectorSet vectors, MatrixUnit matrix) {
+  for (const Isa isa : kIsas)
+    if (parts_of(isa) == IsaParts{vectors, matrix}) return isa;
+  return Isa::generic;
+}
+
 inline namespace ATTN_BUILT_FOR {
 
-/// No kernels are compiled for lesser instruction sets.
-constexpr Isa kPromisedIsa = Isa::ATTN_PROMISED_ISA;
+constexpr VectorSet kPromisedVectors = VectorSet::ATTN_PROMISED_VECTORS;
 
-inline bool cpu_has(Isa isa) {
-  if (isa <= kPromisedIsa) return true;
+/// Are there kernels for these vectors? None for less than what is promised.
+constexpr bool has_kernels(VectorSet vectors) {
+  switch (kPromisedVectors) {
+    case VectorSet::generic:
+      return ATTN_X86 || vectors == VectorSet::generic;
+    case VectorSet::avx2:
+      return vectors != VectorSet::generic;
+    case VectorSet::avx512:
+      return vectors == VectorSet::avx512;
+  }
+  return false;
+}
+
+inline bool cpu_has(VectorSet vectors) {
+  if (vectors == kPromisedVectors || vectors == VectorSet::generic) return true;
 #if ATTN_X86
   // The builtins also check that the operating system saves the wide registers.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c();
-  if (isa == Isa::avx2) return avx2;
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  return isa == Isa::avx512 ? avx512 : avx512 && cpu_has_amx();
+  if (vectors == VectorSet::avx2) return avx2;
+  return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 #else
   return false;
 #endif
 }
+inline bool cpu_has(MatrixUnit matrix) { return matrix == MatrixUnit::none || cpu_has_amx(); }
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail
@@ -80,12 +126,16 @@ inline namespace ATTN_BUILT_FOR {
 
 /// Whether this program can use the instruction set on this machine. False if the processor lacks it, and if the
 /// program was compiled for a higher one (-march=native, say), because it then has no kernels for lesser ones.
-inline bool available(Isa isa) { return isa >= detail::kPromisedIsa && isa <= Isa::amx && detail::cpu_has(isa); }
+inline bool available(Isa isa) {
+  const auto [vectors, matrix] = detail::parts_of(isa);
+  return isa == detail::isa_with(vectors, matrix) && detail::has_kernels(vectors) && detail::cpu_has(vectors) &&
+         detail::cpu_has(matrix);
+}
 
 /// The best available instruction set. The first call that wants the matrix unit of `amx` asks the operating system
 /// whether the process may use it; if not, such calls run as with avx512.
 inline Isa best_isa() {
-  Isa best = kIsas[0];
+  Isa best = detail::isa_with(detail::kPromisedVectors, detail::MatrixUnit::none);
   for (Isa isa : kIsas)
     if (available(isa)) best = isa;
   return best;
@@ -121,7 +171,7 @@ struct IsaOfEnvironment {
 /// able to change the program.
 inline const IsaOfEnvironment& isa_of_environment() {
   static const IsaOfEnvironment chosen = [] {
-    IsaOfEnvironment e{std::max(best_isa(), kPromisedIsa), {}};
+    IsaOfEnvironment e{best_isa(), {}};
     const char* name = std::getenv("ATTN_ISA");
     if (name == nullptr || *name == '\0') return e;
     for (Isa isa : kIsas)

@@ -1,10 +1,9 @@
 // Merge(), attention over some keys and attention over others become attention over all.
 #pragma once
 
-#include <cmath>
-#include <limits>
 #include <type_traits>
 
+#include "attn/detail/simd/softmax_state.h"
 #include "attn/detail/tensor/arguments.h"
 
 namespace attn {
@@ -42,24 +41,22 @@ void merge_into(Out&& out, Lse&& lse, const PartOut& part_out, const PartLse& pa
   detail::require(lse_b.shape() == rows, "merge: the other part's lse has shape ", lse_b.shape(), ", its out ",
                   b.shape());
 
-  constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  using State = detail::SoftmaxState<T>;
   for (Index batch = 0; batch < rows[0]; ++batch)
     for (Index head = 0; head < rows[1]; ++head)
       for (Index i = 0; i < rows[2]; ++i) {
-        T& to = lse_a(batch, head, i);
-        const T from = lse_b(batch, head, i);
-        if (from == -kInfinity) continue;
-        const bool empty = to == -kInfinity;  // then its row of out is not read: it may hold anything
-        const T max = to < from ? from : to;
-        const T e_a = empty ? T(0) : std::exp(to - max), e_b = std::exp(from - max), sum = e_a + e_b;
-        const T weight_a = e_a / sum, weight_b = e_b / sum;
+        const auto state_a = State::of(lse_a(batch, head, i)), state_b = State::of(lse_b(batch, head, i)),
+                   all = merged(state_a, state_b);
+        if (state_b.sum == T(0)) continue;
+        const bool empty = state_a.sum == T(0);  // then its row of out is not read: it may hold anything
+        const T weight_a = state_a.factor_in(all) / all.sum, weight_b = state_b.factor_in(all) / all.sum;
         Scalar* x = &a(batch, head, i, 0);
         const auto* y = &b(batch, head, i, 0);
         for (Index c = 0; c < a.dim(3); ++c, x += a.stride(3), y += b.stride(3)) {
           const T part = weight_b * static_cast<T>(*y);
           *x = static_cast<Scalar>(empty ? part : weight_a * static_cast<T>(*x) + part);
         }
-        to = max + std::log(sum);
+        lse_a(batch, head, i) = all.lse();
       }
 }
 

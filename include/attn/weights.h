@@ -35,12 +35,12 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 class WeightTiles {
  public:
-  WeightTiles(const CallTensors<T>& tensors, TensorView<const T, 3> lse, const TileMods<T>* mods, Isa isa)
+  WeightTiles(const CallTensors<T>& tensors, TensorView<const T, 3> lse, const TileMods<T>* mods, VectorSet vectors)
       : tensors_(tensors),
         lse_(lse),
         mods_(mods),
-        isa_(isa),
-        family_(kernel_family<T>(isa)),
+        vectors_(vectors),
+        family_(kernel_family<T>(vectors)),
         tiles_(family_, tensors.problem.q_len, false) {}
 
   /// Calls visit(tile) for all tiles in which a weight may differ from 0, head by head, rows and keys ascending. Each
@@ -73,12 +73,12 @@ class WeightTiles {
     const Range visited = mods_->kv_range(tile);
     for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
       tile.kv = {j, std::min(j + kKeyTile, visited.end)};
-      const Coverage coverage = mods_->coverage(isa_, tile);
+      const Coverage coverage = mods_->coverage(vectors_, tile);
       if (coverage == Coverage::none) continue;
       const Index keys = tile.kv.size();
       kernels.score(m, rows_of(family_, tensors_.key(queries, j), keys, p.head_dim, 1, m.packed_key), keys, p.head_dim);
       if (coverage == Coverage::some || mods_->has_scores())
-        mods_->apply(isa_, m.scores, kernels.queries, tile, coverage == Coverage::some);
+        mods_->apply(vectors_, m.scores, kernels.queries, tile, coverage == Coverage::some);
       std::fill_n(m.tile_max, kernels.queries, -std::numeric_limits<T>::infinity());
       kernels.softmax(m, keys, Rows<T>{nullptr, 0}, 0);
       visit(WeightTile<T>{queries.batch, queries.head, queries.rows, tile.kv,
@@ -89,7 +89,7 @@ class WeightTiles {
   CallTensors<T> tensors_;
   TensorView<const T, 3> lse_;
   const TileMods<T>* mods_;
-  Isa isa_;
+  VectorSet vectors_;
   const KernelFamily<T>& family_;
   QueryTiles<T> tiles_;
 };
@@ -107,7 +107,7 @@ class CheckedWeights {
         problem(call_.problem),
         executor_(options.executor),
         mods_(call_.mods),
-        tiles_(call_.tensors(), checked(lse, problem), &mods_, std::min(isa_of(options), Isa::avx512)) {}
+        tiles_(call_.tensors(), checked(lse, problem), &mods_, vectors_of(isa_of(options))) {}
   CheckedWeights(const CheckedWeights&) = delete;
 
   const Problem& problem;

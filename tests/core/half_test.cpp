@@ -32,7 +32,7 @@ TEST(Half, EveryNumberIsReadExactly) {
   for (Index i = 0; i < kCount; ++i) all[static_cast<std::size_t>(i)] = static_cast<std::uint16_t>(i);
   for (Isa isa : instruction_sets())
     for (DType dtype : {DType::f16, DType::bf16}) {
-      const auto& family = detail::kernel_family<float>(isa);
+      const auto& family = detail::kernel_family<float>(detail::vectors_of(isa));
       const auto* data = reinterpret_cast<const std::byte*>(all.data());
       std::vector<float> got(kCount + kColumns);
       const Index rows = kCount / kColumns + 1;
@@ -65,9 +65,9 @@ TEST(Half, NumbersAreRoundedToTheNearestHalfwayToEven) {
     for (float x : {65519.0f, 65520.0f, -65520.0f, 1e30f, 3.4e38f, 3e-8f, 1e-40f}) inputs.push_back(x);
     for (Isa isa : instruction_sets()) {
       std::vector<std::uint16_t> got(inputs.size());
-      detail::kernel_family<float>(isa).unpack_rows(
-          inputs.data(), 1, static_cast<Index>(inputs.size()),
-          {reinterpret_cast<std::byte*>(got.data()), dtype, static_cast<Index>(inputs.size()), 1});
+      detail::kernel_family<float>(detail::vectors_of(isa))
+          .unpack_rows(inputs.data(), 1, static_cast<Index>(inputs.size()),
+                       {reinterpret_cast<std::byte*>(got.data()), dtype, static_cast<Index>(inputs.size()), 1});
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         const std::uint16_t want = narrow(dtype, inputs[i]);
         if (std::isnan(inputs[i]))

@@ -28,7 +28,7 @@ struct alignas(64) SoftmaxMemory {
 class MatrixUnitKernels : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!detail::cpu_has(Isa::avx512)) GTEST_SKIP() << "this processor has no AVX-512";
+    if (!detail::cpu_has(detail::VectorSet::avx512)) GTEST_SKIP() << "this processor has no AVX-512";
     std::fill(std::begin(memory_.max), std::end(memory_.max), -kInf);
   }
 

@@ -47,11 +47,11 @@ struct Column {
 class SoftwareTilesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!detail::cpu_has(Isa::avx512)) GTEST_SKIP() << "this processor has no AVX-512";
+    if (!detail::cpu_has(detail::VectorSet::avx512)) GTEST_SKIP() << "this processor has no AVX-512";
     SoftwareTiles::begin();
   }
   void TearDown() override {
-    if (detail::cpu_has(Isa::avx512)) SoftwareTiles::end();
+    if (detail::cpu_has(detail::VectorSet::avx512)) SoftwareTiles::end();
   }
 
   static Tile multiply(const Tile& sum, const Tile& a, const Tile& b) {

@@ -25,10 +25,10 @@ bool software_tiles() {
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-extern template const KernelFamily<float>& kernel_family<float>(Isa);  // in loops.cpp
+extern template const KernelFamily<float>& kernel_family<float>(VectorSet);  // in loops.cpp
 
 const KernelFamily<float>& software_tiles_family() {
-  static const KernelFamily<float> family = amx_family<test::SoftwareTiles>(kernel_family<float>(Isa::avx512));
+  static const KernelFamily<float> family = amx_family<test::SoftwareTiles>(kernel_family<float>(VectorSet::avx512));
   return family;
 }
 

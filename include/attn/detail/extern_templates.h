@@ -6,7 +6,7 @@
 
 /// Everything below mods, whose types are the caller's: `keyword` is `extern`, or nothing where it is compiled.
 #define ATTN_LOOPS_OF(keyword, T)                                                                                   \
-  keyword template const KernelFamily<T>& kernel_family<T>(Isa);                                                    \
+  keyword template const KernelFamily<T>& kernel_family<T>(VectorSet);                                              \
   keyword template ChosenKernels<T> choose_kernels<T>(const Options&, bool);                                        \
   keyword template void flash<T>(const CallTensors<T>&, const PassSequence<T>&, Options);                           \
   keyword template Index flash_workspace_bytes<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);   \

@@ -134,11 +134,11 @@ auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, 
   using Bound = std::remove_const_t<decltype(bound)>;
   static_assert(!Bound::kHasScores && !Bound::kHasSinks, "attn::block_mask: the argument must be a mask");
   const detail::TileModsOf<float, Bound> tiles(bound);
-  const Isa isa = detail::isa_of(options);
+  const detail::VectorSet vectors = detail::vectors_of(detail::isa_of(options));
   const auto map = std::make_shared<detail::BlockMap>(problem);
   map->fill([&](const Tile& tile) {
     const Coverage hint = bound.of(tile.batch).coverage(tile);
-    return hint == Coverage::some ? tiles.examine(isa, tile) : hint;
+    return hint == Coverage::some ? tiles.examine(vectors, tile) : hint;
   });
   return bind_mod([mask = std::move(mask), map = std::shared_ptr<const detail::BlockMap>(map)](const Problem& call) {
     detail::require((map->batch == 1 || map->batch == call.batch) && (map->heads == 1 || map->heads == call.heads),

@@ -113,7 +113,7 @@ class KvPages {
   class Writer {
    public:
     Writer(Index tokens, Index head_dim, Index v_dim, const Rope* rope)
-        : family_(kernel_family<Computed>(std::min(default_isa(), Isa::avx512))),
+        : family_(kernel_family<Computed>(vectors_of(default_isa()))),
           rope_(rope),
           most_(std::min(kMost, std::max<Index>(tokens, 1))),
           packed_(static_cast<std::size_t>(most_ * std::max(head_dim, v_dim))),

@@ -128,7 +128,7 @@ template <class T>
 void load_query(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, T scale, Index width,
                 T* packed, TileMemory<T>& m) {
   const Format& format = family.format;
-  const bool now = format.dtype == DType::native;
+  const bool now = format.scales_queries;
   m.scale = now ? T(1) : scale;
   family.load_columns(m.query, width, rows_of(family, rows, count, dim, 1, packed), count, format.row(dim),
                       now ? scale : T(1));

@@ -13,9 +13,15 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 struct ChosenKernels {
   const KernelFamily<T>& family;
-  const KernelFamily<T>& full_precision;  ///< computes in T, whatever `family` does; has kernels for single rows
-  Isa isa;
+  const KernelFamily<T>& full_precision;  ///< computes in T, whatever `family` does; has kernels for single queries
+  VectorSet vectors;                      ///< of `full_precision`, and of the mods
   Amx amx;
+
+  bool on_matrix_unit() const { return amx == Amx::used; }
+
+  /// With up to so many queries each goes by itself: a tile computes whole vectors of them, however few there are. The matrix
+  /// unit is worth it from two on.
+  Index few_queries() const { return on_matrix_unit() ? 1 : 4; }
 };
 
 // What has no kernels here, on purpose: the dot product of AVX512-BF16 does as many multiplications a cycle as float's, and
@@ -54,19 +60,18 @@ inline const KernelFamily<float>& matrix_unit_family() {
 /// `fits`: may numbers be rounded to bf16?
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 ChosenKernels<T> choose_kernels(const Options& options, bool fits) {
-  const Isa isa = isa_of(options);
-  const KernelFamily<T>& full_precision = kernel_family<T>(isa);
+  const auto [vectors, matrix] = parts_of(isa_of(options));
+  const KernelFamily<T>& full_precision = kernel_family<T>(vectors);
 #if ATTN_AMX
   if constexpr (std::is_same_v<T, float>) {
-    const Amx amx = !fits              ? Amx::not_for_these
-                    : isa != Isa::amx  ? Amx::not_there
-                    : !amx_permitted() ? Amx::refused
-                                       : Amx::used;
-    return {amx == Amx::used ? matrix_unit_family() : full_precision, full_precision,
-            amx == Amx::used ? isa : std::min(isa, Isa::avx512), amx};
+    const Amx amx = !fits                       ? Amx::not_for_these
+                    : matrix != MatrixUnit::amx ? Amx::not_there
+                    : !amx_permitted()          ? Amx::refused
+                                                : Amx::used;
+    return {amx == Amx::used ? matrix_unit_family() : full_precision, full_precision, vectors, amx};
   }
 #endif
-  return {full_precision, full_precision, std::min(isa, Isa::avx512), fits ? Amx::not_there : Amx::not_for_these};
+  return {full_precision, full_precision, vectors, fits ? Amx::not_there : Amx::not_for_these};
 }
 
 }  // namespace ATTN_BUILT_FOR

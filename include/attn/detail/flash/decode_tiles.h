@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "attn/detail/flash/call_tensors.h"
+#include "attn/detail/flash/pass_context.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -38,9 +38,16 @@ class DecodeTiles {
 
   /// Are rows copied?
   static bool copies(const KvRows<T>& t) { return !has_rows(t) || t.cuts_tiles_of(kKeyTile); }
-  /// Are they such as the matrix unit reads, at any address?
-  static bool are_whole(const Format& format, const KvRows<T>& t) {
-    return t.dtype() == format.dtype && has_rows(t) && t.dim(3) % format.columns == 0;
+
+  /// Does the matrix unit serve, for whole tiles of keys? It reads rows of whole registers at any address. A query that shares
+  /// them with no other would leave it idle.
+  bool suit_matrix_unit(const ChosenKernels<T>& kernels) const {
+    const Format& format = kernels.family.format;
+    const auto is_whole = [&](const KvRows<T>& t) {
+      return t.dtype() == format.dtype && has_rows(t) && t.dim(3) % format.columns == 0;
+    };
+    return kernels.on_matrix_unit() && problem_.heads > problem_.kv_heads && is_whole(tensors_.k) &&
+           is_whole(tensors_.v);
   }
 
   RowsToRead keys(const KernelFamily<T>& family, const Tile& tile, T* packed) const {

@@ -135,7 +135,7 @@ void flash(const CallTensors<T>& tensors, const PassSequence<T>& passes, Options
   for_each_pass(of_passes, passes, options, [&](const TaskList<T>& run, const Executor& executor, const auto&) {
     run.run(executor, options.workspace);
   });
-  results.end(kernel_family<T>(std::min(isa_of(options), Isa::avx512)));
+  results.end(kernel_family<T>(vectors_of(isa_of(options))));
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -9,17 +9,13 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// With up to so many queries each goes by itself: a tile computes whole vectors of them, however few there are. The matrix
-/// unit is worth it from two on.
-inline Index few_queries(Amx amx) { return amx == Amx::used ? 1 : 4; }
-
 template <class T>
 class FlashPass {
  public:
   FlashPass(const CallTensors<T>& tensors, const TileMods<T>* mods, const ChosenKernels<T>& kernels, bool resumes)
       : pass_{tensors, mods, kernels, resumes},
         problem_(tensors.problem),
-        tiles_(kernels.family, problem_.q_len, problem_.q_len <= few_queries(kernels.amx)),
+        tiles_(kernels.family, problem_.q_len, problem_.q_len <= kernels.few_queries()),
         prefill_loop_(pass_, tiles_),
         decode_loop_(pass_, tiles_) {}
   FlashPass(const FlashPass&) = delete;  // its parts refer to each other
@@ -34,32 +30,33 @@ class FlashPass {
   struct Partition {
     QueryBlocks<T> blocks;
     Index per_task;  ///< neighbouring blocks
-    Index parts;     ///< of the keys of a block, each a task
+    Index splits;    ///< of the keys of a block, each a task
     Index tasks;     ///< 0: there is nothing to do
     Index bytes;     ///< that each worker needs
-    Index partials;  ///< bytes that the tasks leave for join()
+    Index partials;  ///< bytes that the tasks leave for merge()
 
-    /// Blocks whose parts are to be joined when all tasks are done.
-    Index joins() const { return parts > 1 ? blocks.count() : 0; }
+    /// Blocks whose splits are to be merged when all tasks are done.
+    Index merges() const { return splits > 1 ? blocks.count() : 0; }
   };
   Partition partition(Index workers) const {
     const QueryBlocks<T> blocks = blocks_for(workers);
     if (query_tiles() == 0) return {blocks, 1, 1, 0, 0, 0};
     const bool single = tiles_.are_single();
-    const Index parts = single ? decode_loop_.parts().count() : 1, per_task = blocks_per_task(blocks, parts, workers);
+    const Index splits = single ? decode_loop_.splits().count() : 1,
+                per_task = blocks_per_task(blocks, splits, workers);
     return {blocks,
             per_task,
-            parts,
-            ceil_div(blocks.count(), per_task) * parts,
+            splits,
+            ceil_div(blocks.count(), per_task) * splits,
             single ? decode_loop_.bytes(std::min(per_task, decode_loop_.most_together()))
                    : prefill_loop_.bytes(blocks.most_tiles()),
-            parts > 1 ? blocks.count() * decode_loop_.parts().bytes() : 0};
+            splits > 1 ? blocks.count() * decode_loop_.splits().bytes() : 0};
   }
 
-  /// One of the tasks, in cut.bytes of memory. With several parts it leaves its result in `partials`.
+  /// One of the tasks, in partition.bytes of memory. With several splits it leaves its result in `partials`.
   void run(const Partition& partition, Index task, Index workers, std::byte* memory, std::byte* partials) const {
     const auto blocks_of = [&](Index number) {
-      const Index first = number / partition.parts * partition.per_task;
+      const Index first = number / partition.splits * partition.per_task;
       return Range{first, std::min(first + partition.per_task, partition.blocks.count())};
     };
     // Tasks are taken in turn: likely, this worker gets next the one after those that the others have.
@@ -69,10 +66,10 @@ class FlashPass {
     for (Index block = range.begin; block < range.end; block += step) {
       const bool more = block + step < range.end;
       if (tiles_.are_single()) {
-        const Index part = task % partition.parts;
-        decode_loop_.run(partition.blocks, {{block, std::min(block + step, range.end)}, part},
-                         more ? typename DecodeLoop<T>::Part{{block + step, range.end}, part}
-                              : typename DecodeLoop<T>::Part{next_range, next % partition.parts},
+        const Index split = task % partition.splits;
+        decode_loop_.run(partition.blocks, {{block, std::min(block + step, range.end)}, split},
+                         more ? typename DecodeLoop<T>::Task{{block + step, range.end}, split}
+                              : typename DecodeLoop<T>::Task{next_range, next % partition.splits},
                          memory, partials);
       } else {
         prefill_loop_.run(partition.blocks, block, partition.blocks.at(more ? block + 1 : next_range.begin, 0), memory);
@@ -80,17 +77,17 @@ class FlashPass {
     }
   }
 
-  /// The result of a block from what its parts have left.
-  void join(const Partition& partition, Index block, std::byte* partials) const {
-    decode_loop_.join(partition.blocks, block, partials);
+  /// The result of a block from what its splits have left.
+  void merge(const Partition& partition, Index block, std::byte* partials) const {
+    decode_loop_.merge(partition.blocks, block, partials);
   }
 
   /// Adds what this pass does to what those before it do.
   void explain(const Partition& partition, Explanation& e) const {
-    const bool amx_unused = pass_.kernels.amx == Amx::used && tiles_.are_single() && !decode_loop_.on_matrix_unit();
+    const bool amx_unused = pass_.kernels.on_matrix_unit() && tiles_.are_single() && !decode_loop_.on_matrix_unit();
     ++e.passes;
-    e.isa = amx_unused ? Isa::avx512 : pass_.kernels.isa;
     e.amx = amx_unused ? Amx::not_for_single_queries : pass_.kernels.amx;
+    e.isa = isa_with(pass_.kernels.vectors, e.amx == Amx::used ? MatrixUnit::amx : MatrixUnit::none);
     e.queries_per_tile = std::max(e.queries_per_tile, tiles_.most_queries());
     e.keys_per_tile = kKeyTile;
     e.query_tiles += query_tiles();
@@ -127,20 +124,20 @@ class FlashPass {
   /// Fewer tiles to a block where else there would be few blocks for each worker.
   QueryBlocks<T> blocks_for(Index workers) const {
     constexpr Index kBlocksPerWorker = 4;
-    if (tiles_.are_single()) return {problem_, tiles_, DecodeLoop<T>::kMost};
+    if (tiles_.are_single()) return {problem_, tiles_, DecodeLoop<T>::kMostQueries};
     return {problem_, tiles_,
             std::min(prefill_loop_.most_tiles(), query_tiles() / (kBlocksPerWorker * std::max<Index>(workers, 1)))};
   }
 
   /// A task is some neighbouring blocks, because they share keys: those of a window, or of a short head; or because their keys
   /// are neighbours in memory. They are few, so that no worker ends long after the others.
-  Index blocks_per_task(const QueryBlocks<T>& blocks, Index parts, Index workers) const {
+  Index blocks_per_task(const QueryBlocks<T>& blocks, Index splits, Index workers) const {
     constexpr Index kMost = 8;
     const Index together = tiles_.are_single() ? decode_loop_.most_together() : 1;
     const Index tasks_per_worker = together > 1 ? 4 : 64;
-    if (parts > 1 && together == 1) return 1;
+    if (splits > 1 && together == 1) return 1;
     const Index wanted =
-        std::clamp<Index>(blocks.count() * parts / (tasks_per_worker * std::max<Index>(workers, 1)), 1, kMost);
+        std::clamp<Index>(blocks.count() * splits / (tasks_per_worker * std::max<Index>(workers, 1)), 1, kMost);
     const Index per_head = std::max<Index>(blocks.blocks_per_kv_head(), 1);
     return wanted < per_head ? wanted : wanted / per_head * per_head;  // short heads whole
   }

@@ -3,18 +3,18 @@
 
 #include <algorithm>
 
-#include "attn/detail/flash/call_tensors.h"
-#include "attn/detail/mods/tile_mods.h"
+#include "attn/detail/flash/pass_context.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// What to fetch while the keys `keys`, of those visited, are worked on: what is needed next and not in the cache yet.
-/// `following` are the queries that come after these; `tiles` of queries there are in a head. Null mods: none.
+/// `following` are the queries that come after these; `tiles` of queries there are in a head.
 template <class T>
-PrefetchPlan plan_prefetch(const CallTensors<T>& t, const TileMods<T>* mods, Index tiles, const QueryTile& queries,
+PrefetchPlan plan_prefetch(const PassContext<T>& pass, Index tiles, const QueryTile& queries,
                            const QueryTile& following, const Range& keys, const Range& visited) {
   using Block = PrefetchPlan::Block;
+  const CallTensors<T>& t = pass.tensors;
   const Problem& problem = t.problem;
   constexpr Index kHalf = kKeyTile / 2;
   const auto block = [](const RowsToRead& rows, Index columns) {
@@ -46,7 +46,7 @@ PrefetchPlan plan_prefetch(const CallTensors<T>& t, const TileMods<T>* mods, Ind
     if (turn < 2) return {{key(neighbour, j), value(neighbour, j), query(0), output(0)}};
   } else if (keys.begin == visited.begin && keys.end < visited.end) {
     // A window that moves on by a tile of queries: of the keys that it reaches next, the first are new.
-    const Range next = mods->kv_range(t.tile_of(following));
+    const Range next = pass.visited(following);
     if (next.begin < visited.begin) return whole_tile(following, next.begin);
   }
   return {{query(0), output(0), query(kHalf), output(kHalf)}};

@@ -16,7 +16,7 @@ struct ScheduledPass {
 
   const FlashPass<T>* pass;
   typename FlashPass<T>::Partition partition;
-  Index first_task = 0, first_join = 0, partials = 0;
+  Index first_task = 0, first_merge = 0, partials = 0;
 };
 
 /// Some passes that do not wait for each other.
@@ -26,10 +26,10 @@ class TaskList {
   explicit TaskList(std::span<ScheduledPass<T>> passes) : passes_(passes) {
     for (ScheduledPass<T>& scheduled : passes_) {
       scheduled.first_task = tasks_;
-      scheduled.first_join = joins_;
+      scheduled.first_merge = merges_;
       scheduled.partials = partials_;
       tasks_ += scheduled.partition.tasks;
-      joins_ += scheduled.partition.joins();
+      merges_ += scheduled.partition.merges();
       partials_ += scheduled.partition.partials;
       bytes_ = std::max(bytes_, scheduled.partition.bytes);
     }
@@ -48,22 +48,22 @@ class TaskList {
       scheduled.pass->run(scheduled.partition, task - scheduled.first_task, workers, workspace.of(worker),
                           partials(scheduled));
     });
-    if (joins_ == 0) return;
-    executor.run(joins_, [&](Index join, int) {
-      const ScheduledPass<T>& scheduled = of(join, &ScheduledPass<T>::first_join);
-      scheduled.pass->join(scheduled.partition, join - scheduled.first_join, partials(scheduled));
+    if (merges_ == 0) return;
+    executor.run(merges_, [&](Index merge, int) {
+      const ScheduledPass<T>& scheduled = of(merge, &ScheduledPass<T>::first_merge);
+      scheduled.pass->merge(scheduled.partition, merge - scheduled.first_merge, partials(scheduled));
     });
   }
 
  private:
-  /// The call that a task or a join is of: the last of those that begin there, as those before have none.
+  /// The pass that a task or a merge is of: the last of those that begin there, as those before have none.
   const ScheduledPass<T>& of(Index number, Index ScheduledPass<T>::*first) const {
     const auto begins_behind = [&](Index n, const ScheduledPass<T>& scheduled) { return n < scheduled.*first; };
     return *std::prev(std::upper_bound(passes_.begin(), passes_.end(), number, begins_behind));
   }
 
   std::span<ScheduledPass<T>> passes_;
-  Index tasks_ = 0, joins_ = 0, partials_ = 0, bytes_ = 0;
+  Index tasks_ = 0, merges_ = 0, partials_ = 0, bytes_ = 0;
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -32,59 +32,61 @@ struct DecodeKernelSet {
 
 /// How the kernels of a family want the numbers of queries, keys and values.
 struct Format {
-  DType dtype;                ///< native, or bf16: then two of them lie in the room of a float
-  Index columns;              ///< rows are padded with zeros to a multiple of it
-  Index out;                  ///< room for v_dim is padded to a multiple of it
-  Index keys;                 ///< keys are read by so many rows
+  DType dtype;    ///< native, or bf16: then two of them lie in the room of a float
+  Index columns;  ///< rows are padded with zeros to a multiple of it
+  Index out;      ///< room for v_dim is padded to a multiple of it
+  Index keys;     ///< keys are read by so many rows; more than one: and tiles of keys are whole, whoever visits them
+  bool scales_queries;        ///< is the scale a factor of the queries, not of the scores?
+  bool arranges_values;       ///< are values wanted in another order than rows?
   bool defers_value_product;  ///< do weights of several tiles of keys wait for one value product?
+  bool fetches;               ///< do value products fetch what a PrefetchPlan says?
 
   Index per_number() const { return dtype == DType::native ? 1 : 2; }
   /// The numbers T that a row of so many columns takes.
   Index row(Index dim) const { return padded(dim, columns) / per_number(); }
 };
 
-/// All kernels of one instruction set: by_vectors[n - 1] for tiles of n vectors of queries, `widest` at most, row for
+/// All kernels of one instruction set: by_vectors[n - 1] for tiles of n vectors of queries, `widest` at most, `decode` for
 /// single queries, and what they share.
 template <class T>
 struct KernelFamily {
   Format format;
   int widest;
-  DecodeKernelSet<T> row;
+  DecodeKernelSet<T> decode;
   KernelSet<T> by_vectors[kMaxVectors];
   void (*load_columns)(T* to, Index queries, Rows<T>, Index rows, Index dim, T factor);
   void (*store_out)(const TileMemory<T>&, Index queries, T* to, Index stride, Index rows, Index v_dim);
   void (*pack_rows)(const RowsToRead&, Index rows, Index columns, T* to);
   void (*unpack_rows)(const T* from, Index rows, Index columns, const RowsToWrite&);
-  void (*find_max)(const TileMemory<T>&, Index queries, Index keys);  ///< null: softmax() finds it itself
+  void (*find_max)(const TileMemory<T>&, Index queries, Index keys);  ///< tile_max, once mods have changed the scores
   bool (*all_finite)(Rows<T>, Index keys, Index v_dim);
   void (*find_dropped)(const TileMemory<T>&, Index queries, Index keys);
   void (*value_by_selection)(const TileMemory<T>&, Index queries, Rows<T>, Index keys, Index v_dim, OutUpdate);
   void (*end_stretch)(const TileMemory<T>&, Index queries, Index v_dim, OutLayout, bool is_first);
   void (*finish)(const TileMemory<T>&, Index queries, Index v_dim, bool has_totals);
 
-  // What the matrix unit needs besides; null for others.
-  void (*begin)() = nullptr;  ///< before a thread's first kernel
-  void (*end)() = nullptr;    ///< after its last one
-  void (*scale_scores)(const TileMemory<T>&, Index keys) = nullptr;
-  void (*arrange_values)(Rows<T>, Index keys, Index v_dim, T* to) = nullptr;
+  // What the matrix unit does besides; for vectors there is nothing to do.
+  void (*begin)() = nothing;  ///< before a thread's first kernel
+  void (*end)() = nothing;    ///< after its last one
+  /// Scores as mods know them: multiplied by m.scale, which becomes 1.
+  void (*scale_scores)(TileMemory<T>& m, Index keys) = leave_scores;
+  /// Values in the order in which the value product reads them, in `to` if that is another.
+  Rows<T> (*arrange_values)(Rows<T>, Index keys, Index v_dim, T* to) = leave_values;
 
-  const KernelSet<T>& set_for(Index rows) const {
-    const Index lanes = by_vectors[0].queries;
-    return by_vectors[ceil_div(rows, lanes) - 1];
-  }
+  static void nothing() {}
+  static void leave_scores(TileMemory<T>&, Index) {}
+  static Rows<T> leave_values(Rows<T> value, Index, Index, T*) { return value; }
+
+  const KernelSet<T>& set_for(Index rows) const { return by_vectors[ceil_div(rows, by_vectors[0].queries) - 1]; }
 };
 
 /// A family's kernels in use by the calling thread.
 template <class T>
 class InUse {
  public:
-  explicit InUse(const KernelFamily<T>& family) : end_(family.end) {
-    if (family.begin) family.begin();
-  }
+  explicit InUse(const KernelFamily<T>& family) : end_(family.end) { family.begin(); }
   InUse(const InUse&) = delete;
-  ~InUse() {
-    if (end_) end_();
-  }
+  ~InUse() { end_(); }
 
  private:
   void (*end_)();
@@ -98,68 +100,75 @@ class InUse {
     return Kernels::name(args...);          \
   }
 
-#define ATTN_KERNEL_FAMILY(Name, target)                                                       \
-  template <class T, class Kernels>                                                            \
-  struct Name {                                                                                \
-    ATTN_KERNEL(load_columns, target, void)                                                    \
-    ATTN_KERNEL(score, target, void)                                                           \
-    ATTN_KERNEL(softmax, target, auto)                                                         \
-    ATTN_KERNEL(value, target, void)                                                           \
-    ATTN_KERNEL(store_out, target, void)                                                       \
-    ATTN_KERNEL(pack_rows, target, void)                                                       \
-    ATTN_KERNEL(unpack_rows, target, void)                                                     \
-    ATTN_KERNEL(find_max, target, void)                                                        \
-    ATTN_KERNEL(all_finite, target, bool)                                                      \
-    ATTN_KERNEL(find_dropped, target, void)                                                    \
-    ATTN_KERNEL(value_by_selection, target, void)                                              \
-    ATTN_KERNEL(end_stretch, target, void)                                                     \
-    ATTN_KERNEL(finish, target, void)                                                          \
-    static constexpr KernelSet<T> set() { return {Kernels::kQueries, score, softmax, value}; } \
-    static constexpr DecodeKernelSet<T> row_set() { return {score, softmax, value}; }          \
-  }
-
-ATTN_KERNEL_FAMILY(GenericKernels, );
-#if ATTN_X86
-ATTN_KERNEL_FAMILY(Avx2Kernels, ATTN_TARGET_AVX2);
-ATTN_KERNEL_FAMILY(Avx512Kernels, ATTN_TARGET_AVX512);
-#endif
+template <VectorSet, class Kernels>
+struct Compiled;
+#define ATTN_COMPILED(set, target, ...)           \
+  template <class Kernels>                        \
+  struct Compiled<VectorSet::set, Kernels> {      \
+    ATTN_KERNEL(load_columns, target, void)       \
+    ATTN_KERNEL(score, target, void)              \
+    ATTN_KERNEL(softmax, target, auto)            \
+    ATTN_KERNEL(value, target, void)              \
+    ATTN_KERNEL(store_out, target, void)          \
+    ATTN_KERNEL(pack_rows, target, void)          \
+    ATTN_KERNEL(unpack_rows, target, void)        \
+    ATTN_KERNEL(find_max, target, void)           \
+    ATTN_KERNEL(all_finite, target, bool)         \
+    ATTN_KERNEL(find_dropped, target, void)       \
+    ATTN_KERNEL(value_by_selection, target, void) \
+    ATTN_KERNEL(end_stretch, target, void)        \
+    ATTN_KERNEL(finish, target, void)             \
+  };
+ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
 #undef ATTN_KERNEL
-#undef ATTN_KERNEL_FAMILY
+#undef ATTN_COMPILED
 
-template <class T, template <class, class> class Compiled, int kBytes, int kRegisters>
-constexpr KernelFamily<T> kFamily = {{DType::native, 1, kMaxRows, 1, false},
-                                     kMaxVectors,
-                                     Compiled<T, DecodeKernels<T, kBytes, kRegisters>>::row_set(),
-                                     {Compiled<T, TileKernels<T, kBytes, kRegisters, 1>>::set(),
-                                      Compiled<T, TileKernels<T, kBytes, kRegisters, 2>>::set(),
-                                      Compiled<T, TileKernels<T, kBytes, kRegisters, 3>>::set()},
-                                     Compiled<T, PackingKernels<T, kBytes>>::load_columns,
-                                     Compiled<T, PackingKernels<T, kBytes>>::store_out,
-                                     Compiled<T, PackingKernels<T, kBytes>>::pack_rows,
-                                     Compiled<T, PackingKernels<T, kBytes>>::unpack_rows,
-                                     Compiled<T, CommonKernels<T, kBytes>>::find_max,
-                                     Compiled<T, CommonKernels<T, kBytes>>::all_finite,
-                                     Compiled<T, CommonKernels<T, kBytes>>::find_dropped,
-                                     Compiled<T, CommonKernels<T, kBytes>>::value_by_selection,
-                                     Compiled<T, TotalKernels<T, kBytes>>::end_stretch,
-                                     Compiled<T, TotalKernels<T, kBytes>>::finish};
+template <class T, VectorSet kSet>
+struct FamilyOf {
+  static constexpr int kBytes = kVectorBytes<kSet>, kRegisters = kVectorRegisters<kSet>;
+  using Decode = Compiled<kSet, DecodeKernels<T, kBytes, kRegisters>>;
+  using Packing = Compiled<kSet, PackingKernels<T, kBytes>>;
+  using Masked = Compiled<kSet, MaskedKernels<T, kBytes>>;
+  using Total = Compiled<kSet, TotalKernels<T, kBytes>>;
 
-/// Vector registers of what the compiler's flags allow everywhere.
-constexpr int kGenericRegisters = ATTN_NEON ? 32 : 16;
-
-/// The kernels of `isa`, which must be available. Scalars without vectors have only one kind.
-template <class T, class = include_attn_instantiate_h_in_one_unit>
-const KernelFamily<T>& kernel_family(Isa isa) {
-#if ATTN_X86
-  if constexpr (Simd<T, 16>::kVector) {
-    if constexpr (kPromisedIsa == Isa::avx512) return kFamily<T, Avx512Kernels, 64, 32>;
-    if (isa >= Isa::avx512) return kFamily<T, Avx512Kernels, 64, 32>;
-    if constexpr (kPromisedIsa == Isa::avx2) return kFamily<T, Avx2Kernels, 32, 16>;
-    if (isa == Isa::avx2) return kFamily<T, Avx2Kernels, 32, 16>;
+  template <int kVectors>
+  static constexpr KernelSet<T> tiles() {
+    using Kernels = TileKernels<T, kBytes, kRegisters, kVectors>;
+    using Tiles = Compiled<kSet, Kernels>;
+    return {Kernels::kQueries, Tiles::score, Tiles::softmax, Tiles::value};
   }
-#endif
-  (void)isa;
-  return kFamily<T, GenericKernels, 16, kGenericRegisters>;
+
+  static constexpr KernelFamily<T> kKernels = {.format = {.dtype = DType::native,
+                                                          .columns = 1,
+                                                          .out = kMaxRows,
+                                                          .keys = 1,
+                                                          .scales_queries = true,
+                                                          .arranges_values = false,
+                                                          .defers_value_product = false,
+                                                          .fetches = true},
+                                               .widest = kMaxVectors,
+                                               .decode = {Decode::score, Decode::softmax, Decode::value},
+                                               .by_vectors = {tiles<1>(), tiles<2>(), tiles<3>()},
+                                               .load_columns = Packing::load_columns,
+                                               .store_out = Packing::store_out,
+                                               .pack_rows = Packing::pack_rows,
+                                               .unpack_rows = Packing::unpack_rows,
+                                               .find_max = Masked::find_max,
+                                               .all_finite = Masked::all_finite,
+                                               .find_dropped = Masked::find_dropped,
+                                               .value_by_selection = Masked::value_by_selection,
+                                               .end_stretch = Total::end_stretch,
+                                               .finish = Total::finish};
+};
+
+/// The kernels for vectors of such a set, which must be available. Scalars without vectors have only one kind.
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+const KernelFamily<T>& kernel_family(VectorSet vectors) {
+  if constexpr (!Simd<T, 16>::kVector)
+    return FamilyOf<T, VectorSet::generic>::kKernels;
+  else
+    return with_vectors(vectors,
+                        []<VectorSet kSet>() -> const KernelFamily<T>& { return FamilyOf<T, kSet>::kKernels; });
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -4,14 +4,14 @@
 #include <algorithm>
 #include <limits>
 
-#include "attn/detail/kernels/tile_kernels.h"
+#include "attn/detail/kernels/tile_memory.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// The width is a number here, so that this is compiled once for each instruction set.
 template <class T, int Bytes>
-struct CommonKernels {
+struct MaskedKernels {
   using S = Simd<T, Bytes>;
   using Vec = typename S::Vec;
   static constexpr Index kLanes = S::kLanes;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "attn/detail/kernels/tile_kernels.h"
+#include "attn/detail/kernels/tile_memory.h"
 #include "attn/detail/simd/half_simd.h"
 #include "attn/detail/tensor/dtype_view.h"
 

@@ -23,85 +23,15 @@
 // detail/kernels/kernel_table.h.
 #pragma once
 
-#include <cstddef>
+#include <algorithm>
+#include <limits>
 
 #include "attn/detail/base/cpu.h"
 #include "attn/detail/base/ranges.h"
-#include "attn/detail/simd/simd.h"
+#include "attn/detail/kernels/tile_memory.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
-
-/// Keys in a tile: long enough to amortise the passes over `out`, short enough for query, scores and out to stay in the
-/// L1 cache at head_dim 64.
-constexpr Index kKeyTile = 64;
-
-/// Most vectors of queries in a tile.
-constexpr int kMaxVectors = 3;
-
-/// Rows of keys (score tile) or columns of values (value tile) that a kernel reads at a time, at most.
-constexpr Index kMaxRows = 8;
-
-/// Tiles of keys in a stretch. `out` is added up in a tile first, then in a stretch, then over all with what rounding takes
-/// from it kept apart, so that many small weights are not lost beside a large one, one by one. Its error is that of 64 + 64
-/// additions, however many keys there are; Eigen's products add up some 256 in turn. A call of up to 4096 keys has one
-/// stretch.
-constexpr Index kStretch = 64;
-
-/// The output of all stretches before the present one, relative to the maxima `max`, and what rounding took from it.
-template <class T>
-struct Totals {
-  T* max;
-  T* out;
-  T* out_rest;
-};
-
-/// The working memory of one tile of queries; see the top of this file for the layouts. All rows are `queries` wide. The
-/// first six belong to the tile, the others to whichever is worked on.
-template <class T>
-struct TileMemory {
-  T* query;
-  T* out;
-  T* max;       ///< of each query's scores so far
-  T* sum;       ///< of e^(score - max) so far
-  T* sum_rest;  ///< what rounding took from it, so that its error does not grow with the number of keys
-  Totals<T> totals;
-  T* scores;
-  T* tile_max;      ///< of the scores of the present tile
-  T* rescale;       ///< e^(old max - new max)
-  T* weights;       ///< the same as `scores`, or apart for several tiles of keys
-  T* packed_key;    ///< (keys, head_dim), where the caller's rows cannot be read in place
-  T* packed_value;  ///< (keys, v_dim), likewise
-  T* arranged;      ///< values, where kernels want more of them than packed rows
-  bool* dropped;    ///< (keys, queries), only used next to values that are not finite
-  T scale;          ///< what the scores must still be multiplied by
-};
-
-/// Rows of numbers next to each other, as kernels read them: in the caller's memory, or packed.
-template <class T>
-struct Rows {
-  const T* data;
-  Index stride;
-};
-
-/// What becomes of the output so far when the values of a tile are added to it.
-enum class OutUpdate {
-  overwrite,        ///< there is none yet in this stretch
-  add,              ///< no maximum moved
-  rescale_and_add,  ///< some did
-};
-
-/// Rows to fetch from memory while a tile is worked on, a few thousand cycles before somebody reads them: up to half as
-/// many of each block as there are keys in the tile. All sizes are in bytes.
-struct PrefetchPlan {
-  struct Block {
-    const std::byte* data;
-    Index stride;
-    Index width;
-  };
-  static constexpr Index kBlocks = 4;
-  Array<Block, kBlocks> block;
-};
 
 template <class T, int Bytes, int kRegisters, int kVectors>
 struct TileKernels {
@@ -110,6 +40,10 @@ struct TileKernels {
   static constexpr int kLanes = S::kLanes;
   static constexpr Index kQueries = kVectors * kLanes;
   static constexpr int kRows = kRegisters >= 32 ? 8 : 4;
+  static_assert(kVectors <= kMaxVectors && kRows <= kMaxRows);
+  static_assert(!S::kVector || kRows * kVectors + kVectors + 1 <= kRegisters, "a step of a product stays in registers");
+  static_assert(kKeyTile % kRows == 0, "scores are stored by kRows keys at a time");
+  static_assert(!S::kVector || kAlignment % Bytes == 0, "vectors of a tile's memory do not cross cache lines");
 
   /// scores = keys * query, and the maximum over the keys of each query.
   static ATTN_INLINE void score(const TileMemory<T>& m, Rows<T> key, Index keys, Index head_dim) {

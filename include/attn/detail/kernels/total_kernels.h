@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 
-#include "attn/detail/kernels/tile_kernels.h"
+#include "attn/detail/kernels/tile_memory.h"
+#include "attn/detail/simd/softmax_state.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -71,8 +71,7 @@ struct TotalKernels {
     bool moved = false;
     for (Index i = 0; i < queries; ++i) {
       const T before = m.totals.max[i], now = m.max[i];
-      m.rescale[i] =
-          before == now ? T(1) : std::exp(before - now);  // a maximum never falls, so `now` is not -inf there
+      m.rescale[i] = before == now ? T(1) : SoftmaxState<T>::factor(before, now);
       moved |= before != now;
     }
     return moved;

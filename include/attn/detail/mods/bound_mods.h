@@ -3,14 +3,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <limits>
+#include <concepts>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "attn/detail/mods/grouping/grouped_mask.h"
+#include "attn/detail/simd/softmax_state.h"
 
 namespace attn::detail {
 
@@ -26,6 +26,25 @@ constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
     return (mod);
   }
 }
+
+/// What a path asks of the mods of one batch element: for a pair what becomes of its score and whether it is kept, for a head
+/// the logit of its sinks, for a tile what the hints say. Positions are absolute.
+template <class M>
+concept ModsOfElement = requires(const M& mods, const Position& p, const Tile& tile, Index head) {
+  { mods.score(1.0f, p) } -> std::same_as<float>;
+  { mods.keep(p) } -> std::same_as<bool>;
+  { mods.sink(head) } -> std::same_as<double>;
+  { mods.coverage(tile) } -> std::same_as<Coverage>;
+  { mods.kv_range(tile) } -> std::same_as<Range>;
+};
+
+/// What stands where the bound mods of a call do: those of each of its batch elements, and what all of them have in common.
+template <class M>
+concept ModsOfCall = requires(const M& mods, Index batch) {
+  requires std::same_as<const bool, decltype(M::kHasScores)> && std::same_as<const bool, decltype(M::kHasMasks)>;
+  requires std::same_as<const bool, decltype(M::kIsOpaque)> && std::same_as<const bool, decltype(M::kHasSinks)>;
+  { mods.of(batch) } -> ModsOfElement;
+};
 
 /// What the naive and the flash path see of the mods: one score change, one predicate, one hint, one sink. Each M is a value or a
 /// const reference.
@@ -64,13 +83,11 @@ class BoundMods {
 
   /// The logit that stands for all sinks of a head: the log of the sum of their e^logit. -inf: there is none.
   double sink(Index head) const {
-    double all = -std::numeric_limits<double>::infinity();
+    using State = SoftmaxState<double>;
+    double all = State().lse();
     each([&](const auto& mod) {
-      if constexpr (is_sink<std::remove_cvref_t<decltype(mod)>>) {
-        const double logit = mod.logit(head), max = std::max(all, logit);
-        if (max > -std::numeric_limits<double>::infinity())
-          all = max + std::log(std::exp(all - max) + std::exp(logit - max));
-      }
+      if constexpr (is_sink<std::remove_cvref_t<decltype(mod)>>)
+        all = merged(State::of(all), State::of(mod.logit(head))).lse();
     });
     return all;
   }

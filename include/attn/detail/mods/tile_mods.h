@@ -8,7 +8,6 @@
 
 #include "attn/detail/mods/bound_mods.h"
 #include "attn/detail/simd/simd.h"
-#include "attn/isa.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -25,7 +24,7 @@ class TileMods {
 
   /// What the hints say; where a mask has none, its predicate is asked for every pair of the tile, which costs about
   /// 6 / head_dim of the tile's products (measured with a lambda like causal() on AVX-512).
-  virtual Coverage coverage(Isa isa, const Tile& tile) const = 0;
+  virtual Coverage coverage(VectorSet vectors, const Tile& tile) const = 0;
 
   /// Does a tile whose pairs are all kept still have its scores changed?
   virtual bool has_scores() const = 0;
@@ -35,7 +34,7 @@ class TileMods {
 
   /// Replaces scores[key * stride + query] of the tile's pairs by the modded ones;
   /// -inf for dropped pairs if `masked`.
-  virtual void apply(Isa isa, T* scores, Index stride, const Tile& tile, bool masked) const = 0;
+  virtual void apply(VectorSet vectors, T* scores, Index stride, const Tile& tile, bool masked) const = 0;
 };
 
 /// What apply() works on.
@@ -149,72 +148,56 @@ struct ModLoops {
   }
 };
 
-template <class T, class Mods>
+/// ModLoops compiled for a set of vectors. `flatten` brings the caller's lambdas in, so that they too are compiled for it;
+/// `noinline` keeps the functions out of their callers, where vectors would become as narrow as -march=native prefers.
+template <VectorSet, class Loops>
+struct CompiledMods;
+#define ATTN_COMPILED_MODS(set, target, ...)                                                              \
+  template <class Loops>                                                                                  \
+  struct CompiledMods<VectorSet::set, Loops> {                                                            \
+    template <class Mods, class ScoreTile>                                                                \
+    target __attribute__((flatten, noinline)) static void all_pairs(const Mods& mods, const ScoreTile& t, \
+                                                                    bool masked) {                        \
+      Loops::all_pairs(mods, t, masked);                                                                  \
+    }                                                                                                     \
+    template <class Mods>                                                                                 \
+    target __attribute__((flatten, noinline)) static Coverage examine(const Mods& mods, const Tile& t) {  \
+      return Loops::examine(mods, t);                                                                     \
+    }                                                                                                     \
+  };
+ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED_MODS)
+#undef ATTN_COMPILED_MODS
+
+template <class T, ModsOfCall Mods>
 class TileModsOf final : public TileMods<T> {
  public:
   explicit TileModsOf(const Mods& mods) : mods_(mods) {}
 
   Range kv_range(const Tile& tile) const override { return mods_.of(tile.batch).kv_range(tile); }
-  Coverage coverage(Isa isa, const Tile& tile) const override {
+  Coverage coverage(VectorSet vectors, const Tile& tile) const override {
     const Coverage hint = mods_.of(tile.batch).coverage(tile);
     if constexpr (Mods::kIsOpaque)
-      if (hint == Coverage::some) return examine(isa, tile);
+      if (hint == Coverage::some) return examine(vectors, tile);
     return hint;
   }
   bool has_scores() const override { return Mods::kHasScores; }
   double sink(Index head) const override { return mods_.of(0).sink(head); }
 
-  void apply(Isa isa, T* scores, Index stride, const Tile& tile, bool masked) const override {
-    const ScoreTile<T> t{scores, stride, tile};
-#if ATTN_X86
-    if (isa >= Isa::avx512) return apply_avx512(t, masked);
-    if constexpr (kPromisedIsa <= Isa::avx2)
-      if (isa == Isa::avx2) return apply_avx2(t, masked);
-#endif
-    (void)isa;
-    if constexpr (kPromisedIsa == Isa::generic) with_bytes<16>(t, masked);
+  void apply(VectorSet vectors, T* scores, Index stride, const Tile& tile, bool masked) const override {
+    with_vectors(vectors, [&]<VectorSet kSet>() {
+      Compiled<kSet>::all_pairs(mods_.of(tile.batch), ScoreTile<T>{scores, stride, tile}, masked);
+    });
   }
 
-  Coverage examine(Isa isa, const Tile& tile) const {
-#if ATTN_X86
-    if (isa >= Isa::avx512) return examine_avx512(tile);
-    if constexpr (kPromisedIsa <= Isa::avx2)
-      if (isa == Isa::avx2) return examine_avx2(tile);
-#endif
-    (void)isa;
-    if constexpr (kPromisedIsa == Isa::generic) return examine_with<16>(tile);
-    return Coverage::some;
+  Coverage examine(VectorSet vectors, const Tile& tile) const {
+    return with_vectors(vectors, [&]<VectorSet kSet>() { return Compiled<kSet>::examine(mods_.of(tile.batch), tile); });
   }
 
  private:
   /// As a batch element has them.
   using Own = std::remove_cvref_t<decltype(std::declval<const Mods&>().of(0))>;
-
-  template <int kBytes>
-  ATTN_INLINE void with_bytes(const ScoreTile<T>& t, bool masked) const {
-    ModLoops<T, Own, kBytes>::all_pairs(mods_.of(t.tile.batch), t, masked);
-  }
-  template <int kBytes>
-  ATTN_INLINE Coverage examine_with(const Tile& tile) const {
-    return ModLoops<T, Own, kBytes>::examine(mods_.of(tile.batch), tile);
-  }
-
-#if ATTN_X86
-  // `flatten` brings the caller's lambdas in, so that they too are compiled for the instruction set; `noinline` keeps the
-  // functions out of apply(), where vectors would become as narrow as -march=native prefers.
-  ATTN_TARGET_AVX2 __attribute__((flatten, noinline)) void apply_avx2(const ScoreTile<T>& t, bool masked) const {
-    with_bytes<32>(t, masked);
-  }
-  ATTN_TARGET_AVX2 __attribute__((flatten, noinline)) Coverage examine_avx2(const Tile& tile) const {
-    return examine_with<32>(tile);
-  }
-  ATTN_TARGET_AVX512 __attribute__((flatten, noinline)) Coverage examine_avx512(const Tile& tile) const {
-    return examine_with<64>(tile);
-  }
-  ATTN_TARGET_AVX512 __attribute__((flatten, noinline)) void apply_avx512(const ScoreTile<T>& t, bool masked) const {
-    with_bytes<64>(t, masked);
-  }
-#endif
+  template <VectorSet kSet>
+  using Compiled = CompiledMods<kSet, ModLoops<T, Own, kVectorBytes<kSet>>>;
 
   const Mods& mods_;
 };

@@ -21,20 +21,8 @@
 #include <utility>
 
 #include "attn/detail/simd/exp2_constants.h"
-#include "attn/isa.h"
+#include "attn/detail/simd/vector_sets.h"
 #include "attn/types.h"
-
-// Attributes that compile a function for an instruction set, whatever the flags of the program. Where flags like
-// -march=native prefer vectors of 256 bits, clang would cut those of 512 in two and g++ make narrow ones of the loops
-// over mods, unless told their width.
-#define ATTN_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
-#if defined(__clang__)
-#define ATTN_TARGET_AVX512 \
-  __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c"), min_vector_width(512)))
-#else
-#define ATTN_TARGET_AVX512 \
-  __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c,prefer-vector-width=512")))
-#endif
 
 #define ATTN_INLINE __attribute__((always_inline)) inline
 #define ATTN_UNROLL _Pragma("GCC unroll 32")

@@ -105,6 +105,7 @@ struct AmxDecodeKernels {
   static constexpr int kLanes = S::kLanes;
   static constexpr Index kStep = AmxTiles::kColumns, kQueryColumns = 32, kRowBytes = 4 * kMost,
                          kTileBytes = AmxTiles::kRows * AmxTiles::kBytes;
+  static_assert(kKeyTile == 4 * AmxTiles::kRows, "the products of a tile of keys are registers 0 to 3");
 
   /// In each 16 bytes of the result, numbers 0 to 3 of a and 4 to 7 of b, as named.
   template <int i0, int i1, int i2, int i3, int... e>

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "attn/detail/base/ranges.h"
 #include "attn/detail/kernels/amx/registers.h"
 #include "attn/detail/kernels/packing_kernels.h"
 
@@ -52,7 +53,7 @@ struct AmxPacking {
 
   /// Values for the value product: tiles of 16 columns x 32 keys, those of all columns for the first 32 keys, then the next.
   /// Zeros fill up the keys to a multiple of 32; the rows have whole tiles of columns.
-  ATTN_TARGET_AVX512 static void transpose_values(Rows<float> value, Index keys, Index v_dim, float* to) {
+  ATTN_TARGET_AVX512 static Rows<float> transpose_values(Rows<float> value, Index keys, Index v_dim, float* to) {
     const Index stride = 4 * value.stride, columns = padded(v_dim, kColumns);
     auto* block = reinterpret_cast<std::byte*>(to);
     for (Index j = 0; j < keys; j += kColumns) {
@@ -68,6 +69,7 @@ struct AmxPacking {
         transpose_block(filled, 2 * kBlock, block);
       }
     }
+    return {to, 0};
   }
 
   /// Four times 16 bytes, `stride` bytes apart.
@@ -97,6 +99,7 @@ struct AmxPacking {
   typedef Words WordsAnywhere __attribute__((may_alias, aligned(1)));
   typedef Words WordsInMemory __attribute__((may_alias));
   static constexpr Index kBlock = 8;  // columns of values that fill 16 bytes
+  static_assert(2 * kColumns == AmxTiles::kBytes && S::kLanes == AmxTiles::kRows, "a row of a register is a vector");
 
   /// Rows of up to 32 columns as floats, filled up with zeros.
   ATTN_TARGET_AVX512 static void load_part(const RowsToRead& from, Index rows, Index count, float* part) {

@@ -4,8 +4,9 @@
 #include <limits>
 #include <numbers>
 
+#include "attn/detail/base/ranges.h"
 #include "attn/detail/kernels/amx/registers.h"
-#include "attn/detail/kernels/tile_kernels.h"
+#include "attn/detail/kernels/tile_memory.h"
 
 #if ATTN_AMX
 namespace attn::detail {

@@ -31,6 +31,10 @@ inline namespace ATTN_BUILT_FOR {
 template <class Tiles>
 struct AmxKernels {
   static constexpr Index kQueries = AmxSoftmax::kQueries;
+  static_assert(kQueries == 2 * AmxTiles::kRows,
+                "a square of sums is 2 x 2 registers: rows of keys or columns x queries");
+  static_assert(AmxTiles::kColumns == 2 * AmxTiles::kRows, "pairs of a row of one factor meet the rows of the other");
+  static_assert(kKeyTile % AmxTiles::kColumns == 0, "tiles of keys are whole steps of the value product");
 
   /// scores = keys * query. Rows of keys are read up to the next multiple of 32.
   ATTN_TARGET_AVX512 static void score(const TileMemory<float>& m, Rows<float> key, Index keys, Index head_dim) {
@@ -52,13 +56,15 @@ struct AmxKernels {
     }
   }
 
-  ATTN_TARGET_AVX512 static void scale_scores(const TileMemory<float>& m, Index keys) {
+  ATTN_TARGET_AVX512 static void scale_scores(TileMemory<float>& m, Index keys) {
+    if (m.scale == 1) return;
     for (Index i = 0; i < keys * kQueries; i += kLanes) {
       Vec x;
       S::load(x, m.scores + i);
       x *= m.scale;
       S::store(m.scores + i, x);
     }
+    m.scale = 1;
   }
 
   /// out = carried out + values^T * weights; `value` as AmxPacking::transpose_values() left it. The more keys at a time, the
@@ -185,21 +191,28 @@ struct AmxKernels {
 /// family is to be given.
 template <class Tiles>
 constexpr KernelFamily<float> amx_family(KernelFamily<float> family) {
-  family.format = {DType::bf16, AmxTiles::kColumns, AmxTiles::kColumns, AmxTiles::kColumns, true};
+  family.format = {.dtype = DType::bf16,
+                   .columns = AmxTiles::kColumns,
+                   .out = AmxTiles::kColumns,
+                   .keys = AmxTiles::kColumns,
+                   .scales_queries = false,
+                   .arranges_values = true,
+                   .defers_value_product = true,
+                   .fetches = false};
   family.widest = 1;
-  family.row.score = AmxDecodeKernels<Tiles>::score;
-  family.row.value = AmxDecodeKernels<Tiles>::value;
+  family.decode.score = AmxDecodeKernels<Tiles>::score;
+  family.decode.value = AmxDecodeKernels<Tiles>::value;
   family.by_vectors[0] = {AmxSoftmax::kQueries, AmxKernels<Tiles>::score, AmxSoftmax::softmax,
                           AmxKernels<Tiles>::value};
   family.pack_rows = AmxPacking::pack_rows<Tiles>;
-  family.find_max = nullptr;
+  family.find_max = [](const TileMemory<float>&, Index, Index) {};  // softmax() does not ask for it
   family.begin = Tiles::begin;
   family.end = Tiles::end;
   family.scale_scores = AmxKernels<Tiles>::scale_scores;
   family.arrange_values = AmxPacking::transpose_values;
   return family;
 }
-inline constexpr KernelFamily<float> kAmxFamily = amx_family<AmxTiles>(kFamily<float, Avx512Kernels, 64, 32>);
+inline constexpr KernelFamily<float> kAmxFamily = amx_family<AmxTiles>(FamilyOf<float, VectorSet::avx512>::kKernels);
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

@@ -1,0 +1,193 @@
+// A block of single queries on its way over the keys: the recurrence of the online softmax.
+#pragma once
+
+#include <span>
+#include <utility>
+
+#include "attn/detail/flash/decode_tiles.h"
+#include "attn/detail/flash/recomputation.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// The state of up to kMost queries, each a row, and the kernels that it is worked on with. Shapes are those of DecodeKernels.
+template <class T>
+class DecodeState {
+ public:
+  /// Fixed, because tiles of keys begin where the first key of a block lies. As many as the matrix unit takes at a time; the
+  /// other kernels take some of them in turn, and keys come from memory once for all.
+  static constexpr Index kMost = 16;
+
+  struct Row {
+    QueryTile queries;  ///< one
+    Range visited;      ///< the keys worth visiting
+    bool dropped_any;   ///< may a key have been dropped inside a tile that was visited?
+  };
+
+  /// Anything, to be assigned to.
+  DecodeState() = default;
+
+  /// The state of queries, to whose `rows` number and batch, head and row are known, before those of the keys `keys`. What
+  /// comes before all keys, comes before the first of them: `is_first`.
+  DecodeState(const PassContext<T>& pass, const DecodeTiles<T>& tiles, std::span<Row> rows, const Range& keys,
+              bool is_first, const TileMemory<T>& m)
+      : pass_(&pass), tiles_(&tiles), rows_(rows), m_(m), whole_(&family().decode), added_(0), has_totals_(false) {
+    for (Index r = 0; Row & row : rows_) begin(row, keys, is_first, r++);
+    visited_ = hull_of_visited(rows_);
+  }
+
+  std::span<const Row> rows() const { return rows_; }
+  /// By any of the rows: tiles are cut from it, whoever is worked on together with the block.
+  const Range& visited() const { return visited_; }
+  const TileMemory<T>& memory() const { return m_; }
+  /// One of the queries, whose keys are those of all.
+  const QueryTile& any_query() const { return rows_.front().queries; }
+
+  /// Whole tiles of keys are worked on with the kernels of the matrix unit from now on, which read the queries, neighbouring
+  /// heads, in another form and not scaled.
+  void use_matrix_unit() {
+    const KernelFamily<T>& matrix = pass_->kernels.family;
+    const CallTensors<T>& tensors = pass_->tensors;
+    const Index count = size(), dim = problem().head_dim, width = matrix.by_vectors[0].queries;
+    whole_ = &matrix.decode;
+    RowsToRead heads = tensors.query(any_query());
+    heads.stride = tensors.q.stride(1);
+    // Behind the 16 * head_dim numbers of the queries themselves: 16 arranged, 16 turned and 8 packed.
+    m_.arranged = m_.query + kMost * dim;
+    T* packed = m_.arranged + width * matrix.format.row(dim);
+    if (tensors.rotation) {
+      heads = turned_rows(family(), heads, count, dim, *tensors.rotation, any_query().rows.begin, 0, packed);
+      packed += count * dim;
+    }
+    matrix.load_columns(m_.arranged, width, rows_of(matrix, heads, count, dim, 1, packed), count,
+                        matrix.format.row(dim), T(1));
+    m_.scale = static_cast<T>(problem().scale);
+  }
+
+  /// One step of the recurrence: brings max, sum and out up to date with some keys and values, unless all are dropped. `next`
+  /// is fetched meanwhile. `by_selection`, of one row: a dropped pair is not even multiplied.
+  void add_keys(const Range& keys, const typename DecodeTiles<T>::Tile& next, bool by_selection) {
+    Array<Coverage, kMost> coverage;
+    bool any = false;
+    for (Index r = 0; const Row& row : rows_) {
+      coverage[r] = pass_->coverage(row.queries, row.visited, keys);
+      any |= coverage[r++] != Coverage::none;
+    }
+    if (!any) return;
+    if (added_ == kStretch) end_stretch();
+    ++added_;
+    add_keys(coverage, tiles_->of(any_query(), keys), next, by_selection);
+  }
+
+  /// After all keys.
+  void finish() {
+    if (has_totals_) end_stretch();
+    family().finish(m_, size(), problem().v_dim, has_totals_);
+  }
+
+  bool must_compute_again(Index r) const {
+    return detail::must_compute_again(pass_->kernels, whole_ != &family().decode, rows_[at(r)].dropped_any, m_.sum + r,
+                                      1, m_.out + r * problem().v_dim, problem().v_dim);
+  }
+  /// A row as a block of its own in the same place, before those of the keys `keys`, in full precision.
+  DecodeState begun_again(Index r, const Range& keys, bool is_first) {
+    return {*pass_, *tiles_, rows_.subspan(at(r), 1), keys, is_first, memory_of_row(r)};
+  }
+
+ private:
+  const Problem& problem() const { return pass_->problem(); }
+  const KernelFamily<T>& family() const { return pass_->kernels.full_precision; }
+  Index size() const { return static_cast<Index>(rows_.size()); }
+  static std::size_t at(Index r) { return static_cast<std::size_t>(r); }
+
+  TileMemory<T> memory_of_row(Index r) const {
+    TileMemory<T> m = m_;
+    m.query += r * problem().head_dim;
+    m.out += r * problem().v_dim;
+    m.max += r;
+    m.sum += r;
+    m.sum_rest += r;
+    return m;
+  }
+
+  void begin(Row& row, const Range& keys, bool is_first, Index r) {
+    const CallTensors<T>& tensors = pass_->tensors;
+    const Index head_dim = problem().head_dim, v_dim = problem().v_dim;
+    const TileMemory<T> m = memory_of_row(r);
+    family().pack_rows(tensors.query(row.queries), 1, head_dim, m.query);
+    if (tensors.rotation) tensors.rotation->turn(m.query, row.queries.rows.begin);
+    for (Index d = 0; d < head_dim; ++d) m.query[d] *= static_cast<T>(problem().scale);
+    if (is_first) {
+      pass_->begin(row.queries, 1, 1, m);
+    } else {
+      *m.max = SoftmaxState<T>{}.max;
+      *m.sum = *m.sum_rest = 0;
+    }
+    if (is_first && pass_->resumes)
+      family().pack_rows(RowsToRead(tensors.output(row.queries)), 1, v_dim, m.out);
+    else
+      std::fill_n(m.out, v_dim, T(0));
+    row.visited = intersect(pass_->visited(row.queries), keys);
+    row.dropped_any = false;
+  }
+
+  /// `coverage`: of the tile, for each row.
+  void add_keys(const Coverage* coverage, const typename DecodeTiles<T>::Tile& tile,
+                const typename DecodeTiles<T>::Tile& next, bool by_selection) {
+    constexpr T kInfinity = PassContext<T>::kInfinity;
+    const Index count = tile.keys.size();
+    const DecodeKernelSet<T>& kernels = count == kKeyTile ? *whole_ : family().decode;
+    const RowsToRead key = tiles_->keys(family(), tile, m_.packed_key),
+                     value = tiles_->values(family(), tile, m_.packed_value);
+    Prefetcher fetching = tiles_->fetching(next);
+    kernels.score(m_, size(), key, count, problem().head_dim, fetching);
+    tiles_->multiply_by_key_scales(tile, size(), m_.scores);
+    for (Index r = 0; Row & row : rows_) {
+      T* const scores = m_.scores + r * kKeyTile;
+      if (coverage[r] == Coverage::none) {
+        std::fill_n(scores, count, -kInfinity);
+        row.dropped_any = true;
+      } else if (pass_->changes_scores(coverage[r])) {
+        pass_->apply_mods(scores, 1, row.queries, tile.keys, coverage[r]);
+        row.dropped_any = true;  // a changed score may be -inf
+      }
+      if (by_selection)
+        for (Index i = 0; i < count; ++i) m_.dropped[i] = scores[i] == -kInfinity;
+      kernels.softmax(m_, r++, count, fetching);
+    }
+    tiles_->multiply_by_value_scales(tile, size(), m_.scores);
+    if (by_selection)
+      add_values_of_kept(value, count);
+    else
+      kernels.value(m_, size(), value, count, problem().v_dim, fetching);
+  }
+
+  /// As the kernel value(), for one row, but a dropped pair is not even multiplied.
+  void add_values_of_kept(const RowsToRead& value, Index keys) {
+    for (Index c = 0; c < problem().v_dim; ++c) {
+      T sum = 0;
+      for (Index j = 0; j < keys; ++j)
+        if (!m_.dropped[j]) sum += m_.scores[j] * load_number<T>(value, j, c);
+      m_.out[c] = m_.out[c] * m_.rescale[0] + sum;
+    }
+  }
+
+  /// The output joins the totals, and another begins.
+  void end_stretch() {
+    family().end_stretch(m_, size(), problem().v_dim, OutLayout::by_query, !std::exchange(has_totals_, true));
+    std::fill_n(m_.out, size() * problem().v_dim, T(0));
+    added_ = 0;
+  }
+
+  const PassContext<T>* pass_;
+  const DecodeTiles<T>* tiles_;
+  std::span<Row> rows_;
+  TileMemory<T> m_;
+  Range visited_;
+  const DecodeKernelSet<T>* whole_;  ///< the kernels for whole tiles of keys
+  Index added_;                      ///< tiles of keys in the present stretch
+  bool has_totals_;                  ///< of stretches before?
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

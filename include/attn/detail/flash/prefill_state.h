@@ -1,0 +1,162 @@
+// A tile of queries on its way over the keys: the recurrence of the online softmax.
+#pragma once
+
+#include <utility>
+
+#include "attn/detail/flash/prefill_tiles.h"
+#include "attn/detail/flash/recomputation.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// The state of a tile of queries, and the kernels that it is worked on with. Shapes are those of TileMemory.
+template <class T>
+class PrefillState {
+ public:
+  using KvTile = typename PrefillTiles<T>::Tile;
+
+  /// Anything, to be assigned to.
+  PrefillState() = default;
+
+  /// The state before all keys.
+  PrefillState(const PassContext<T>& pass, const KernelFamily<T>& family, const QueryTile& of, const TileMemory<T>& m)
+      : queries(of),
+        visited(pass.visited(of)),
+        pass_(&pass),
+        family_(&family),
+        kernels_(&family.set_for(of.rows.size())),
+        m_(m),
+        update_(pass.resumes ? OutUpdate::add : OutUpdate::overwrite),
+        dropped_any_(false),
+        value_{},
+        first_(0),
+        waiting_(0),
+        added_(0),
+        has_totals_(false) {
+    load_queries();
+    pass.begin(queries, queries.rows.size(), width(), m_);
+    if (pass.resumes) load_output();
+  }
+
+  QueryTile queries;
+  Range visited;  ///< the keys worth visiting
+
+  const KernelFamily<T>& family() const { return *family_; }
+  const TileMemory<T>& memory() const { return m_; }
+
+  /// One step of the recurrence: brings max and sum up to date with the keys of a tile, and sooner or later out with its
+  /// values; by then `ahead` is fetched.
+  void add_keys(const KvTile& tile, Coverage coverage, bool by_selection, const PrefetchPlan& ahead) {
+    const Index count = tile.keys.size(), v_dim = problem().v_dim;
+    const bool modded = pass_->changes_scores(coverage);
+    if (added_ == kStretch) end_stretch();
+    ++added_;
+    TileMemory<T> m = m_;
+    m.weights = weights_of(tile.first);
+    kernels_->score(m, tile.key, count, problem().head_dim);
+    if (modded) {
+      family_->scale_scores(m, count);
+      pass_->apply_mods(m.scores, width(), queries, tile.keys, coverage);
+      family_->find_max(m, width(), count);
+    }
+    dropped_any_ |= modded;  // a changed score may be -inf
+    const bool select = modded && by_selection && !family_->all_finite(tile.value, count, v_dim);
+    if (select) family_->find_dropped(m, width(), count);
+    const bool moved = kernels_->softmax(m, count, tile.value, v_dim);
+    if (moved) multiply(ahead);  // weights that wait are relative to the old maximum
+    if (moved && update_ == OutUpdate::add) update_ = OutUpdate::rescale_and_add;
+    if (select) {
+      family_->value_by_selection(m, width(), tile.value, count, v_dim, update_);
+      update_ = OutUpdate::add;
+      return;
+    }
+    if (waiting_ == 0) {
+      value_ = tile.value;
+      first_ = tile.first;
+    }
+    waiting_ += padded(count, family_->format.keys);
+    if (!family_->format.defers_value_product || update_ == OutUpdate::rescale_and_add) multiply(ahead);
+  }
+
+  /// Brings `out` up to date with the weights that wait for it.
+  void multiply(const PrefetchPlan& ahead) {
+    if (waiting_ == 0) return;
+    TileMemory<T> m = m_;
+    m.weights = weights_of(first_);
+    kernels_->value(m, value_, waiting_, problem().v_dim, update_, ahead);
+    update_ = OutUpdate::add;
+    waiting_ = 0;
+  }
+
+  /// After all keys.
+  void finish() {
+    if (update_ == OutUpdate::overwrite) std::fill_n(m_.out, problem().v_dim * width(), T(0));
+    if (has_totals_) end_stretch();
+    full_precision().finish(m_, width(), problem().v_dim, has_totals_);
+  }
+
+  bool must_compute_again() const {
+    return detail::must_compute_again(pass_->kernels, family_ != &full_precision(), dropped_any_, m_.sum, width(),
+                                      m_.out, problem().v_dim * width());
+  }
+
+  /// out / sum, 0 where no key was kept, and the log-sum-exps.
+  void store_result() const {
+    store_out(full_precision(), m_, width(), pass_->tensors.output(queries), queries.rows.size(), problem().v_dim);
+    pass_->store_lse(queries, m_.max, m_.sum);
+  }
+
+ private:
+  const Problem& problem() const { return pass_->problem(); }
+  const KernelFamily<T>& full_precision() const { return pass_->kernels.full_precision; }
+  Index width() const { return kernels_->queries; }
+
+  /// Where the weights of keys lie that have the row `first` in a chunk.
+  T* weights_of(Index first) const {
+    const Format& format = family_->format;
+    return format.defers_value_product ? m_.weights + first * width() / format.per_number() : m_.weights;
+  }
+
+  void load_queries() {
+    const CallTensors<T>& tensors = pass_->tensors;
+    const Index count = queries.rows.size(), dim = problem().head_dim;
+    RowsToRead rows = tensors.query(queries);
+    T* packed = m_.packed_key;
+    // Rows that are turned, and then packed, fit in as well: a chunk has more keys than a tile has queries, by far.
+    if (tensors.rotation) {
+      rows = turned_rows(full_precision(), rows, count, dim, *tensors.rotation, queries.rows.begin, 1, packed);
+      packed += count * dim;
+    }
+    load_query(*family_, rows, count, dim, static_cast<T>(problem().scale), width(), packed, m_);
+  }
+
+  /// What the passes before left, with zeros in the rest of its room.
+  void load_output() {
+    const Index v_dim = problem().v_dim, rest = padded(v_dim, family_->format.out) - v_dim;
+    load_out(full_precision(), m_, width(), pass_->tensors.output(queries), queries.rows.size(), v_dim);
+    std::fill_n(m_.out + v_dim * width(), rest * width(), T(0));
+  }
+
+  /// The output joins the totals, and another begins.
+  void end_stretch() {
+    multiply({});
+    full_precision().end_stretch(m_, width(), problem().v_dim, OutLayout::by_column, !std::exchange(has_totals_, true));
+    update_ = OutUpdate::overwrite;
+    added_ = 0;
+  }
+
+  const PassContext<T>* pass_;
+  const KernelFamily<T>* family_;
+  const KernelSet<T>* kernels_;
+  TileMemory<T> m_;
+  OutUpdate update_;  ///< of `out`, when the next weights are multiplied with values
+  bool dropped_any_;  ///< may a pair have been dropped inside a tile of keys that was added?
+  Rows<T> value_;     ///< those whose weights are not multiplied yet
+  Index first_;       ///< the first of these, in the chunk
+  Index waiting_;     ///< how many they are
+  Index added_;       ///< tiles of keys in the present stretch
+  bool has_totals_;   ///< of stretches before?
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,40 @@
+// What a softmax over some keys leaves, and how two of them become one.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "attn/isa.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// The largest score of some keys, and the sum of e^(score - max) over them (Milakov & Gimelshein 2018, section 3). Whatever
+/// is summed up with such weights, an output too, is relative to `max`. -inf and 0: there is no key.
+template <class T>
+struct SoftmaxState {
+  static constexpr T kInfinity = std::numeric_limits<T>::infinity();
+
+  T max = -kInfinity;
+  T sum = T(0);
+
+  /// Of one key with this score, or of all keys that have this log-sum-exp; of none for -inf.
+  static SoftmaxState of(T score) { return {score, score == -kInfinity ? T(0) : T(1)}; }
+
+  /// What is relative to `max` times this is relative to `max_of_all`, which is no less. 0 where there is no key.
+  static T factor(T max, T max_of_all) { return std::exp(max - (max_of_all == -kInfinity ? T(0) : max_of_all)); }
+  T factor_in(const SoftmaxState& all) const { return factor(max, all.max); }
+
+  /// Over the keys of both, which have none in common.
+  friend SoftmaxState merged(const SoftmaxState& a, const SoftmaxState& b) {
+    SoftmaxState all{a.max < b.max ? b.max : a.max};
+    all.sum = a.sum * a.factor_in(all) + b.sum * b.factor_in(all);
+    return all;
+  }
+
+  /// The natural log of the sum of e^score.
+  T lse() const { return sum == T(0) ? -kInfinity : max + std::log(sum); }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

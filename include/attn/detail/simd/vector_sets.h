@@ -1,0 +1,55 @@
+// The sets of vectors that kernels and mods are compiled for.
+#pragma once
+
+#include "attn/isa.h"
+#include "attn/types.h"
+
+// Attributes that compile a function for an instruction set, whatever the flags of the program. Where flags like
+// -march=native prefer vectors of 256 bits, clang would cut those of 512 in two and g++ make narrow ones of the loops
+// over mods, unless told their width.
+#define ATTN_TARGET_GENERIC
+#define ATTN_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
+#if defined(__clang__)
+#define ATTN_TARGET_AVX512 \
+  __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c"), min_vector_width(512)))
+#else
+#define ATTN_TARGET_AVX512 \
+  __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c,prefer-vector-width=512")))
+#endif
+
+// Calls use(name, attribute of its functions, bytes of a vector, vector registers) for each.
+#if ATTN_X86
+#define ATTN_FOR_EACH_VECTOR_SET(use) \
+  use(generic, ATTN_TARGET_GENERIC, 16, 16) use(avx2, ATTN_TARGET_AVX2, 32, 16) use(avx512, ATTN_TARGET_AVX512, 64, 32)
+#else
+#define ATTN_FOR_EACH_VECTOR_SET(use) use(generic, ATTN_TARGET_GENERIC, 16, ATTN_NEON ? 32 : 16)
+#endif
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+template <VectorSet>
+constexpr int kVectorBytes = 0;
+template <VectorSet>
+constexpr int kVectorRegisters = 0;
+#define ATTN_VECTOR_SET(set, target, bytes, registers)       \
+  template <>                                                \
+  inline constexpr int kVectorBytes<VectorSet::set> = bytes; \
+  template <>                                                \
+  inline constexpr int kVectorRegisters<VectorSet::set> = registers;
+ATTN_FOR_EACH_VECTOR_SET(ATTN_VECTOR_SET)
+#undef ATTN_VECTOR_SET
+
+/// What use.template operator()<VectorSet>() returns for `vectors`, which have kernels.
+template <class Use>
+decltype(auto) with_vectors([[maybe_unused]] VectorSet vectors, const Use& use) {
+#define ATTN_VECTOR_SET(set, ...)                                                  \
+  if constexpr (has_kernels(VectorSet::set) && VectorSet::set != kPromisedVectors) \
+    if (vectors == VectorSet::set) return use.template operator()<VectorSet::set>();
+  ATTN_FOR_EACH_VECTOR_SET(ATTN_VECTOR_SET)
+#undef ATTN_VECTOR_SET
+  return use.template operator()<kPromisedVectors>();
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
