@@ -226,7 +226,8 @@ TEST(Half, SmallestNumbersCountUnlessTheMatrixUnitDropsThem) {
 }
 
 TEST(Half, LargeNumbersOverflowOnlyInTheResult) {
-  // Products of the largest numbers of binary16 are 4e9 and sums of them fine; a value of 65504 comes out as it went in.
+  // Products of the largest numbers of binary16 are 4e9 and sums of them fine; a value of 65504 comes out as it went
+  // in.
   using Eigen::half;
   const half largest = Eigen::numext::bit_cast<half>(std::uint16_t(0x7bff));
   for (Index n : {1, 3, 70}) {

@@ -32,7 +32,8 @@ class MatrixUnitKernels : public ::testing::Test {
     std::fill(std::begin(memory_.max), std::end(memory_.max), -kInf);
   }
 
-  /// One step over so many keys with these scores, still to be scaled; what lies behind them is NaN. Did a maximum move?
+  /// One step over so many keys with these scores, still to be scaled; what lies behind them is NaN. Did a maximum
+  /// move?
   bool step(Index keys, float scale, const std::function<float(Index key, Index query)>& score) {
     std::fill(std::begin(memory_.scores), std::end(memory_.scores), kNaN);
     std::fill(std::begin(memory_.rescale), std::end(memory_.rescale), kNaN);

@@ -1,5 +1,5 @@
-// Software in place of the matrix unit, on numbers whose products and sums were worked out by hand from Intel's Software
-// Developer's Manual, volume 2, TDPBF16PS and VCVTNE2PS2BF16.
+// Software in place of the matrix unit, on numbers whose products and sums were worked out by hand from Intel's
+// Software Developer's Manual, volume 2, TDPBF16PS and VCVTNE2PS2BF16.
 #include "support/software_tiles.h"
 
 #include <gtest/gtest.h>
@@ -258,7 +258,8 @@ TEST_F(SoftwareTilesTest, ProductsAreTheProcessors) {
   Random random(1);
   AmxTiles::begin();
   for (int trial = 0; trial < 1000; ++trial) {
-    // Exponents from a narrow range, where sums are rounded, to all there are: denormals, infinities and NaNs among them.
+    // Exponents from a narrow range, where sums are rounded, to all there are: denormals, infinities and NaNs among
+    // them.
     const Index half = trial % 128;
     const auto draw = [&] {
       return static_cast<std::uint16_t>(random.integer(0, 1) << 15 | random.integer(127 - half, 128 + half) << 7 |

@@ -73,8 +73,8 @@ ATTN_TARGET_AVX512 ATTN_INLINE void add_product(S::Vec& sum, const S::IntVec& x,
 }
 
 /// TDPBF16PS by its pseudo-code: the products of even and of odd numbers are summed up apart, each from 0 on by fused
-/// multiplications; their sum is added to what was there. Not inlined, because the control word of the caller must not change
-/// between its instructions.
+/// multiplications; their sum is added to what was there. Not inlined, because the control word of the caller must not
+/// change between its instructions.
 ATTN_TARGET_AVX512 __attribute__((noinline)) void add_dot_products(TileData& sum, const TileData& a,
                                                                    const TileData& b) {
   for (int i = 0; i < kRows; ++i) {
@@ -93,8 +93,8 @@ ATTN_TARGET_AVX512 __attribute__((noinline)) void add_dot_products(TileData& sum
   }
 }
 
-/// While it lives, vectors compute as tiles do: all exceptions masked, rounding to the nearest, halfway to even (bits 13 and
-/// 14 are 0), denormal results become 0 (bit 15), and denormal numbers count as 0 (bit 6).
+/// While it lives, vectors compute as tiles do: all exceptions masked, rounding to the nearest, halfway to even (bits
+/// 13 and 14 are 0), denormal results become 0 (bit 15), and denormal numbers count as 0 (bit 6).
 class ControlWordOfTiles {
  public:
   ControlWordOfTiles() {

@@ -8,8 +8,8 @@
 
 namespace attn::detail {
 
-/// Division towards plus and minus infinity, and what remains of the latter: positions of queries may be negative. The divisor is
-/// positive. Nothing overflows on the way.
+/// Division towards plus and minus infinity, and what remains of the latter: positions of queries may be negative. The
+/// divisor is positive. Nothing overflows on the way.
 template <class N>
 constexpr N ceil_div(N n, std::type_identity_t<N> by) {
   return n / by + (n % by > 0);

@@ -16,8 +16,8 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 using cached_t = std::conditional_t<std::is_same_v<T, std::int8_t>, float, computed_t<T>>;
 
-/// The keys, or the values, in pages: a view (pages, kv_heads, tokens of a page, dim). Of 8 bits, each token of a head has a
-/// scale: its largest magnitude / 127.
+/// The keys, or the values, in pages: a view (pages, kv_heads, tokens of a page, dim). Of 8 bits, each token of a head
+/// has a scale: its largest magnitude / 127.
 template <class T>
 struct TokenRows {
   using Computed = cached_t<T>;
@@ -57,7 +57,8 @@ struct TokenRows {
   }
 
  private:
-  /// A row as integers from -127 to 127, and their scale. A row with inf or NaN gets the scale NaN: it is NaN as a whole.
+  /// A row as integers from -127 to 127, and their scale. A row with inf or NaN gets the scale NaN: it is NaN as a
+  /// whole.
   static float quantise(const float* row, Index dim, std::int8_t* to) {
     float largest = 0;
     bool finite = true;
@@ -78,8 +79,8 @@ struct TokenRows {
   }
 };
 
-/// Pages of keys and values. Those of a head lie behind each other in a page, the keys first: so memory is read in longer
-/// runs, as processors fetch it best.
+/// Pages of keys and values. Those of a head lie behind each other in a page, the keys first: so memory is read in
+/// longer runs, as processors fetch it best.
 template <class T>
 class KvPages {
  public:
@@ -130,8 +131,8 @@ class KvPages {
     Rotation<Computed> rotation_;
   };
 
-  /// Some tokens of a sequence with the pages `table`, which is at `position` now: rows `rows` of batch element `batch` in k
-  /// and v. Keys are turned on the way.
+  /// Some tokens of a sequence with the pages `table`, which is at `position` now: rows `rows` of batch element `batch`
+  /// in k and v. Keys are turned on the way.
   void append(Writer& w, const DTypeView<const Computed>& k, const DTypeView<const Computed>& v, Index batch,
               Range rows, std::span<const Index> table, Index position) {
     const Index head_dim = k.dim(3), v_dim = v.dim(3);
@@ -182,8 +183,8 @@ class KvPages {
   Tensor<float, 4> scales_;
 };
 
-/// Numbers of pages; the one that came last is taken next. It has room for all from the beginning, and so have its copies: to
-/// put one back takes no memory.
+/// Numbers of pages; the one that came last is taken next. It has room for all from the beginning, and so have its
+/// copies: to put one back takes no memory.
 class PageList {
  public:
   /// All numbers below `pages`, 0 to be taken first.

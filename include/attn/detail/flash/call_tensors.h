@@ -75,8 +75,8 @@ bool in_place(const Format& format, const DTypeView<T>& t) {
          t.stride(1) % format.per_number() == 0;
 }
 
-/// `count` rows of `dim` numbers as the kernels read them, copied to `packed` if they must: where they do not lie so, or are
-/// not a multiple of `multiple`.
+/// `count` rows of `dim` numbers as the kernels read them, copied to `packed` if they must: where they do not lie so,
+/// or are not a multiple of `multiple`.
 template <class T>
 Rows<T> rows_of(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, Index multiple,
                 T* packed) {
@@ -113,7 +113,8 @@ Rows<T> kv_rows_of(const KernelFamily<T>& family, const KvRows<T>& t, Index batc
   return {packed, family.format.row(t.dim(3))};
 }
 
-/// `count` rows of `dim` numbers in `turned`, by the angles of token `first` and those `step`, 2 * `step` ... behind it.
+/// `count` rows of `dim` numbers in `turned`, by the angles of token `first` and those `step`, 2 * `step` ... behind
+/// it.
 template <class T>
 RowsToRead turned_rows(const KernelFamily<T>& full_precision, const RowsToRead& rows, Index count, Index dim,
                        const Rotation<T>& rotation, Index first, Index step, T* turned) {
@@ -122,8 +123,8 @@ RowsToRead turned_rows(const KernelFamily<T>& full_precision, const RowsToRead& 
   return {reinterpret_cast<const std::byte*>(turned), DType::native, dim, 1};
 }
 
-/// The tile's queries: `count` rows of `dim` numbers, `width` columns in m.query, scaled or still to be. `packed` has room
-/// for them.
+/// The tile's queries: `count` rows of `dim` numbers, `width` columns in m.query, scaled or still to be. `packed` has
+/// room for them.
 template <class T>
 void load_query(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, T scale, Index width,
                 T* packed, TileMemory<T>& m) {

@@ -19,26 +19,26 @@ struct ChosenKernels {
 
   bool on_matrix_unit() const { return amx == Amx::used; }
 
-  /// With up to so many queries each goes by itself: a tile computes whole vectors of them, however few there are. The matrix
-  /// unit is worth it from two on.
+  /// With up to so many queries each goes by itself: a tile computes whole vectors of them, however few there are. The
+  /// matrix unit is worth it from two on.
   Index few_queries() const { return on_matrix_unit() ? 1 : 4; }
 };
 
-// What has no kernels here, on purpose: the dot product of AVX512-BF16 does as many multiplications a cycle as float's, and
-// widening costs 1 or 2 % beside those; the arithmetic of AVX512-FP16 does twice as many but sums up in binary16, which errs
-// by several times what the naive path does and overflows at 65504. Both are widened to float.
+// What has no kernels here, on purpose: the dot product of AVX512-BF16 does as many multiplications a cycle as float's,
+// and widening costs 1 or 2 % beside those; the arithmetic of AVX512-FP16 does twice as many but sums up in binary16,
+// which errs by several times what the naive path does and overflows at 65504. Both are widened to float.
 
-/// May a product of such tensors be formed of numbers rounded to bf16? Integers have scales, which the matrix unit's kernels
-/// do not know.
+/// May a product of such tensors be formed of numbers rounded to bf16? Integers have scales, which the matrix unit's
+/// kernels do not know.
 inline bool fits_bf16(Compute compute, std::initializer_list<DType> dtypes) {
   return std::all_of(dtypes.begin(), dtypes.end(),
                      [&](DType s) { return s == DType::bf16 || (compute == Compute::bf16 && s != DType::i8); });
 }
 
-/// May the scale wait until products are formed, as the matrix unit's kernels have it? They take -inf times the scale for
-/// -inf, and the scale times log2(e) for finite. A product that overflows to -inf is below -2^64 when scaled, and weighs
-/// nothing beside a key that does not, unless one part of its sum alone overflows, or mods make it small: such products
-/// count as infinite.
+/// May the scale wait until products are formed, as the matrix unit's kernels have it? They take -inf times the scale
+/// for -inf, and the scale times log2(e) for finite. A product that overflows to -inf is below -2^64 when scaled, and
+/// weighs nothing beside a key that does not, unless one part of its sum alone overflows, or mods make it small: such
+/// products count as infinite.
 inline bool scales_after_products(long double scale) {
   return scale >= 0x1p-64L && scale <= std::numeric_limits<float>::max() / 2;
 }

@@ -8,15 +8,15 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Blocks of queries. The loop over keys is that of PrefillLoop, but keys and values are read where they lie, whatever numbers
-/// they hold.
+/// Blocks of queries. The loop over keys is that of PrefillLoop, but keys and values are read where they lie, whatever
+/// numbers they hold.
 template <class T>
 class DecodeLoop {
  public:
   static constexpr Index kMostQueries = DecodeState<T>::kMost;
 
-  /// Blocks that are worked on together: where the keys of neighbouring heads lie side by side in a page, memory is read in one
-  /// run, and not, of each page, the part of a head (64 tokens of 8 heads: 20 % slower).
+  /// Blocks that are worked on together: where the keys of neighbouring heads lie side by side in a page, memory is
+  /// read in one run, and not, of each page, the part of a head (64 tokens of 8 heads: 20 % slower).
   static constexpr Index kMostTogether = 8;
 
   DecodeLoop(const PassContext<T>& pass, const QueryTiles<T>& tiles)

@@ -10,12 +10,13 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The state of up to kMost queries, each a row, and the kernels that it is worked on with. Shapes are those of DecodeKernels.
+/// The state of up to kMost queries, each a row, and the kernels that it is worked on with. Shapes are those of
+/// DecodeKernels.
 template <class T>
 class DecodeState {
  public:
-  /// Fixed, because tiles of keys begin where the first key of a block lies. As many as the matrix unit takes at a time; the
-  /// other kernels take some of them in turn, and keys come from memory once for all.
+  /// Fixed, because tiles of keys begin where the first key of a block lies. As many as the matrix unit takes at a
+  /// time; the other kernels take some of them in turn, and keys come from memory once for all.
   static constexpr Index kMost = 16;
 
   struct Row {
@@ -27,8 +28,8 @@ class DecodeState {
   /// Anything, to be assigned to.
   DecodeState() = default;
 
-  /// The state of queries, to whose `rows` number and batch, head and row are known, before those of the keys `keys`. What
-  /// comes before all keys, comes before the first of them: `is_first`.
+  /// The state of queries, to whose `rows` number and batch, head and row are known, before those of the keys `keys`.
+  /// What comes before all keys, comes before the first of them: `is_first`.
   DecodeState(const PassContext<T>& pass, const DecodeTiles<T>& tiles, std::span<Row> rows, const Range& keys,
               bool is_first, const TileMemory<T>& m)
       : pass_(&pass), tiles_(&tiles), rows_(rows), m_(m), whole_(&family().decode), added_(0), has_totals_(false) {
@@ -43,8 +44,8 @@ class DecodeState {
   /// One of the queries, whose keys are those of all.
   const QueryTile& any_query() const { return rows_.front().queries; }
 
-  /// Whole tiles of keys are worked on with the kernels of the matrix unit from now on, which read the queries, neighbouring
-  /// heads, in another form and not scaled.
+  /// Whole tiles of keys are worked on with the kernels of the matrix unit from now on, which read the queries,
+  /// neighbouring heads, in another form and not scaled.
   void use_matrix_unit() {
     const KernelFamily<T>& matrix = pass_->kernels.family;
     const CallTensors<T>& tensors = pass_->tensors;
@@ -64,8 +65,8 @@ class DecodeState {
     m_.scale = static_cast<T>(problem().scale);
   }
 
-  /// One step of the recurrence: brings max, sum and out up to date with some keys and values, unless all are dropped. `next`
-  /// is fetched meanwhile. `by_selection`, of one row: a dropped pair is not even multiplied.
+  /// One step of the recurrence: brings max, sum and out up to date with some keys and values, unless all are dropped.
+  /// `next` is fetched meanwhile. `by_selection`, of one row: a dropped pair is not even multiplied.
   void add_keys(const Range& keys, const typename DecodeTiles<T>::Tile& next, bool by_selection) {
     Array<Coverage, kMost> coverage;
     bool any = false;

@@ -39,8 +39,8 @@ class DecodeTiles {
   /// Are rows copied?
   static bool copies(const KvRows<T>& t) { return !has_rows(t) || t.cuts_tiles_of(kKeyTile); }
 
-  /// Does the matrix unit serve, for whole tiles of keys? It reads rows of whole registers at any address. A query that shares
-  /// them with no other would leave it idle.
+  /// Does the matrix unit serve, for whole tiles of keys? It reads rows of whole registers at any address. A query that
+  /// shares them with no other would leave it idle.
   bool suit_matrix_unit(const ChosenKernels<T>& kernels) const {
     const Format& format = kernels.family.format;
     const auto is_whole = [&](const KvRows<T>& t) {

@@ -35,15 +35,15 @@ void explain_tasks(const TaskList<T>& run, const Executor& executor, Explanation
   e.threads = std::max(e.threads, static_cast<int>(std::min<Index>(executor.concurrency(), run.tasks())));
 }
 
-/// Where passes leave their results for each other: log-sum-exps, if the caller wants none, and the output, if it would be
-/// rounded each time. Taken off the workspace, or allocated.
+/// Where passes leave their results for each other: log-sum-exps, if the caller wants none, and the output, if it would
+/// be rounded each time. Taken off the workspace, or allocated.
 template <class T>
 class PassResults {
  public:
   PassResults(const CallTensors<T>& t, bool needed) : tensors_(t), needed_(needed) {}
 
-  /// What they take of a workspace: whole cache lines. That must not depend on the output, which workspace_bytes() does not
-  /// know: if it has 16 bits, the query is supposed to have them too.
+  /// What they take of a workspace: whole cache lines. That must not depend on the output, which workspace_bytes() does
+  /// not know: if it has 16 bits, the query is supposed to have them too.
   Index bytes() const { return needed_ ? lse_bytes() + (is_narrow(tensors_.q) ? out_bytes() : 0) : 0; }
 
   /// The tensors of the passes. `workspace` has bytes() more than they need, and becomes what is left for them.

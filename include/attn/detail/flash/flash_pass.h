@@ -129,8 +129,8 @@ class FlashPass {
             std::min(prefill_loop_.most_tiles(), query_tiles() / (kBlocksPerWorker * std::max<Index>(workers, 1)))};
   }
 
-  /// A task is some neighbouring blocks, because they share keys: those of a window, or of a short head; or because their keys
-  /// are neighbours in memory. They are few, so that no worker ends long after the others.
+  /// A task is some neighbouring blocks, because they share keys: those of a window, or of a short head; or because
+  /// their keys are neighbours in memory. They are few, so that no worker ends long after the others.
   Index blocks_per_task(const QueryBlocks<T>& blocks, Index splits, Index workers) const {
     constexpr Index kMost = 8;
     const Index together = tiles_.are_single() ? decode_loop_.most_together() : 1;

@@ -9,8 +9,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Splits of the keys of blocks of up to `rows` queries. They are the same however many workers there are, and merged in the
-/// same order, so that results are too.
+/// Splits of the keys of blocks of up to `rows` queries. They are the same however many workers there are, and merged
+/// in the same order, so that results are too.
 template <class T>
 class KvSplits {
  public:
@@ -60,8 +60,8 @@ class KvSplits {
   }
 
  private:
-  /// With few blocks there would be few tasks. Each split's result is merged, and which one a worker begins next, and should
-  /// fetch, is but a guess: so they are not short.
+  /// With few blocks there would be few tasks. Each split's result is merged, and which one a worker begins next, and
+  /// should fetch, is but a guess: so they are not short.
   Index count_for(Index blocks) const {
     constexpr Index kLeastKeys = 16 * kKeyTile;
     return std::max<Index>(std::min(kMostSplits / std::max<Index>(blocks, 1), kv_len_ / kLeastKeys), 1);

@@ -13,8 +13,9 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// One pass over the queries of a call. One that resumes takes what stands in out and lse for the result over other keys, and
-/// adds its own: these keys weigh as much as one with the score lse and the value out (Dao et al. 2022, section 3.1).
+/// One pass over the queries of a call. One that resumes takes what stands in out and lse for the result over other
+/// keys, and adds its own: these keys weigh as much as one with the score lse and the value out (Dao et al. 2022,
+/// section 3.1).
 template <class T>
 struct PassContext {
   static constexpr T kInfinity = std::numeric_limits<T>::infinity();
@@ -43,8 +44,8 @@ struct PassContext {
     mods->apply(kernels.vectors, scores, stride, pairs(queries, keys), coverage == Coverage::some);
   }
 
-  /// Maximum and sum of `count` queries before all keys, or after those of the passes before; of `width` with repetitions
-  /// of the last.
+  /// Maximum and sum of `count` queries before all keys, or after those of the passes before; of `width` with
+  /// repetitions of the last.
   void begin(const QueryTile& queries, Index count, Index width, const TileMemory<T>& m) const {
     const auto sink = SoftmaxState<T>::of(mods ? static_cast<T>(mods->sink(queries.head)) : -kInfinity);
     for (Index i = 0; i < width; ++i) {

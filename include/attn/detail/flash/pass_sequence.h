@@ -36,7 +36,8 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, In
   return {of_queries(t.out), of_queries(t.lse), of_queries(t.q), of_keys(t.k), of_keys(t.v), problem};
 }
 
-/// Calls visit(groups, first row of queries, problem) for all groups of a call; neighbouring ones of equal sizes together.
+/// Calls visit(groups, first row of queries, problem) for all groups of a call; neighbouring ones of equal sizes
+/// together.
 inline void for_each_token_groups(const Problem& call, const Grouping& g,
                                   const std::function<void(const TokenGroups&, Index, const Problem&)>& visit) {
   const auto rows_from = [](Index first, Index len, Index step) {
@@ -70,9 +71,9 @@ inline void for_each_token_groups(const Problem& call, const Grouping& g,
   }
 }
 
-/// Are there clearly fewer tiles in the groups than tiles of neighbours that have a far pair? Short groups do not fill a
-/// tile; where the step is long, many tiles of neighbours have none; and passes over the same rows each round them once
-/// more, so that there may not be many.
+/// Are there clearly fewer tiles in the groups than tiles of neighbours that have a far pair? Short groups do not fill
+/// a tile; where the step is long, many tiles of neighbours have none; and passes over the same rows each round them
+/// once more, so that there may not be many.
 inline bool grouping_pays(const Problem& call, const Grouping& g) {
   if (g.always) return true;
   constexpr Index kQueries = 48;  // those of a float tile with AVX-512
@@ -101,8 +102,8 @@ constexpr bool has_near_part() {
     return false;
 }
 
-/// The passes of a call, whatever its mods: the waist between them, whose types are the caller's, and the loops, which are
-/// compiled once for each scalar.
+/// The passes of a call, whatever its mods: the waist between them, whose types are the caller's, and the loops, which
+/// are compiled once for each scalar.
 template <class T>
 class PassSequence {
  public:

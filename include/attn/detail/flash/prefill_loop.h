@@ -8,13 +8,14 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Blocks of tiles of queries. Keys and values come by chunks of tiles, are packed where they must, and meet all tiles of a
-/// block.
+/// Blocks of tiles of queries. Keys and values come by chunks of tiles, are packed where they must, and meet all tiles
+/// of a block.
 template <class T>
 class PrefillLoop {
  public:
-  /// Most tiles of queries in a block: sixteen make packing cheap (eight cost 2 to 5 % of the speed) and keep their state in
-  /// the L2 cache, 0.4 to 0.8 MiB at head_dim 128. Without packing each is a block of its own, with its state in L1.
+  /// Most tiles of queries in a block: sixteen make packing cheap (eight cost 2 to 5 % of the speed) and keep their
+  /// state in the L2 cache, 0.4 to 0.8 MiB at head_dim 128. Without packing each is a block of its own, with its state
+  /// in L1.
   static constexpr Index kMostTiles = 16;
 
   PrefillLoop(const PassContext<T>& pass, const QueryTiles<T>& tiles) : pass_(pass), tiles_(tiles), key_tiles_(pass) {}
@@ -71,8 +72,8 @@ class PrefillLoop {
     tile.store_result();
   }
 
-  /// The recurrence over all tiles of keys: for a chunk of these at a time, for some tiles of queries in turn, which have the
-  /// same kernels.
+  /// The recurrence over all tiles of keys: for a chunk of these at a time, for some tiles of queries in turn, which
+  /// have the same kernels.
   void visit_keys(std::span<PrefillState<T>> tiles, const QueryTile& following, bool by_selection) const {
     const Index rows_at_a_time = tiles.front().family().format.keys;
     Array<KvTile, PrefillTiles<T>::kChunk> room;

@@ -8,13 +8,13 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// How the keys of a pass are cut into tiles, and how a tile comes to where kernels read it: it lies in the caller's memory if
-/// they can read it there, or it is packed.
+/// How the keys of a pass are cut into tiles, and how a tile comes to where kernels read it: it lies in the caller's
+/// memory if they can read it there, or it is packed.
 template <class T>
 class PrefillTiles {
  public:
-  /// Tiles of keys that are packed at a time: so many a tile of queries meets before the next takes its place in L1. Two
-  /// make the matrix unit 5 % slower, and so do eight, which drive the weights out of L1.
+  /// Tiles of keys that are packed at a time: so many a tile of queries meets before the next takes its place in L1.
+  /// Two make the matrix unit 5 % slower, and so do eight, which drive the weights out of L1.
   static constexpr Index kChunk = 4;
 
   /// A tile of keys and values.
@@ -36,10 +36,10 @@ class PrefillTiles {
   bool packs() const { return packs_keys() || packs_values(); }
   Index chunk() const { return packs() ? kChunk : 1; }
 
-  /// Calls visit(keys) for the tiles of a range. Blocks of queries that pack may be of any size (see FlashPass), and results
-  /// must not depend on it: tiles begin at multiples of their length, and end there unless nobody visits the rest. The matrix
-  /// unit adds up 32 keys before it rounds, and scales scores in another step where a mask is asked: its tiles are whole in
-  /// any case.
+  /// Calls visit(keys) for the tiles of a range. Blocks of queries that pack may be of any size (see FlashPass), and
+  /// results must not depend on it: tiles begin at multiples of their length, and end there unless nobody visits the
+  /// rest. The matrix unit adds up 32 keys before it rounds, and scales scores in another step where a mask is asked:
+  /// its tiles are whole in any case.
   template <class Visit>
   void for_each(Range all, const Visit& visit) const {
     if (format_.keys > 1 && !all.empty())
@@ -55,7 +55,8 @@ class PrefillTiles {
     return family.format.keys > 1 ? keys : intersect(keys, visited);
   }
 
-  /// A tile without the other keys. What another tile of queries sees there must not matter, not even whether it is finite.
+  /// A tile without the other keys. What another tile of queries sees there must not matter, not even whether it is
+  /// finite.
   static Tile part_of(const Tile& tile, const Range& keys) {
     Tile part = tile;
     part.keys = keys;

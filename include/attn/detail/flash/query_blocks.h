@@ -8,8 +8,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The tiles of queries of a call in blocks: neighbours that share a key and value head, so that its keys and values are
-/// read, and packed where they must, once for all of a block.
+/// The tiles of queries of a call in blocks: neighbours that share a key and value head, so that its keys and values
+/// are read, and packed where they must, once for all of a block.
 template <class T>
 class QueryBlocks {
  public:
@@ -24,8 +24,8 @@ class QueryBlocks {
   /// How many tiles a block has.
   Index size(Index block) const { return range(block).size(); }
 
-  /// Tile number `i` of a block. Later queries first: under causal masks they see the most keys, and what is long should
-  /// not be begun last.
+  /// Tile number `i` of a block. Later queries first: under causal masks they see the most keys, and what is long
+  /// should not be begun last.
   QueryTile at(Index block, Index i) const {
     const Index kv_head = block / blocks_per_kv_head(), number = range(block).begin + i;
     const Index group = problem_->heads / problem_->kv_heads;

@@ -34,7 +34,8 @@ class QueryTiles {
   bool single_;
 };
 
-/// May so many keys be more than a stretch? Tiles begin with the first key that is visited, or at multiples of their length.
+/// May so many keys be more than a stretch? Tiles begin with the first key that is visited, or at multiples of their
+/// length.
 constexpr bool has_totals(Index keys) { return keys > kStretch * kKeyTile; }
 
 /// The numbers T that parts of a tile's memory take.
@@ -101,8 +102,8 @@ class TileLayout {
   Index tiles_;
 };
 
-/// The caller's memory from its first cache line on. @throws std::invalid_argument if it has fewer than `need` bytes, of
-/// which kAlignment - 1 may be lost in front.
+/// The caller's memory from its first cache line on. @throws std::invalid_argument if it has fewer than `need` bytes,
+/// of which kAlignment - 1 may be lost in front.
 inline std::span<std::byte> checked_workspace(std::span<std::byte> given, Index need) {
   const Index have = static_cast<Index>(given.size());
   require(have >= need, "the workspace has ", have, " bytes, the call needs ", need,
@@ -111,8 +112,8 @@ inline std::span<std::byte> checked_workspace(std::span<std::byte> given, Index 
   return given.subspan((kAlignment - address % kAlignment) % kAlignment);
 }
 
-/// The working memory of a call, the caller's or allocated here: `bytes` for each worker, and `shared` for all; both are
-/// whole cache lines.
+/// The working memory of a call, the caller's or allocated here: `bytes` for each worker, and `shared` for all; both
+/// are whole cache lines.
 class Workspace {
  public:
   /// What a caller's memory of any alignment must have.

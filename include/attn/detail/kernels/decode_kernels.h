@@ -1,5 +1,5 @@
-// The kernels for single queries, as when one token is decoded. Lanes run along head_dim in the score product,
-// along keys in the softmax, along v_dim in the value product. A few queries that see the same keys are taken together, so
+// The kernels for single queries, as when one token is decoded. Lanes run along head_dim in the score product, along
+// keys in the softmax, along v_dim in the value product. A few queries that see the same keys are taken together, so
 // that keys and values are read once, in place, at the speed of memory.
 #pragma once
 
@@ -12,8 +12,8 @@ inline namespace ATTN_BUILT_FOR {
 /// Queries that are multiplied at a time: with 4, a vector of keys or values is worth four multiplications.
 constexpr int kQueriesAtATime = 4;
 
-/// With 32 vector registers a step of the score product of four rows is 16 FMAs for 8 vectors loaded, and one of the value
-/// product 16 for 4 vectors and 4 weights, on ARM `fmla` by element.
+/// With 32 vector registers a step of the score product of four rows is 16 FMAs for 8 vectors loaded, and one of the
+/// value product 16 for 4 vectors and 4 weights, on ARM `fmla` by element.
 ///
 /// TileMemory holds rows here: query (rows, head_dim), scores (rows, kKeyTile), out (rows, v_dim).
 template <class T, int Bytes, int kRegisters>

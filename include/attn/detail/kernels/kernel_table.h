@@ -12,8 +12,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The kernels of one instruction set for tiles of one width, as pointers: the prefill loop is compiled once and runs with
-/// any of them. Calls cost nothing next to a tile, which is tens of thousands of flops.
+/// The kernels of one instruction set for tiles of one width, as pointers: the prefill loop is compiled once and runs
+/// with any of them. Calls cost nothing next to a tile, which is tens of thousands of flops.
 template <class T>
 struct KernelSet {
   Index queries;  ///< in a tile
@@ -46,8 +46,8 @@ struct Format {
   Index row(Index dim) const { return padded(dim, columns) / per_number(); }
 };
 
-/// All kernels of one instruction set: by_vectors[n - 1] for tiles of n vectors of queries, `widest` at most, `decode` for
-/// single queries, and what they share.
+/// All kernels of one instruction set: by_vectors[n - 1] for tiles of n vectors of queries, `widest` at most, `decode`
+/// for single queries, and what they share.
 template <class T>
 struct KernelFamily {
   Format format;

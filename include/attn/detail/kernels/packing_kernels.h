@@ -19,8 +19,8 @@ struct PackingKernels {
   using Vec = typename S::Vec;
   static constexpr Index kLanes = S::kLanes;
 
-  /// to = factor * rows, transposed into columns `queries` wide. Queries beyond the last row repeat it. A factor of 1 leaves
-  /// all bits alone, which may be those of two numbers of 16 bits.
+  /// to = factor * rows, transposed into columns `queries` wide. Queries beyond the last row repeat it. A factor of 1
+  /// leaves all bits alone, which may be those of two numbers of 16 bits.
   static ATTN_INLINE void load_columns(T* to, Index queries, Rows<T> from, Index rows, Index dim, T factor) {
     const auto row = [&](Index i) { return from.data + std::min(i, rows - 1) * from.stride; };
     const Index whole = queries / kLanes * kLanes, whole_dim = dim / kLanes * kLanes;
@@ -67,8 +67,8 @@ struct PackingKernels {
     }
   }
 
-  /// Copies rows of any strides and storage behind each other. Columns that lie next to each other, as in a column-major
-  /// matrix, are transposed in registers.
+  /// Copies rows of any strides and storage behind each other. Columns that lie next to each other, as in a
+  /// column-major matrix, are transposed in registers.
   static ATTN_INLINE void pack_rows(const RowsToRead& from, Index rows, Index columns, T* to) {
     const Index size = size_of_number<T>(from.dtype);
     const Index whole_columns = columns / kLanes * kLanes;

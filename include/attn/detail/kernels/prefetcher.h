@@ -11,9 +11,9 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The keys of a tile and then its values, a cache line at a time in the order of memory: what the processor fetches by itself
-/// follows rising addresses. Kernels ask for lines evenly, because memory that is asked for nothing for a tenth of a
-/// microsecond stands still: without lines in the softmax, decoding took 8 % longer.
+/// The keys of a tile and then its values, a cache line at a time in the order of memory: what the processor fetches by
+/// itself follows rising addresses. Kernels ask for lines evenly, because memory that is asked for nothing for a tenth
+/// of a microsecond stands still: without lines in the softmax, decoding took 8 % longer.
 class Prefetcher {
  public:
   /// Nothing.
@@ -73,8 +73,8 @@ class Prefetcher {
     end_ = next_ + runs_[number].row_lines() * kLine;
   }
 
-  /// One at a time: several in a row, as a loop over the addresses has them, stand in the way of the loads beside them, and
-  /// made decoding 10 % slower.
+  /// One at a time: several in a row, as a loop over the addresses has them, stand in the way of the loads beside them,
+  /// and made decoding 10 % slower.
   ATTN_INLINE void line() {
     if (next_ == end_ && !next_row()) return;
     __builtin_prefetch(next_, 0, 2);

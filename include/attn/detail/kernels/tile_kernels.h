@@ -15,12 +15,12 @@
 // pointers to rows found by min() and a product each (likewise), asking for all lines of the next tile at once (the
 // loads of this one wait behind them). With everything in L1 the products run at 88-91 % of the FMA peak.
 //
-// On ARM (-O2) a step of the score product is 38 instructions, 24 of them `fmla` by element, for 3 vectors and 8 numbers
-// loaded; a step of the value product, which fetches as well, has 46 with g++ 12 and 44 with clang 14. No sum leaves its
-// register. With 4 keys at a time, as for 16 registers, they were 22 and 29 for 12 `fmla`. What newer ARM processors have
-// and no kernel uses: products of bf16 (bfmmla) and of 8 bits (smmla), and vectors whose length the program learns when it
-// runs (SVE), which the compilers' vector extension does not know. They would be families of their own in
-// detail/kernels/kernel_table.h.
+// On ARM (-O2) a step of the score product is 38 instructions, 24 of them `fmla` by element, for 3 vectors and 8
+// numbers loaded; a step of the value product, which fetches as well, has 46 with g++ 12 and 44 with clang 14. No sum
+// leaves its register. With 4 keys at a time, as for 16 registers, they were 22 and 29 for 12 `fmla`. What newer ARM
+// processors have and no kernel uses: products of bf16 (bfmmla) and of 8 bits (smmla), and vectors whose length the
+// program learns when it runs (SVE), which the compilers' vector extension does not know. They would be families of
+// their own in detail/kernels/kernel_table.h.
 #pragma once
 
 #include <algorithm>
@@ -170,8 +170,8 @@ struct TileKernels {
   static constexpr Index kMostFetched = 32 * 1024 / static_cast<Index>(sizeof(T));  // in an L1 cache of 32 or 48 KiB
 
   /// What to fetch beside some columns of values: a cache line with each key, so that memory is never asked for much at
-  /// a time. Blocks take turns. Rows are fetched one after the other, not line by line of all: with rows at a distance of
-  /// 2 KiB that made the product 20 to 40 % slower.
+  /// a time. Blocks take turns. Rows are fetched one after the other, not line by line of all: with rows at a distance
+  /// of 2 KiB that made the product 20 to 40 % slower.
   class Lines {
    public:
     ATTN_INLINE Lines(const PrefetchPlan& ahead, Index column, Index keys) {

@@ -19,10 +19,10 @@ constexpr int kMaxVectors = 3;
 /// Rows of keys (score tile) or columns of values (value tile) that a kernel reads at a time, at most.
 constexpr Index kMaxRows = 8;
 
-/// Tiles of keys in a stretch. `out` is added up in a tile first, then in a stretch, then over all with what rounding takes
-/// from it kept apart, so that many small weights are not lost beside a large one, one by one. Its error is that of 64 + 64
-/// additions, however many keys there are; Eigen's products add up some 256 in turn. A call of up to 4096 keys has one
-/// stretch.
+/// Tiles of keys in a stretch. `out` is added up in a tile first, then in a stretch, then over all with what rounding
+/// takes from it kept apart, so that many small weights are not lost beside a large one, one by one. Its error is that
+/// of 64 + 64 additions, however many keys there are; Eigen's products add up some 256 in turn. A call of up to 4096
+/// keys has one stretch.
 constexpr Index kStretch = 64;
 
 /// The output of all stretches before the present one, relative to the maxima `max`, and what rounding took from it.
@@ -33,9 +33,9 @@ struct Totals {
   T* out_rest;  ///< likewise
 };
 
-/// The working memory of one tile of queries, as the kernels for tiles have it. (Those for single queries have the same with
-/// queries as rows: see DecodeKernels. Those of the matrix unit have pairs of numbers of 16 bits in some: see AmxKernels.) The
-/// first six belong to the tile, the others to whichever is worked on.
+/// The working memory of one tile of queries, as the kernels for tiles have it. (Those for single queries have the same
+/// with queries as rows: see DecodeKernels. Those of the matrix unit have pairs of numbers of 16 bits in some: see
+/// AmxKernels.) The first six belong to the tile, the others to whichever is worked on.
 template <class T>
 struct TileMemory {
   T* query;     ///< (head_dim, queries), scaled unless `scale` is not 1

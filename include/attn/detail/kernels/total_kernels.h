@@ -18,8 +18,8 @@ struct TotalKernels {
   using Vec = typename S::Vec;
   static constexpr Index kLanes = S::kLanes;
 
-  /// Adds the present stretch to the totals, of which there are none yet if it is the first. What m.out holds is of no use
-  /// after that.
+  /// Adds the present stretch to the totals, of which there are none yet if it is the first. What m.out holds is of no
+  /// use after that.
   static ATTN_INLINE void end_stretch(const TileMemory<T>& m, Index queries, Index v_dim, OutLayout layout,
                                       bool is_first) {
     const Totals<T>& totals = m.totals;
@@ -43,8 +43,8 @@ struct TotalKernels {
     std::copy_n(m.max, queries, totals.max);
   }
 
-  /// Sums get back what rounding took from them, and the output becomes the totals if there are any: then the last stretch must
-  /// be among them.
+  /// Sums get back what rounding took from them, and the output becomes the totals if there are any: then the last
+  /// stretch must be among them.
   static ATTN_INLINE void finish(const TileMemory<T>& m, Index queries, Index v_dim, bool has_totals) {
     add_rests(m.sum, m.sum, m.sum_rest, queries);
     if (has_totals) add_rests(m.out, m.totals.out, m.totals.out_rest, queries * v_dim);

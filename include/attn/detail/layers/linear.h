@@ -11,8 +11,8 @@ inline namespace ATTN_BUILT_FOR {
 /// y = x * weightᵀ + bias: `outputs` rows of a weight matrix with row-major rows of `inputs` numbers. Null bias: none.
 ///
 /// Runs on the score kernels, tokens as queries and rows of the weight as keys: as fast as they are without any
-/// compiler flag, where Eigen's product has the instruction set of the flags. Numbers of 16 bits are summed up in float and
-/// rounded once.
+/// compiler flag, where Eigen's product has the instruction set of the flags. Numbers of 16 bits are summed up in float
+/// and rounded once.
 template <class T>
 struct Linear {
   const T* weight;
@@ -20,8 +20,8 @@ struct Linear {
   Index inputs;
   Index outputs;
 
-  /// All tokens at once. x (tokens, inputs) and y (tokens, outputs) are row-major without gaps. Of the options, executor,
-  /// instruction set and `compute` matter.
+  /// All tokens at once. x (tokens, inputs) and y (tokens, outputs) are row-major without gaps. Of the options,
+  /// executor, instruction set and `compute` matter.
   void operator()(const T* x, T* y, Index tokens, const Options& options) const {
     if (tokens == 0) return;
     // Few tokens, as in decoding, wait for the weight to come from memory: each is a row, for which that is read once.

@@ -77,8 +77,8 @@ void turn(const TensorView<T, 4>& heads, const Rope& rope, const First& first, c
 template <class T>
 class ProjectedHeads {
  public:
-  /// Of inputs `first` … `last`. Those that follow each other, are the same object and have their weights side by side are
-  /// projected in one product.
+  /// Of inputs `first` … `last`. Those that follow each other, are the same object and have their weights side by side
+  /// are projected in one product.
   ProjectedHeads(const MultiHeadParameters<T>& parameters, const Inputs<T>& inputs, Input first, Input last,
                  const Options& options) {
     for (auto i = static_cast<std::size_t>(first); i <= static_cast<std::size_t>(last);)

@@ -27,8 +27,8 @@ constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
   }
 }
 
-/// What a path asks of the mods of one batch element: for a pair what becomes of its score and whether it is kept, for a head
-/// the logit of its sinks, for a tile what the hints say. Positions are absolute.
+/// What a path asks of the mods of one batch element: for a pair what becomes of its score and whether it is kept, for
+/// a head the logit of its sinks, for a tile what the hints say. Positions are absolute.
 template <class M>
 concept ModsOfElement = requires(const M& mods, const Position& p, const Tile& tile, Index head) {
   { mods.score(1.0f, p) } -> std::same_as<float>;
@@ -38,7 +38,8 @@ concept ModsOfElement = requires(const M& mods, const Position& p, const Tile& t
   { mods.kv_range(tile) } -> std::same_as<Range>;
 };
 
-/// What stands where the bound mods of a call do: those of each of its batch elements, and what all of them have in common.
+/// What stands where the bound mods of a call do: those of each of its batch elements, and what all of them have in
+/// common.
 template <class M>
 concept ModsOfCall = requires(const M& mods, Index batch) {
   requires std::same_as<const bool, decltype(M::kHasScores)> && std::same_as<const bool, decltype(M::kHasMasks)>;
@@ -46,8 +47,8 @@ concept ModsOfCall = requires(const M& mods, Index batch) {
   { mods.of(batch) } -> ModsOfElement;
 };
 
-/// What the naive and the flash path see of the mods: one score change, one predicate, one hint, one sink. Each M is a value or a
-/// const reference.
+/// What the naive and the flash path see of the mods: one score change, one predicate, one hint, one sink. Each M is a
+/// value or a const reference.
 template <class... M>
 class BoundMods {
  public:

@@ -12,8 +12,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The interface between the prefill loop, which is compiled once for each scalar type, and the mods, which are compiled
-/// into apply(). One virtual call a tile costs nothing; one a pair would cost everything.
+/// The interface between the prefill loop, which is compiled once for each scalar type, and the mods, which are
+/// compiled into apply(). One virtual call a tile costs nothing; one a pair would cost everything.
 template <class T>
 class TileMods {
  public:
@@ -69,7 +69,8 @@ struct ModLoops {
       Array<Index, kWide> counts = {};
       for (; kv < end; ++kv) {
         for (Index i = 0; i < whole; i += kWide) {
-          // The vector is to be made of the lanes: g++ at -O3 would unroll them first, clang would take every kWide-th i.
+          // The vector is to be made of the lanes: g++ at -O3 would unroll them first, clang would take every kWide-th
+          // i.
           __asm__("" : "+r"(i));
           ATTN_NO_UNROLL
           for (Index lane = 0; lane < kWide; ++lane)
@@ -148,8 +149,9 @@ struct ModLoops {
   }
 };
 
-/// ModLoops compiled for a set of vectors. `flatten` brings the caller's lambdas in, so that they too are compiled for it;
-/// `noinline` keeps the functions out of their callers, where vectors would become as narrow as -march=native prefers.
+/// ModLoops compiled for a set of vectors. `flatten` brings the caller's lambdas in, so that they too are compiled for
+/// it; `noinline` keeps the functions out of their callers, where vectors would become as narrow as -march=native
+/// prefers.
 template <VectorSet, class Loops>
 struct CompiledMods;
 #define ATTN_COMPILED_MODS(set, target, ...)                                                              \

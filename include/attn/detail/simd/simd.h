@@ -1,8 +1,8 @@
 // Vectors of lanes in the compilers' own vector extension: one text for all instruction sets.
 //
 // The functions here are forced inline and pass vectors by reference, so they take on the instruction set of the
-// function they end up in, whose `target` attribute decides (see detail/kernels/kernel_table.h). A vector passed by value would
-// have no agreed calling convention.
+// function they end up in, whose `target` attribute decides (see detail/kernels/kernel_table.h). A vector passed by
+// value would have no agreed calling convention.
 #pragma once
 
 #if !defined(__GNUC__)
@@ -83,8 +83,8 @@ struct Simd {
   static ATTN_INLINE void add_product(Vec& sum, const Vec& x, T y) { sum += x * y; }
   static ATTN_INLINE void max_with(Vec& x, const Vec& y) { x = x > y ? x : y; }
 
-  /// What is read from `next` is read after `sum` is formed. g++ for ARM orders a loop's loads before its products otherwise,
-  /// and then keeps sums in memory for want of registers. No instruction.
+  /// What is read from `next` is read after `sum` is formed. g++ for ARM orders a loop's loads before its products
+  /// otherwise, and then keeps sums in memory for want of registers. No instruction.
   template <class Pointer>
   static ATTN_INLINE void form_before([[maybe_unused]] Vec& sum, [[maybe_unused]] Pointer& next) {
 #if ATTN_NEON && !defined(__clang__)
@@ -139,9 +139,9 @@ struct Simd {
     }
   }
 
-  /// x = e^x for x <= 0. Exactly 0 for -inf and wherever the result would be denormal; NaN stays NaN. The error is a few
-  /// eps near 0 and grows with |x|, because log2(e) is one rounded number: to 10 eps at -86 in float and 45 at -696 in
-  /// double, three to five times that without FMA. Such weights are far below an eps of the largest one.
+  /// x = e^x for x <= 0. Exactly 0 for -inf and wherever the result would be denormal; NaN stays NaN. The error is a
+  /// few eps near 0 and grows with |x|, because log2(e) is one rounded number: to 10 eps at -86 in float and 45 at -696
+  /// in double, three to five times that without FMA. Such weights are far below an eps of the largest one.
   static ATTN_INLINE void exp(Vec& x) {
     if constexpr (kVector) {
       using C = Exp2Constants<T>;

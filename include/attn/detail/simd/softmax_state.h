@@ -9,8 +9,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The largest score of some keys, and the sum of e^(score - max) over them (Milakov & Gimelshein 2018, section 3). Whatever
-/// is summed up with such weights, an output too, is relative to `max`. -inf and 0: there is no key.
+/// The largest score of some keys, and the sum of e^(score - max) over them (Milakov & Gimelshein 2018, section 3).
+/// Whatever is summed up with such weights, an output too, is relative to `max`. -inf and 0: there is no key.
 template <class T>
 struct SoftmaxState {
   static constexpr T kInfinity = std::numeric_limits<T>::infinity();

@@ -58,8 +58,8 @@ constexpr bool is_scalar = std::is_floating_point_v<T> || dtype_of<T> != DType::
 template <class T>
 using computed_t = std::conditional_t<dtype_of<T> == DType::native, T, float>;
 
-// What depends on the type of a number is a switch without a default, so that the compiler names the places where a new one
-// is missing: here, and for vectors of numbers in detail/kernels/packing_kernels.h.
+// What depends on the type of a number is a switch without a default, so that the compiler names the places where a new
+// one is missing: here, and for vectors of numbers in detail/kernels/packing_kernels.h.
 
 /// Bytes in memory of a number that is computed with as T.
 template <class T>

@@ -1,13 +1,13 @@
 // The kernels for single queries on the matrix unit: up to 16 that see the same keys are the rows of one tile.
 //
-// Scores, weights, out and the softmax between them are those of detail/kernels/decode_kernels.h, in float. A tile of 64 keys whose
-// keys and values lie in place as bf16; the two products take a third of the time that they take there, so that decoding
-// many heads on few is bound by memory.
+// Scores, weights, out and the softmax between them are those of detail/kernels/decode_kernels.h, in float. A tile of
+// 64 keys whose keys and values lie in place as bf16; the two products take a third of the time that they take there,
+// so that decoding many heads on few is bound by memory.
 //
-// The next tile is fetched in the order of memory. Fetched as it is read here, 64 bytes of each row in turn, all took 1.4
-// times as long, as long as without fetching: what the processor fetches by itself follows rising addresses. Fetched in
-// bursts instead of evenly, 4 % longer. Tried: all values paired up before the first product (a fifth slower: they drive
-// keys and rows out of L1).
+// The next tile is fetched in the order of memory. Fetched as it is read here, 64 bytes of each row in turn, all took
+// 1.4 times as long, as long as without fetching: what the processor fetches by itself follows rising addresses.
+// Fetched in bursts instead of evenly, 4 % longer. Tried: all values paired up before the first product (a fifth
+// slower: they drive keys and rows out of L1).
 #pragma once
 
 #include "attn/detail/kernels/amx/packing.h"
@@ -63,7 +63,8 @@ struct AmxDecodeKernels {
       }
   }
 
-  /// out = rescale * out + weights * values, the weights rounded to bf16. Exactly kKeyTile values; v_dim is a multiple of 32.
+  /// out = rescale * out + weights * values, the weights rounded to bf16. Exactly kKeyTile values; v_dim is a multiple
+  /// of 32.
   ATTN_TARGET_AVX512 static void value(const TileMemory<float>& m, Index rows, const RowsToRead& value, Index,
                                        Index v_dim, Prefetcher& fetching) {
     // (queries, keys / 2) pairs; what stands in rows that there are not, counts nowhere.
@@ -130,9 +131,9 @@ struct AmxDecodeKernels {
     x[3] = choose<2, 3, 6, 7>(low2, high2);
   }
 
-  /// 64 rows of 32 columns to tiles of pairs: of the first 32 rows columns 0 to 3, 8 to 11, 16 to 19, 24 to 27, then the other
-  /// columns; then the same of the next 32 rows. In this order two rows take two instructions, without one that crosses
-  /// the lanes of a vector.
+  /// 64 rows of 32 columns to tiles of pairs: of the first 32 rows columns 0 to 3, 8 to 11, 16 to 19, 24 to 27, then
+  /// the other columns; then the same of the next 32 rows. In this order two rows take two instructions, without one
+  /// that crosses the lanes of a vector.
   ATTN_TARGET_AVX512 static ATTN_INLINE void pair_up(const std::byte* row, Index stride, std::byte* to,
                                                      Prefetcher& fetching) {
     for (Index half = 0; half < 2; ++half, to += kTileBytes)

@@ -51,8 +51,8 @@ struct AmxPacking {
     }
   }
 
-  /// Values for the value product: tiles of 16 columns x 32 keys, those of all columns for the first 32 keys, then the next.
-  /// Zeros fill up the keys to a multiple of 32; the rows have whole tiles of columns.
+  /// Values for the value product: tiles of 16 columns x 32 keys, those of all columns for the first 32 keys, then the
+  /// next. Zeros fill up the keys to a multiple of 32; the rows have whole tiles of columns.
   ATTN_TARGET_AVX512 static Rows<float> transpose_values(Rows<float> value, Index keys, Index v_dim, float* to) {
     const Index stride = 4 * value.stride, columns = padded(v_dim, kColumns);
     auto* block = reinterpret_cast<std::byte*>(to);
@@ -127,8 +127,8 @@ struct AmxPacking {
     high = __builtin_shufflevector(a, b, (i / 8 * 8 + i % 8 / 2 + i % 2 * 32 + 4)...);
   }
 
-  /// 32 rows of 8 numbers to 8 rows of 32. Each vector has 8 numbers of four rows that are 8 apart; three times, those of
-  /// two vectors are taken in turn.
+  /// 32 rows of 8 numbers to 8 rows of 32. Each vector has 8 numbers of four rows that are 8 apart; three times, those
+  /// of two vectors are taken in turn.
   ATTN_TARGET_AVX512 static ATTN_INLINE void transpose_block(const std::byte* from, Index stride, std::byte* to) {
     constexpr auto kAll = std::make_integer_sequence<int, 32>();
     Array<Words, 8> x, y;

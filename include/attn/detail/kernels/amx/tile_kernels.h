@@ -12,9 +12,9 @@
 //
 // Of head_dim 64 and 64 keys, by themselves and with everything in L1: scores take 1.5 times as long as their
 // multiplications alone, values 1.6 times, the softmax as long as 2.3 of them. Tried: the next scores between the
-// instructions of the softmax (nothing at head_dim 64, 5 % at 128, and the clock of the core falls by a sixth), tiles of
-// 128 keys (worse than several of 64 whose weights wait for one value product), weights rounded by vcvtne2ps2bf16 (two
-// cycles, where an addition and a permutation take less).
+// instructions of the softmax (nothing at head_dim 64, 5 % at 128, and the clock of the core falls by a sixth), tiles
+// of 128 keys (worse than several of 64 whose weights wait for one value product), weights rounded by vcvtne2ps2bf16
+// (two cycles, where an addition and a permutation take less).
 #pragma once
 
 #include <algorithm>
@@ -67,8 +67,8 @@ struct AmxKernels {
     m.scale = 1;
   }
 
-  /// out = carried out + values^T * weights; `value` as AmxPacking::transpose_values() left it. The more keys at a time, the
-  /// less often `out` goes to and from the L2 cache.
+  /// out = carried out + values^T * weights; `value` as AmxPacking::transpose_values() left it. The more keys at a
+  /// time, the less often `out` goes to and from the L2 cache.
   ATTN_TARGET_AVX512 static void value(const TileMemory<float>& m, Rows<float> value, Index keys, Index v_dim,
                                        OutUpdate update, const PrefetchPlan&) {
     const auto* v = reinterpret_cast<const std::byte*>(value.data);
@@ -187,8 +187,8 @@ struct AmxKernels {
   }
 };
 
-/// Tiles of any height are as wide as any other. What is stored and selected is stored and selected as with AVX-512, whose
-/// family is to be given.
+/// Tiles of any height are as wide as any other. What is stored and selected is stored and selected as with AVX-512,
+/// whose family is to be given.
 template <class Tiles>
 constexpr KernelFamily<float> amx_family(KernelFamily<float> family) {
   family.format = {.dtype = DType::bf16,
