@@ -123,8 +123,8 @@ double measure_fma_peak(const attn::Executor& executor) {
   return best;
 }
 
-/// Peak of the matrix unit for bf16 in flop/s of all workers of `executor` together, likewise register to register. 0 where
-/// there is none.
+/// Peak of the matrix unit for bf16 in flop/s of all workers of `executor` together, likewise register to register. 0
+/// where there is none.
 inline double measure_amx_peak([[maybe_unused]] const attn::Executor& executor) {
 #if ATTN_AMX
   if (attn::default_isa() != attn::Isa::amx || !attn::detail::amx_permitted()) return 0;
