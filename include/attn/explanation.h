@@ -9,7 +9,7 @@
 
 namespace attn {
 
-/// Does the matrix unit for bf16 (AMX) form the products?
+/// Whether the matrix unit for bf16 (AMX) forms the products of a call, and if not, why.
 enum class Amx {
   /// No: query, key or value is not bf16 and Options::compute does not allow rounding, or the scale is not positive.
   not_for_these,

@@ -16,7 +16,7 @@ namespace attn {
 /// F16C; `avx512` is F, BW, DQ and VL; `amx` adds the matrix unit for bf16 (AMX-BF16) and AVX512-BF16.
 enum class Isa { generic, avx2, avx512, amx };
 
-/// All of them; a later one is preferred to those before.
+/// All instruction sets, in ascending order of preference.
 constexpr Isa kIsas[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::amx};
 
 constexpr std::string_view to_string(Isa isa) {
@@ -54,8 +54,8 @@ constexpr std::string_view to_string(Isa isa) {
 
 namespace attn::detail {
 
-/// What an instruction set is made of: vectors, for which there are kernels of all numbers (ATTN_FOR_EACH_VECTOR_SET in
-/// detail/simd/vector_sets.h), and a unit for products of matrices, whose kernels stand in for some of those.
+/// The parts of an instruction set. Vectors have kernels for all types of numbers (ATTN_FOR_EACH_VECTOR_SET in
+/// detail/simd/vector_sets.h). A matrix unit has kernels for some types, which are used instead.
 enum class VectorSet : unsigned char { generic, avx2, avx512 };
 enum class MatrixUnit : unsigned char { none, amx };
 struct IsaParts {
@@ -91,7 +91,7 @@ inline namespace ATTN_BUILT_FOR {
 
 constexpr VectorSet kPromisedVectors = VectorSet::ATTN_PROMISED_VECTORS;
 
-/// Are there kernels for these vectors? None for less than what is promised.
+/// Whether there are kernels for these vectors. There are none for less than the compiler's flags promise.
 constexpr bool has_kernels(VectorSet vectors) {
   switch (kPromisedVectors) {
     case VectorSet::generic:

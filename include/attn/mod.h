@@ -16,7 +16,7 @@ namespace detail {
 /// Stands where a mask gives no hint.
 struct NoHint {};
 
-/// The type that a lambda returns for such arguments; NotCallable if it does not take them.
+/// The type that a lambda returns for arguments of types Args; NotCallable if it does not take them.
 struct NotCallable {};
 template <class F, class... Args>
 struct ResultOf {

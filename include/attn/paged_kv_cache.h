@@ -112,7 +112,7 @@ class PagedKvCache {
 
   /// How many free pages append() would take for `tokens` tokens, counting the copy of a shared page.
   Index pages_needed(Index sequence, Index tokens) const {
-    constexpr Index kMost = Index(1) << 60;  // no pool has so many, and sums stay in range
+    constexpr Index kMost = Index(1) << 60;  // more than a pool can hold, and sums of it do not overflow
     detail::require(tokens >= 0 && tokens <= kMost, "pages_needed: ", tokens, " tokens are outside 0..2^60");
     return pages_needed(std::array{sequence}, std::array{tokens});
   }
