@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "attn/detail/tensor/viewable.h"
+#include "attn/dual.h"
 #include "attn/types.h"
 
 namespace attn {

@@ -8,6 +8,7 @@
 
 #include "attn/detail/mods/bound_mods.h"
 #include "attn/detail/simd/simd.h"
+#include "attn/dual.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -43,12 +44,21 @@ struct ScoreTile {
   T* scores;
   Index stride;
   const Tile& tile;
+  T* slopes = nullptr;  ///< where derivatives are wanted: as `scores`
+
+  /// The pairs of `block`, which is a part of the tile.
+  ScoreTile part(const Tile& block) const {
+    const Index offset = (block.kv.begin - tile.kv.begin) * stride + (block.q.begin - tile.q.begin);
+    return {scores + offset, stride, block, slopes == nullptr ? nullptr : slopes + offset};
+  }
 };
 
 /// Mods are written for one pair; the compilers make vectors of the loops below. To that end a loop has a constant
 /// number of turns, one vector of them, its results go to arrays that nothing can alias, and it has no branch of its
 /// own: g++ 12 at -O2 gives up on less.
-template <class T, class Mods, int kBytes>
+///
+/// kSlopes: the derivatives of modded scores are wanted too, for which mods are called with dual numbers.
+template <class T, class Mods, int kBytes, bool kSlopes = false>
 struct ModLoops {
   using S = Simd<T, kBytes>;
   static constexpr int kLanes = S::kLanes;
@@ -92,14 +102,13 @@ struct ModLoops {
       for (Range q{t.tile.q.begin, 0}; q.begin < t.tile.q.end; q.begin = q.end) {
         q.end = std::min(q.begin + kLanes, t.tile.q.end);
         const Tile block{t.tile.batch, t.tile.head, q, kv};
-        T* const scores = t.scores + (kv.begin - t.tile.kv.begin) * t.stride + (q.begin - t.tile.q.begin);
         const Coverage coverage = masked ? mods.coverage(block) : Coverage::all;
         if (coverage == Coverage::some)
-          pairs_of_block<true>(mods, {scores, t.stride, block});
+          pairs_of_block<true>(mods, t.part(block));
         else if (coverage == Coverage::none)
-          drop_block({scores, t.stride, block});
+          drop_block(t.part(block));
         else if constexpr (Mods::kHasScores)
-          pairs_of_block<false>(mods, {scores, t.stride, block});
+          pairs_of_block<false>(mods, t.part(block));
       }
     }
   }
@@ -111,15 +120,19 @@ struct ModLoops {
   template <bool kMasked>
   static ATTN_INLINE void pairs_of_block(const Mods& mods, const ScoreTile<T>& t) {
     Position p{t.tile.batch, t.tile.head, t.tile.q.begin, 0};
-    T* row = t.scores;
+    T *row = t.scores, *slopes = t.slopes;
+    const Index step = kSlopes ? t.stride : 0;
     if (t.tile.q.size() == kLanes) {
-      for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv, row += t.stride)
-        vector_of_pairs<kMasked>(mods, row, p);
+      for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv, row += t.stride, slopes += step)
+        vector_of_pairs<kMasked>(mods, row, slopes, p);
       return;
     }
     // Only pairs that exist are shown to the mods: a lambda may use the position to index memory of its own.
-    for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv, row += t.stride)
-      for (p.q = t.tile.q.begin; p.q < t.tile.q.end; ++p.q) pair<kMasked>(mods, row[p.q - t.tile.q.begin], p);
+    for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv, row += t.stride, slopes += step)
+      for (p.q = t.tile.q.begin; p.q < t.tile.q.end; ++p.q) {
+        const Index i = p.q - t.tile.q.begin;
+        pair<kMasked>(mods, row[i], kSlopes ? slopes + i : nullptr, p);
+      }
   }
 
   static ATTN_INLINE void drop_block(const ScoreTile<T>& t) {
@@ -128,15 +141,28 @@ struct ModLoops {
   }
 
   template <bool kMasked>
-  static ATTN_INLINE void pair(const Mods& mods, T& x, const Position& p) {
-    if constexpr (Mods::kHasScores) x = mods.score(x, p);
+  static ATTN_INLINE void pair(const Mods& mods, T& x, [[maybe_unused]] T* slope, const Position& p) {
+    if constexpr (Mods::kHasScores && kSlopes) {
+      const Dual<T> y = mods.score(Dual<T>(x, T(1)), p);
+      x = y.value, *slope = y.slope;
+    } else if constexpr (Mods::kHasScores) {
+      x = mods.score(x, p);
+    }
     if constexpr (kMasked) x = mods.keep(p) ? x : -std::numeric_limits<T>::infinity();
   }
 
   template <bool kMasked>
-  static ATTN_INLINE void vector_of_pairs(const Mods& mods, T* scores, const Position& p) {
+  static ATTN_INLINE void vector_of_pairs(const Mods& mods, T* scores, [[maybe_unused]] T* slopes, const Position& p) {
     using Int = typename S::Int;
-    if constexpr (Mods::kHasScores) {
+    if constexpr (Mods::kHasScores && kSlopes) {
+      Array<T, kLanes> x, slope;
+      for (int i = 0; i < kLanes; ++i) {
+        const Dual<T> y = mods.score(Dual<T>(scores[i], T(1)), Position{p.batch, p.head, p.q + i, p.kv});
+        x[i] = y.value, slope[i] = y.slope;
+      }
+      for (int i = 0; i < kLanes; ++i) scores[i] = x[i];
+      for (int i = 0; i < kLanes; ++i) slopes[i] = slope[i];
+    } else if constexpr (Mods::kHasScores) {
       Array<T, kLanes> x;
       for (int i = 0; i < kLanes; ++i) x[i] = mods.score(scores[i], Position{p.batch, p.head, p.q + i, p.kv});
       for (int i = 0; i < kLanes; ++i) scores[i] = x[i];

@@ -1,0 +1,248 @@
+// The loop of the backward pass: for each tile of keys, all tiles of queries that see it.
+#pragma once
+
+#include "attn/detail/backward/backward_plan.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Keys outside, queries inside: the gradients of a tile of keys and values stay in the cache until all queries have added to
+/// them, and those of the queries, a tile at a time, come from memory and go back (Dao 2023, algorithm 2). Scores are computed
+/// again from queries and keys, and become weights by the log-sum-exp that the forward pass has left.
+template <class T>
+class BackwardLoop {
+ public:
+  BackwardLoop(const BackwardCall<T>& call, const BackwardPlan<T>& plan, Isa isa)
+      : call_(call), plan_(plan), problem_(plan.problem()), family_(plan.family()), isa_(isa) {}
+
+  /// Brings in a tile of queries: what the loop reads of it, and an empty gradient.
+  void prepare(std::byte* group_memory, Index group, Index i, std::byte* worker_memory) const {
+    const WorkerMemory m = layout(worker_memory);
+    PreparedQueries<T>& p = plan_.prepare(group_memory, group, i);
+    const QueryTile& queries = p.queries;
+    const Index count = queries.rows.size(), width = family_.set_for(count).queries;
+    const auto rows_of = [&](const DTypeView<const T>& t) {
+      return t.rows(queries.batch, queries.head, queries.rows.begin);
+    };
+    pack(rows_of(call_.tensors.q), count, problem_.head_dim, p.query_rows, static_cast<T>(problem_.scale));
+    pack(rows_of(call_.grad_out), count, problem_.v_dim, p.grad_rows, T(1));
+    family_.load_columns(p.query, width, p.query_rows, count, problem_.head_dim, T(1));
+    family_.load_columns(p.grad_out, width, p.grad_rows, count, problem_.v_dim, T(1));
+    p.finite = family_.all_finite(p.query_rows, count, problem_.head_dim) &&
+               family_.all_finite(p.grad_rows, count, problem_.v_dim);
+    const Tile all = call_.tensors.tile_of(queries);
+    p.visited = call_.mods ? call_.mods->kv_range(all) : all.kv;
+
+    // The rows of the output pass through the memory of a tile's values: there are never more queries than keys in a tile.
+    const Rows<T> out{m.grad_value, plan_.value_row()};
+    pack(rows_of(call_.out), count, problem_.v_dim, out, T(1));
+    plan_.kernels().dot_rows(p.grad_rows, out, count, plan_.value_row(), p.delta);
+    for (Index row = 0; row < width; ++row) {
+      const Index r = queries.rows.begin + std::min(row, count - 1);
+      // Where no key is kept, any lse will do, if only e^(-inf - lse) is 0.
+      const T lse = call_.lse(queries.batch, queries.head, r);
+      p.lse[row] = lse == -kInfinity ? T(0) : lse;
+      if (row >= count) p.delta[row] = 0;
+      if (call_.grad_lse.data() && row < count) p.delta[row] -= call_.grad_lse(queries.batch, queries.head, r);
+    }
+  }
+
+  /// One task: the pairs of a part of a group's keys and a part of its queries.
+  void run(std::byte* group_memory, Index group, Index key_part, Index query_part, std::byte* worker_memory) const {
+    const WorkerMemory m = layout(worker_memory);
+    const Range key_tiles = plan_.key_tiles_of(key_part), query_tiles = plan_.query_tiles_of(query_part);
+    const Index batch = group / problem_.kv_heads, kv_head = group % problem_.kv_heads;
+    for (Index tile = key_tiles.begin; tile < key_tiles.end; ++tile) {
+      KeyTile keys;
+      keys.range = {tile * kKeyTile, std::min((tile + 1) * kKeyTile, problem_.kv_len)};
+      keys.key = kv_rows_of(family_, call_.tensors.k, batch, kv_head, keys.range, 1, m.packed_key);
+      keys.value = kv_rows_of(family_, call_.tensors.v, batch, kv_head, keys.range, 1, m.packed_value);
+      keys.grad_key = m.grad_key, keys.grad_value = m.grad_value;
+      if (plan_.query_parts() > 1) {
+        keys.grad_key = plan_.grad_key_of(group_memory, query_part) + keys.range.begin * plan_.key_row();
+        keys.grad_value = plan_.grad_value_of(group_memory, query_part) + keys.range.begin * plan_.value_row();
+      }
+      std::fill_n(keys.grad_key, keys.range.size() * plan_.key_row(), T(0));
+      std::fill_n(keys.grad_value, keys.range.size() * plan_.value_row(), T(0));
+      for (Index i = query_tiles.begin; i < query_tiles.end; ++i) {
+        PreparedQueries<T>& p = plan_.prepared(group_memory, i);
+        if (intersect(p.visited, keys.range).empty()) continue;
+        Tile pairs = call_.tensors.tile_of(p.queries);
+        pairs.kv = keys.range;
+        const Coverage coverage = call_.mods ? call_.mods->coverage(isa_, pairs) : Coverage::all;
+        if (coverage != Coverage::none) one_tile(p, pairs, coverage == Coverage::some, keys, key_part, m);
+      }
+      if (plan_.query_parts() == 1) {
+        store(keys.grad_key, plan_.key_row(), keys.range.size(), problem_.head_dim,
+              call_.grad_k.rows(batch, kv_head, keys.range.begin));
+        store(keys.grad_value, plan_.value_row(), keys.range.size(), problem_.v_dim,
+              call_.grad_v.rows(batch, kv_head, keys.range.begin));
+      }
+    }
+  }
+
+  /// The gradient of a tile of queries, from what the parts of the keys have added to it, in their order.
+  void store_queries(std::byte* group_memory, Index i, std::byte* worker_memory) const {
+    const WorkerMemory m = layout(worker_memory);
+    const PreparedQueries<T>& p = plan_.prepared(group_memory, i);
+    const Index count = p.queries.rows.size(), width = family_.set_for(count).queries;
+    const Index size = problem_.head_dim * width;
+    T* sum = p.grad_query;
+    bool any = false;
+    for (Index part = 0; part < plan_.key_parts(); ++part) {
+      if (!p.added[part]) continue;
+      T* const added = p.grad_query + part * plan_.grad_query_size();
+      if (!std::exchange(any, true)) {
+        sum = added;
+        continue;
+      }
+      for (Index x = 0; x < size; ++x) sum[x] += added[x];
+    }
+    const T scale = static_cast<T>(problem_.scale);
+    for (Index x = 0; x < size; ++x) sum[x] = any ? sum[x] * scale : T(0);
+    TileMemory<T> tile{};
+    tile.out = sum;
+    tile.scores = m.scores;
+    tile.sum = m.tile_max;
+    std::fill_n(tile.sum, width, T(1));
+    store_out(family_, tile, width, call_.grad_q.rows(p.queries.batch, p.queries.head, p.queries.rows.begin), count,
+              problem_.head_dim);
+  }
+
+  /// The gradients of a tile of keys and values of a group, from what the parts of the queries have left.
+  void store_keys(std::byte* group_memory, Index group, Index tile) const {
+    const Range keys{tile * kKeyTile, std::min((tile + 1) * kKeyTile, problem_.kv_len)};
+    const Index batch = group / problem_.kv_heads, kv_head = group % problem_.kv_heads;
+    const auto add_up = [&](auto&& part_of, Index row, Index dim, const RowsToWrite& to) {
+      T* const sum = part_of(0) + keys.begin * row;
+      for (Index part = 1; part < plan_.query_parts(); ++part) {
+        const T* const added = part_of(part) + keys.begin * row;
+        for (Index x = 0; x < keys.size() * row; ++x) sum[x] += added[x];
+      }
+      store(sum, row, keys.size(), dim, to);
+    };
+    add_up([&](Index part) { return plan_.grad_key_of(group_memory, part); }, plan_.key_row(), problem_.head_dim,
+           call_.grad_k.rows(batch, kv_head, keys.begin));
+    add_up([&](Index part) { return plan_.grad_value_of(group_memory, part); }, plan_.value_row(), problem_.v_dim,
+           call_.grad_v.rows(batch, kv_head, keys.begin));
+  }
+
+ private:
+  static constexpr T kInfinity = std::numeric_limits<T>::infinity();
+
+  struct WorkerMemory {
+    T *scores, *grad_scores, *slopes;  // (keys, queries)
+    T* tile_max;
+    T *packed_key, *packed_value;  // (keys, head_dim), (keys, v_dim)
+    T *grad_key, *grad_value;      // (keys, key_row), (keys, value_row)
+    bool* dropped;                 // (keys, queries)
+  };
+  WorkerMemory layout(std::byte* memory) const {
+    const Index q = plan_.most_queries();
+    T* next = reinterpret_cast<T*>(memory);
+    const auto take = [&](Index size) { return std::exchange(next, next + size); };
+    WorkerMemory m;
+    m.scores = take(kKeyTile * q), m.grad_scores = take(kKeyTile * q), m.slopes = take(kKeyTile * q);
+    m.tile_max = take(q);
+    m.packed_key = take(kKeyTile * problem_.head_dim), m.packed_value = take(kKeyTile * problem_.v_dim);
+    m.grad_key = take(kKeyTile * plan_.key_row()), m.grad_value = take(kKeyTile * plan_.value_row());
+    m.dropped = reinterpret_cast<bool*>(next);
+    return m;
+  }
+
+  /// A tile of keys while queries pass by.
+  struct KeyTile {
+    Range range;
+    Rows<T> key, value;
+    T *grad_key, *grad_value;
+    bool looked_at = false, finite = true;  ///< are its keys and values? Asked where a mask drops some of them
+  };
+
+  void one_tile(PreparedQueries<T>& p, const Tile& pairs, bool masked, KeyTile& keys, Index key_part,
+                const WorkerMemory& m) const {
+    const Index rows = p.queries.rows.size(), count = keys.range.size();
+    const KernelSet<T>& kernels = family_.set_for(rows);
+    TileMemory<T> tile{};
+    tile.tile_max = m.tile_max;
+    tile.query = p.grad_out, tile.scores = m.grad_scores;
+    kernels.score(tile, keys.value, count, problem_.v_dim);
+    tile.query = p.query, tile.scores = m.scores;
+    kernels.score(tile, keys.key, count, problem_.head_dim);
+    if (call_.slopes)
+      call_.slopes->apply(isa_, m.scores, m.slopes, kernels.queries, pairs, masked);
+    else if (masked)
+      call_.mods->apply(isa_, m.scores, kernels.queries, pairs, masked);
+    const bool select = (masked || call_.slopes) && !(p.finite && is_finite(keys));
+    tile.dropped = m.dropped;
+    if (select) family_.find_dropped(tile, kernels.queries, count);
+    plan_.kernels().softmax({m.scores, m.grad_scores, call_.slopes ? m.slopes : nullptr, p.lse, p.delta},
+                            kernels.queries, count);
+
+    tile.scores = m.grad_scores;
+    tile.out = p.grad_query + key_part * plan_.grad_query_size();
+    const OutUpdate update = std::exchange(p.added[key_part], 1) ? OutUpdate::add : OutUpdate::overwrite;
+    if (select) {
+      family_.value_by_selection(tile, kernels.queries, keys.key, count, problem_.head_dim, update);
+      add_rows_by_selection(m.scores, m.dropped, kernels.queries, count, p.grad_rows, rows, plan_.value_row(),
+                            keys.grad_value);
+      add_rows_by_selection(m.grad_scores, m.dropped, kernels.queries, count, p.query_rows, rows, plan_.key_row(),
+                            keys.grad_key);
+      return;
+    }
+    kernels.value(tile, keys.key, count, problem_.head_dim, update, nothing_ahead(p));
+    plan_.kernels().add_rows(m.scores, kernels.queries, count, p.grad_rows, rows, plan_.value_row(), keys.grad_value);
+    plan_.kernels().add_rows(m.grad_scores, kernels.queries, count, p.query_rows, rows, plan_.key_row(), keys.grad_key);
+  }
+
+  bool is_finite(KeyTile& keys) const {
+    if (!std::exchange(keys.looked_at, true))
+      keys.finite = family_.all_finite(keys.key, keys.range.size(), problem_.head_dim) &&
+                    family_.all_finite(keys.value, keys.range.size(), problem_.v_dim);
+    return keys.finite;
+  }
+
+  /// Everything that comes next is in the cache, or nearly so: a line that is there stands in.
+  static PrefetchPlan nothing_ahead(const PreparedQueries<T>& p) {
+    PrefetchPlan plan{};
+    for (PrefetchPlan::Block& block : plan.block) block = {reinterpret_cast<const std::byte*>(p.lse), 0, 64};
+    return plan;
+  }
+
+  /// Rows of `dim` numbers as rows of whole vectors, padded with zeros and multiplied by `factor`.
+  void pack(const RowsToRead& rows, Index count, Index dim, const Rows<T>& packed, T factor) const {
+    T* const to = const_cast<T*>(packed.data);
+    const Index size = size_of_number<T>(rows.dtype);
+    if (packed.stride == dim) {
+      family_.pack_rows(rows, count, dim, to);
+    } else {
+      for (Index i = 0; i < count; ++i) {
+        RowsToRead row = rows;
+        row.data += i * rows.stride * size;
+        family_.pack_rows(row, 1, dim, to + i * packed.stride);
+        std::fill_n(to + i * packed.stride + dim, packed.stride - dim, T(0));
+      }
+    }
+    if (factor != T(1))
+      for (Index x = 0; x < count * packed.stride; ++x) to[x] *= factor;
+  }
+
+  /// The way back.
+  void store(const T* from, Index stride, Index count, Index dim, const RowsToWrite& rows) const {
+    if (stride == dim) return family_.unpack_rows(from, count, dim, rows);
+    const Index size = size_of_number<T>(rows.dtype);
+    for (Index i = 0; i < count; ++i) {
+      RowsToWrite row = rows;
+      row.data += i * rows.stride * size;
+      family_.unpack_rows(from + i * stride, 1, dim, row);
+    }
+  }
+
+  const BackwardCall<T>& call_;
+  const BackwardPlan<T>& plan_;
+  const Problem& problem_;
+  const KernelFamily<T>& family_;
+  Isa isa_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

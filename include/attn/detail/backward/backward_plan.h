@@ -1,0 +1,168 @@
+// How a backward pass is cut into tasks, and the memory it works in.
+#pragma once
+
+#include <algorithm>
+
+#include "attn/detail/flash/call_tensors.h"
+#include "attn/detail/kernels/backward_kernels.h"
+#include "attn/detail/mods/score_slopes.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// One call. `tensors` has queries, keys, values, and out and lse of the forward pass; null mods: nothing is changed or
+/// dropped; null slopes: no score is changed; null grad_lse: zero.
+template <class T>
+struct BackwardCall {
+  CallTensors<T> tensors;
+  DTypeView<const T> out, grad_out;
+  TensorView<const T, 3> lse, grad_lse;
+  DTypeView<T> grad_q, grad_k, grad_v;
+  const TileMods<T>* mods;
+  const ScoreSlopes<T>* slopes;
+};
+
+/// What the loops read of a tile of queries, and where they leave its gradient.
+template <class T>
+struct PreparedQueries {
+  QueryTile queries;
+  Range visited;        ///< keys
+  bool finite;          ///< are all queries and gradients of the output?
+  T* query;             ///< (head_dim, queries), scaled
+  T* grad_out;          ///< (v_dim, queries)
+  Rows<T> query_rows;   ///< (queries, head_dim), scaled; padded with zeros to whole vectors
+  Rows<T> grad_rows;    ///< (queries, v_dim), likewise
+  T* lse;
+  T* delta;
+  T* grad_query;        ///< (key parts, grad_query_size)
+  unsigned char* added; ///< (key parts): has the part added to it?
+};
+
+/// The heads that share a key and value head are a group. Its keys are cut into parts and its tiles of queries are cut into
+/// parts; each pair of these is a task. How many parts there are follows from the sizes of a group alone, so that results
+/// depend neither on the number of threads nor on the batch.
+template <class T>
+class BackwardPlan {
+ public:
+  BackwardPlan(const Problem& problem, Isa isa)
+      : problem_(problem),
+        family_(kernel_family<T>(isa)),
+        kernels_(backward_kernels<T>(isa)),
+        tiles_(family_, problem.q_len, false) {
+    // Eight tasks keep a few workers busy, also where causal masks make some longer than others. Each part of the keys has a
+    // gradient of all queries of its own, and each part of the queries one of all keys: shorter parts than 256 tokens would
+    // spend more than a few per cent of their time on adding those up.
+    constexpr Index kMost = 8, kLeast = 256;
+    const Index rows = problem.heads / problem.kv_heads * problem.q_len;
+    key_parts_ = std::clamp<Index>(problem.kv_len / kLeast, 1, kMost);
+    query_parts_ = std::clamp<Index>(rows / kLeast, 1, kMost / key_parts_);
+  }
+
+  const Problem& problem() const { return problem_; }
+  const KernelFamily<T>& family() const { return family_; }
+  const BackwardKernelSet<T>& kernels() const { return kernels_; }
+
+  Index groups() const { return problem_.batch * problem_.kv_heads; }
+  Index key_parts() const { return key_parts_; }
+  Index query_parts() const { return query_parts_; }
+  Index tasks_of_group() const { return key_parts_ * query_parts_; }
+
+  /// Tiles of queries of a group: those of its first head, then those of the next.
+  Index tiles_of_group() const { return group_heads() * tiles_.count(); }
+  QueryTile tile(Index group, Index i) const {
+    const Index kv_head = group % problem_.kv_heads, tile = i % tiles_.count();
+    return {group / problem_.kv_heads, kv_head * group_heads() + i / tiles_.count(), tile, tiles_.rows(tile)};
+  }
+  Index most_queries() const { return tiles_.most_queries(); }
+
+  /// The tiles of keys of a part, and the tiles of queries.
+  Index key_tiles() const { return (problem_.kv_len + kKeyTile - 1) / kKeyTile; }
+  Range key_tiles_of(Index part) const { return share(key_tiles(), part, key_parts_); }
+  Range query_tiles_of(Index part) const { return share(tiles_of_group(), part, query_parts_); }
+
+  /// Rows of head_dim and v_dim numbers as the kernels want them.
+  Index key_row() const { return padded(problem_.head_dim, kernels_.lanes); }
+  Index value_row() const { return padded(problem_.v_dim, kernels_.lanes); }
+  /// The numbers of a gradient of a tile's queries, with the columns that the kernel adds.
+  Index grad_query_size() const { return padded(problem_.head_dim, family_.format.out) * most_queries(); }
+
+  double flops_of_group() const {
+    return 4 * static_cast<double>(group_heads() * problem_.q_len) * static_cast<double>(problem_.kv_len) *
+           (1.5 * static_cast<double>(problem_.head_dim) + static_cast<double>(problem_.v_dim));
+  }
+
+  /// Groups that are worked on together: some tasks for each worker, of a millisecond or more, so that waiting for the last of
+  /// them costs little. Memory is needed for so many groups, however large the batch.
+  Index groups_at_a_time(int workers) const {
+    constexpr double kFlopsPerWorker = 1e8;
+    const double wanted = kFlopsPerWorker * workers / std::max(flops_of_group(), 1.0);
+    const Index for_tasks = (4 * workers + tasks_of_group() - 1) / tasks_of_group();
+    return std::min(groups(), std::max(for_tasks, static_cast<Index>(std::min(wanted, 1e6))));
+  }
+
+  /// Bytes that a group takes, and each worker; whole cache lines.
+  Index group_bytes() const { return tiles_of_group() * tile_bytes() + partials() * static_cast<Index>(sizeof(T)); }
+  Index worker_bytes() const {
+    const Index q = most_queries();
+    return bytes(3 * kKeyTile * q + q + kKeyTile * (problem_.head_dim + problem_.v_dim + key_row() + value_row())) +
+           padded(kKeyTile * q, kAlignment);
+  }
+
+  /// A tile's numbers in its group's memory. The description itself is there too.
+  PreparedQueries<T>& prepared(std::byte* group_memory, Index i) const {
+    return *reinterpret_cast<PreparedQueries<T>*>(group_memory + i * tile_bytes());
+  }
+  PreparedQueries<T>& prepare(std::byte* group_memory, Index group, Index i) const {
+    PreparedQueries<T>& p = prepared(group_memory, i);
+    const Index q = most_queries();
+    T* next = reinterpret_cast<T*>(group_memory + i * tile_bytes() + kHeader);
+    const auto take = [&](Index size) { return std::exchange(next, next + size); };
+    p.queries = tile(group, i);
+    p.query = take(problem_.head_dim * q);
+    p.grad_out = take(problem_.v_dim * q);
+    p.query_rows = {take(key_row() * q), key_row()};
+    p.grad_rows = {take(value_row() * q), value_row()};
+    p.lse = take(q);
+    p.delta = take(q);
+    p.grad_query = take(key_parts_ * grad_query_size());
+    p.added = reinterpret_cast<unsigned char*>(&p + 1);
+    std::fill_n(p.added, key_parts_, static_cast<unsigned char>(0));
+    return p;
+  }
+
+  /// Where the queries of a part leave the gradients of all keys and values of a group, if there are several parts:
+  /// (kv_len, key_row) and (kv_len, value_row).
+  T* grad_key_of(std::byte* group_memory, Index query_part) const {
+    T* const first = reinterpret_cast<T*>(group_memory + tiles_of_group() * tile_bytes());
+    return first + query_part * problem_.kv_len * (key_row() + value_row());
+  }
+  T* grad_value_of(std::byte* group_memory, Index query_part) const {
+    return grad_key_of(group_memory, query_part) + problem_.kv_len * key_row();
+  }
+
+ private:
+  static constexpr Index kHeader = padded(sizeof(PreparedQueries<T>) + 8, kAlignment);
+
+  static Range share(Index count, Index part, Index parts) {
+    return {count * part / parts, count * (part + 1) / parts};
+  }
+  static Index bytes(Index numbers) { return padded(numbers * static_cast<Index>(sizeof(T)), kAlignment); }
+
+  Index group_heads() const { return problem_.heads / problem_.kv_heads; }
+  Index tile_bytes() const {
+    const Index of_query = problem_.head_dim + problem_.v_dim + key_row() + value_row() + 2;
+    return kHeader + bytes(of_query * most_queries() + key_parts_ * grad_query_size());
+  }
+  Index partials() const {
+    return query_parts_ == 1 ? 0 : query_parts_ * padded(problem_.kv_len * (key_row() + value_row()), kAlignment);
+  }
+
+  const Problem& problem_;
+  const KernelFamily<T>& family_;
+  BackwardKernelSet<T> kernels_;
+  QueryTiles<T> tiles_;
+  Index key_parts_, query_parts_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

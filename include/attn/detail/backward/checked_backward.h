@@ -1,0 +1,176 @@
+// A backward call, checked: what CheckedCall is to a forward one.
+#pragma once
+
+#include "attn/detail/backward/backward.h"
+#include "attn/detail/flash/checked_call.h"
+#include "attn/detail/naive/naive_backward.h"
+
+namespace attn {
+
+/// The gradients of an attention call, shaped as query, key and value.
+template <class Query, class Key, class Value>
+struct Gradients {
+  Query query;
+  Key key;
+  Value value;
+};
+
+namespace detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Is it {grad_out, grad_lse}?
+template <class G>
+concept HasLse = requires(const G& g) {
+  g.out;
+  g.lse;
+};
+
+/// A tensor like `x`, of which the call is made.
+template <class X, class T>
+auto gradient_like(const DTypeView<const T>& x) {
+  using Scalar = typename Traits<X>::Scalar;
+  if constexpr (EigenDense<X>)
+    return Eigen::Matrix < Scalar, Eigen::Dynamic, Eigen::Dynamic,
+           X::IsRowMajor ? Eigen::RowMajor : Eigen::ColMajor > (x.dim(2), x.dim(3));
+  else if constexpr (Traits<X>::kRank == 2)
+    return Tensor<Scalar, 2>::uninitialized({x.dim(2), x.dim(3)});
+  else
+    return Tensor<Scalar, 4>::uninitialized(x.shape());
+}
+
+/// A tensor that goes in with the shape of `like`: grad_out, and out.
+template <class T, class X>
+DTypeView<const T> checked_input(const X& x, const Shape<4>& want, const char* name) {
+  static_assert(std::is_same_v<computed_t<typename Traits<X>::Scalar>, T>,
+                "attn: grad_out and out must hold the scalar type of the query, or floats of 32 and 16 bits");
+  const DTypeView<const T> v = as_rank4(view(x));
+  require(v.shape() == want, name, " has shape ", v.shape(), ", the output of the call has ", want,
+          " as (batch, heads, q_len, v_dim)");
+  return v;
+}
+template <class T, class Lse>
+TensorView<const T, 3> checked_lse(const Lse& lse, const Problem& p, const char* name) {
+  const auto v = lse_rank3(lse);
+  static_assert(std::is_same_v<std::remove_cv_t<std::remove_pointer_t<decltype(v.data())>>, T>,
+                "attn: lse must hold the scalar type of the query, float for those of 16 bits");
+  const Shape<3> want{p.batch, p.heads, p.q_len};
+  require(v.shape() == want, name, " has shape ", v.shape(), ", the queries need ", want, " as (batch, heads, q_len)");
+  return v;
+}
+/// The caller's memory for the gradient of a tensor.
+template <class T, class Grad>
+DTypeView<T> checked_gradient(Grad&& grad, const DTypeView<const T>& of, const char* name) {
+  static_assert(check_tensor<std::remove_cvref_t<Grad>>());
+  if constexpr (check_output_type<T, Grad>()) {
+    const DTypeView<T> v = as_rank4(view(grad));
+    check_written<4>(v, of.shape(), name, "(batch, heads, len, dim)");
+    return v;
+  }
+}
+
+/// What the naive and the tiled backward pass need of the caller.
+template <class G, class Q, class K, class V, class M>
+class BackwardInputs {
+  static decltype(auto) grad_out_of(const G& g) {
+    if constexpr (HasLse<G>)
+      return evaluated(g.out);
+    else
+      return evaluated(g);
+  }
+  const CheckedCall<Q, K, V, M> call_;
+  const decltype(grad_out_of(std::declval<const G&>())) grad_out_held_;
+
+ public:
+  using T = typename CheckedCall<Q, K, V, M>::T;
+
+  BackwardInputs(const G& g, const Q& query, const K& key, const V& value, const M& mods, const Options& options)
+      : call_(query, key, value, mods, options), grad_out_held_(grad_out_of(g)), call(call_) {
+    const Problem& p = call.problem;
+    grad_out = checked_input<T>(grad_out_held_, {p.batch, p.heads, p.q_len, p.v_dim}, "grad_out");
+    if constexpr (HasLse<G>) grad_lse = checked_lse<T>(g.lse, p, "grad_lse");
+  }
+  BackwardInputs(const BackwardInputs&) = delete;
+
+  const CheckedCall<Q, K, V, M>& call;
+  DTypeView<const T> grad_out;
+  TensorView<const T, 3> grad_lse;
+
+  auto gradients() const {
+    auto q = gradient_like<Q>(call.q);
+    auto k = gradient_like<K>(call.k);
+    auto v = gradient_like<V>(call.v);
+    return Gradients<decltype(q), decltype(k), decltype(v)>{std::move(q), std::move(k), std::move(v)};
+  }
+};
+
+template <class G, class Q, class K, class V, class Out, class Lse, class M>
+class CheckedBackward {
+  const BackwardInputs<G, Q, K, V, M> in_;
+  const Held<Out> out_held_;
+
+ public:
+  using T = typename BackwardInputs<G, Q, K, V, M>::T;
+
+  CheckedBackward(const G& grad_out, const Q& query, const K& key, const V& value, const Out& out, const Lse& lse,
+                  const M& mods, const Options& options)
+      : in_(grad_out, query, key, value, mods, options), out_held_(evaluated(out)) {
+    const Problem& p = in_.call.problem;
+    out_ = checked_input<T>(out_held_, {p.batch, p.heads, p.q_len, p.v_dim}, "out");
+    lse_ = checked_lse<T>(lse, p, "lse");
+  }
+  CheckedBackward(const CheckedBackward&) = delete;
+
+  auto gradients() const { return in_.gradients(); }
+
+  template <class GQ, class GK, class GV>
+  void run(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options) const {
+    const auto& call = in_.call;
+    using Mods = Bound<M>;
+    const TileModsIfAny<T, Mods> tile_mods(call.mods);
+    const TileMods<T>* mods = nullptr;
+    const ScoreSlopes<T>* slopes = nullptr;
+    if constexpr (Mods::kHasMasks || Mods::kHasScores || Mods::kHasSinks) mods = &tile_mods;
+    const SlopesIfAny<Mods> own_slopes(call.mods);
+    if constexpr (Mods::kHasScores) slopes = &own_slopes;
+    backward<T>({call.tensors(), out_, in_.grad_out, lse_, in_.grad_lse,
+                 checked_gradient<T>(grad_query, call.q, "grad_query"),
+                 checked_gradient<T>(grad_key, call.k, "grad_key"),
+                 checked_gradient<T>(grad_value, call.v, "grad_value"), mods, slopes},
+                options);
+  }
+
+ private:
+  template <class Mods>
+  using SlopesIfAny = std::conditional_t<Mods::kHasScores, ScoreSlopesOf<T, Mods>, NoTileMods>;
+
+  DTypeView<const T> out_;
+  TensorView<const T, 3> lse_;
+};
+
+template <class G, class Q, class K, class V, class M>
+class CheckedNaiveBackward {
+  const BackwardInputs<G, Q, K, V, M> in_;
+
+ public:
+  using T = typename BackwardInputs<G, Q, K, V, M>::T;
+
+  CheckedNaiveBackward(const G& grad_out, const Q& query, const K& key, const V& value, const M& mods,
+                       const Options& options)
+      : in_(grad_out, query, key, value, mods, options) {}
+
+  auto gradients() const { return in_.gradients(); }
+
+  template <class GQ, class GK, class GV>
+  void run(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options) const {
+    const auto& call = in_.call;
+    naive_backward<T>(checked_gradient<T>(grad_query, call.q, "grad_query"),
+                      checked_gradient<T>(grad_key, call.k, "grad_key"),
+                      checked_gradient<T>(grad_value, call.v, "grad_value"), in_.grad_out, in_.grad_lse, call.q, call.k,
+                      call.v, naive_mods<T>(call.mods, call.problem), naive_slopes<T>(call.mods, call.problem),
+                      call.problem, options.executor);
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace detail
+}  // namespace attn

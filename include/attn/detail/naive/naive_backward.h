@@ -1,0 +1,134 @@
+// The gradients of attention by their definition. What the backward pass is tested against.
+#pragma once
+
+#include "attn/detail/naive/naive.h"
+#include "attn/dual.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Scores of a head become what the mods make of them, -inf where a pair is dropped, and `slopes` what each grows by with the
+/// score before. Null: no score is changed.
+template <class T>
+using NaiveSlopes =
+    std::function<void(Eigen::Map<RowMajor<T>>& scores, RowMajor<T>& slopes, Index batch, Index head)>;
+
+template <class T, class Mods>
+NaiveSlopes<T> naive_slopes(const Mods& mods, const Problem& problem) {
+  if constexpr (!Mods::kHasScores) {
+    return nullptr;
+  } else {
+    return [&mods, &problem](Eigen::Map<RowMajor<T>>& scores, RowMajor<T>& slopes, Index batch, Index head) {
+      const auto& own = mods.of(batch);
+      const Index first = problem.first_query(batch);
+      slopes.setZero(scores.rows(), scores.cols());
+      for (Index i = 0; i < scores.rows(); ++i)
+        for (Index j = 0; j < scores.cols(); ++j) {
+          const Position p{batch, head, first + i, j};
+          if (!own.keep(p)) {
+            scores(i, j) = -std::numeric_limits<T>::infinity();
+            continue;
+          }
+          const Dual<T> y = own.score(Dual<T>(scores(i, j), T(1)), p);
+          scores(i, j) = y.value;
+          slopes(i, j) = y.slope;
+        }
+    };
+  }
+}
+
+/// left * right over the kept pairs only: see weighted_sum_of_kept().
+template <class Pairs, class Kept, class Rows>
+RowMajor<typename Rows::Scalar> product_over_kept(const Pairs& pairs, const Kept& kept, const Rows& rows) {
+  RowMajor<typename Rows::Scalar> sum(pairs.rows(), rows.cols());
+  weighted_sum_of_kept(pairs, kept, rows, sum);
+  return sum;
+}
+
+/// The gradients of one head are added to grad_key (kv_len, head_dim) and grad_value (kv_len, v_dim), which heads may share, and
+/// put into grad_query (q_len, head_dim).
+///
+///     scores   X  = mods(scale * Q Kᵀ)                    (q_len, kv_len)
+///     weights  P  = softmax of each row of X
+///     out      O  = P V
+///
+/// backwards, with dO for the gradient of out and dL for that of the log-sum-exp:
+///
+///     dV = Pᵀ dO
+///     dP = dO Vᵀ
+///     dX = P * (dP - rows' sums of P * dP + dL)           the softmax has the Jacobian diag(p) - p pᵀ, the log-sum-exp p
+///                                                        (Dao et al. 2022, appendix B.2)
+///     dS = dX * slopes of the mods
+///     dQ = scale * dS K,   dK = scale * dSᵀ Q
+template <class T, class Matrix, class GradQuery>
+void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& grad_out,
+                         const Eigen::Array<T, Eigen::Dynamic, 1>& grad_lse, const NaiveMods<T>& mods,
+                         const NaiveSlopes<T>& slopes_of, const Problem& problem, Index batch, Index head,
+                         GradQuery& grad_query, RowMajor<T>& grad_key, RowMajor<T>& grad_value) {
+  const T scale = static_cast<T>(problem.scale);
+  const RowMajor<T> scaled = scale * q;
+  RowMajor<T> weights = scaled * k.transpose(), slopes;
+  Eigen::Map<RowMajor<T>> scores(weights.data(), weights.rows(), weights.cols());
+  if (slopes_of)
+    slopes_of(scores, slopes, batch, head);
+  else if (mods.apply)
+    mods.apply(scores, batch, head);
+  const bool selects =
+      mods.apply && !(q.allFinite() && k.allFinite() && v.allFinite() && grad_out.allFinite());
+  const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept =
+      weights.array() != -std::numeric_limits<T>::infinity();
+  Eigen::Array<T, Eigen::Dynamic, 1> lse(problem.q_len);
+  softmax_rows(weights, static_cast<T>(mods.sink(head)), lse);
+
+  RowMajor<T> grad = grad_out * v.transpose();  // of the weights
+  if (selects) grad = kept.select(grad, RowMajor<T>::Zero(grad.rows(), grad.cols()));
+  const Eigen::Array<T, Eigen::Dynamic, 1> delta = (weights.array() * grad.array()).rowwise().sum() - grad_lse;
+  grad = weights.array() * (grad.array().colwise() - delta);  // of the modded scores
+  if (slopes_of) grad.array() *= slopes.array();
+  if (selects) {
+    grad = kept.select(grad, RowMajor<T>::Zero(grad.rows(), grad.cols()));
+    grad_query = scale * product_over_kept(grad, kept, k);
+    grad_key += product_over_kept(grad.transpose(), kept.transpose(), scaled);
+    grad_value += product_over_kept(weights.transpose(), kept.transpose(), grad_out);
+    return;
+  }
+  grad_query.noalias() = scale * grad * k;
+  grad_key.noalias() += grad.transpose() * scaled;
+  grad_value.noalias() += weights.transpose() * grad_out;
+}
+
+/// All heads, in turn those that share a key and value head; these are the tasks. Null grad_lse: zero.
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+void naive_backward(const DTypeView<T>& grad_q, const DTypeView<T>& grad_k, const DTypeView<T>& grad_v,
+                    const DTypeView<const T>& grad_out, const TensorView<const T, 3>& grad_lse,
+                    const DTypeView<const T>& q, const DTypeView<const T>& k, const DTypeView<const T>& v,
+                    const NaiveMods<T>& mods, const NaiveSlopes<T>& slopes, const Problem& problem,
+                    const Executor& executor) {
+  executor.run(problem.batch * problem.kv_heads, [&](Index task, int) {
+    const Index b = task / problem.kv_heads, kv_head = task % problem.kv_heads;
+    const Index group = problem.heads / problem.kv_heads;
+    const auto copied = [&](const DTypeView<const T>& t, Index head) {
+      RowMajor<T> copy(t.dim(2), t.dim(3));
+      const RowsToRead rows = t.rows(b, head);
+      for (Index i = 0; i < copy.rows(); ++i)
+        for (Index j = 0; j < copy.cols(); ++j) copy(i, j) = load_number<T>(rows, i, j);
+      return copy;
+    };
+    const RowMajor<T> key = copied(k, kv_head), value = copied(v, kv_head);
+    RowMajor<T> grad_key = RowMajor<T>::Zero(key.rows(), key.cols()),
+                grad_value = RowMajor<T>::Zero(value.rows(), value.cols()), grad_query;
+    for (Index h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+      Eigen::Array<T, Eigen::Dynamic, 1> own_grad_lse = Eigen::Array<T, Eigen::Dynamic, 1>::Zero(problem.q_len);
+      for (Index i = 0; grad_lse.data() && i < problem.q_len; ++i) own_grad_lse(i) = grad_lse(b, h, i);
+      grad_query.resize(problem.q_len, problem.head_dim);
+      naive_head_backward(copied(q, h), key, value, copied(grad_out, h), own_grad_lse, mods, slopes, problem, b, h,
+                          grad_query, grad_key, grad_value);
+      store_head(grad_query, grad_q, b, h);
+    }
+    store_head(grad_key, grad_k, b, kv_head);
+    store_head(grad_value, grad_v, b, kv_head);
+  });
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,128 @@
+// Dual numbers: what a score mod computes when its derivative is wanted.
+#pragma once
+
+#include <cmath>
+#include <concepts>
+#include <type_traits>
+
+#include "attn/detail/simd/scalar_math.h"
+
+namespace attn {
+
+/// Its name stands in every error of a compiler that does not find a function for dual numbers, std::tanh for example.
+struct write_tanh_x_without_std {};
+
+/// A number and its derivative (forward-mode differentiation; Wengert 1964). A score mod's lambda is called with one as `x`
+/// where gradients are wanted, so that nobody writes a derivative: arithmetic, comparisons (of the values), and exp, log,
+/// tanh, sqrt, abs, max, min, pow, sin and cos are there. They are found by their argument: write `tanh(x)`, not
+/// `std::tanh(x)`.
+///
+/// Where a function has no derivative, one of its sides is taken: abs has slope 0 at 0, max and min that of their first
+/// argument where both are equal. X: float, double, long double, or a dual number again for second derivatives.
+template <class X, class = write_tanh_x_without_std>
+struct Dual {
+  X value{};
+  X slope{};
+
+  constexpr Dual() = default;
+  constexpr Dual(X v, X s) : value(v), slope(s) {}
+  /// A constant.
+  template <class C>
+  requires(std::is_arithmetic_v<C>) constexpr Dual(C c) : value(static_cast<X>(c)) {}  // NOLINT: as numbers convert
+  constexpr Dual(const X& c) requires(!std::is_arithmetic_v<X>) : value(c) {}          // NOLINT: likewise
+
+  constexpr Dual operator-() const { return {-value, -slope}; }
+  constexpr Dual operator+() const { return *this; }
+
+  friend constexpr Dual operator+(const Dual& a, const Dual& b) { return {a.value + b.value, a.slope + b.slope}; }
+  friend constexpr Dual operator-(const Dual& a, const Dual& b) { return {a.value - b.value, a.slope - b.slope}; }
+  friend constexpr Dual operator*(const Dual& a, const Dual& b) {
+    return {a.value * b.value, a.slope * b.value + a.value * b.slope};
+  }
+  friend constexpr Dual operator/(const Dual& a, const Dual& b) {
+    const X quotient = a.value / b.value;
+    return {quotient, (a.slope - quotient * b.slope) / b.value};
+  }
+  constexpr Dual& operator+=(const Dual& b) { return *this = *this + b; }
+  constexpr Dual& operator-=(const Dual& b) { return *this = *this - b; }
+  constexpr Dual& operator*=(const Dual& b) { return *this = *this * b; }
+  constexpr Dual& operator/=(const Dual& b) { return *this = *this / b; }
+
+  friend constexpr bool operator==(const Dual& a, const Dual& b) { return a.value == b.value; }
+  friend constexpr bool operator<(const Dual& a, const Dual& b) { return a.value < b.value; }
+  friend constexpr bool operator>(const Dual& a, const Dual& b) { return a.value > b.value; }
+  friend constexpr bool operator<=(const Dual& a, const Dual& b) { return a.value <= b.value; }
+  friend constexpr bool operator>=(const Dual& a, const Dual& b) { return a.value >= b.value; }
+
+  friend Dual exp(const Dual& x) {
+    using std::exp;
+    const X e = exp(x.value);
+    return {e, e * x.slope};
+  }
+  friend Dual log(const Dual& x) {
+    using std::log;
+    return {log(x.value), x.slope / x.value};
+  }
+  friend Dual tanh(const Dual& x) {
+    using detail::tanh;
+    const X t = tanh(x.value);
+    return {t, (X(1) - t * t) * x.slope};
+  }
+  friend Dual sqrt(const Dual& x) {
+    using std::sqrt;
+    const X root = sqrt(x.value);
+    return {root, x.slope / (X(2) * root)};
+  }
+  friend Dual sin(const Dual& x) {
+    using std::cos, std::sin;
+    return {sin(x.value), cos(x.value) * x.slope};
+  }
+  friend Dual cos(const Dual& x) {
+    using std::cos, std::sin;
+    return {cos(x.value), -(sin(x.value) * x.slope)};
+  }
+  friend constexpr Dual abs(const Dual& x) {
+    return {x.value < X(0) ? -x.value : x.value, x.value < X(0) ? -x.slope : x.value > X(0) ? x.slope : X(0)};
+  }
+  friend constexpr Dual fabs(const Dual& x) { return abs(x); }
+  friend constexpr Dual max(const Dual& a, const Dual& b) {
+    return {a.value < b.value ? b.value : a.value, a.value < b.value ? b.slope : a.slope};
+  }
+  friend constexpr Dual min(const Dual& a, const Dual& b) {
+    return {b.value < a.value ? b.value : a.value, b.value < a.value ? b.slope : a.slope};
+  }
+  friend constexpr Dual fmax(const Dual& a, const Dual& b) { return max(a, b); }
+  friend constexpr Dual fmin(const Dual& a, const Dual& b) { return min(a, b); }
+  /// A constant exponent is differentiated without a logarithm, so that x may be 0 or negative.
+  friend Dual pow(const Dual& x, const Dual& y) {
+    using std::log, std::pow;
+    const X power = pow(x.value, y.value);
+    X slope = y.value == X(0) ? X(0) : y.value * pow(x.value, y.value - X(1)) * x.slope;
+    if (y.slope != X(0)) slope = slope + power * log(x.value) * y.slope;
+    return {power, slope};
+  }
+};
+
+template <class X>
+Dual(X, X) -> Dual<X>;
+
+namespace detail {
+
+template <class X>
+constexpr bool is_dual = false;
+template <class X>
+constexpr bool is_dual<Dual<X>> = true;
+
+/// See the function of plain numbers.
+template <class X>
+Dual<X> tanh(const Dual<X>& x) {
+  const X t = detail::tanh(x.value);
+  return {t, (X(1) - t * t) * x.slope};
+}
+template <class X>
+Dual<X> biased(const Dual<X>& x, const Dual<X>& b) {
+  return {biased(x.value, b.value), x.slope + b.slope};
+}
+
+}  // namespace detail
+}  // namespace attn
