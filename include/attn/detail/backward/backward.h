@@ -43,15 +43,13 @@ void backward(const BackwardCall<T>& call, const Options& options) {
         visit(group, task % of_group, workspace.of(worker));
       });
     };
-    for_all(plan.tiles_of_group(), [&](Index group, Index tile, std::byte* memory) {
-      loop.prepare(memory_of(group), group, tile, memory);
-    });
+    for_all(plan.tiles_of_group(),
+            [&](Index group, Index tile, std::byte* memory) { loop.prepare(memory_of(group), group, tile, memory); });
     for_all(plan.tasks_of_group(), [&](Index group, Index task, std::byte* memory) {
       loop.run(memory_of(group), group, task / plan.query_parts(), task % plan.query_parts(), memory);
     });
-    for_all(plan.tiles_of_group(), [&](Index group, Index tile, std::byte* memory) {
-      loop.store_queries(memory_of(group), tile, memory);
-    });
+    for_all(plan.tiles_of_group(),
+            [&](Index group, Index tile, std::byte* memory) { loop.store_queries(memory_of(group), tile, memory); });
     if (plan.query_parts() > 1)
       for_all(plan.key_tiles(),
               [&](Index group, Index tile, std::byte*) { loop.store_keys(memory_of(group), group, tile); });

@@ -21,22 +21,19 @@ class BackwardLoop {
     PreparedQueries<T>& p = plan_.prepare(group_memory, group, i);
     const QueryTile& queries = p.queries;
     const Index count = queries.rows.size(), width = family_.set_for(count).queries;
-    const auto rows_of = [&](const DTypeView<const T>& t) {
-      return t.rows(queries.batch, queries.head, queries.rows.begin);
-    };
-    pack(rows_of(call_.tensors.q), count, problem_.head_dim, p.query_rows, static_cast<T>(problem_.scale));
-    pack(rows_of(call_.grad_out), count, problem_.v_dim, p.grad_rows, T(1));
-    family_.load_columns(p.query, width, p.query_rows, count, problem_.head_dim, T(1));
-    family_.load_columns(p.grad_out, width, p.grad_rows, count, problem_.v_dim, T(1));
-    p.finite = family_.all_finite(p.query_rows, count, problem_.head_dim) &&
-               family_.all_finite(p.grad_rows, count, problem_.v_dim);
+    const Index head_dim = problem_.head_dim, v_dim = problem_.v_dim;
+    const T scale = static_cast<T>(problem_.scale);
+    const Rows<T> query = rows(call_.tensors.q, queries, m.rows);
+    family_.load_columns(p.query, width, query, count, head_dim, scale);
+    plan_.kernels().pack_panels(query, count, head_dim, scale, p.query_panels);
+    p.finite = family_.all_finite(query, count, head_dim);
+    const Rows<T> grad_out = rows(call_.grad_out, queries, m.rows);
+    family_.load_columns(p.grad_out, width, grad_out, count, v_dim, T(1));
+    plan_.kernels().pack_panels(grad_out, count, v_dim, T(1), p.grad_out_panels);
+    p.finite = p.finite && family_.all_finite(grad_out, count, v_dim);
+    plan_.kernels().dot_rows(grad_out, rows(call_.out, queries, m.more_rows), count, v_dim, p.delta);
     const Tile all = call_.tensors.tile_of(queries);
     p.visited = call_.mods ? call_.mods->kv_range(all) : all.kv;
-
-    // The rows of the output pass through the memory of a tile's values: there are never more queries than keys in a tile.
-    const Rows<T> out{m.grad_value, plan_.value_row()};
-    pack(rows_of(call_.out), count, problem_.v_dim, out, T(1));
-    plan_.kernels().dot_rows(p.grad_rows, out, count, plan_.value_row(), p.delta);
     for (Index row = 0; row < width; ++row) {
       const Index r = queries.rows.begin + std::min(row, count - 1);
       // Where no key is kept, any lse will do, if only e^(-inf - lse) is 0.
@@ -52,27 +49,27 @@ class BackwardLoop {
     const WorkerMemory m = layout(worker_memory);
     const Range key_tiles = plan_.key_tiles_of(key_part), query_tiles = plan_.query_tiles_of(query_part);
     const Index batch = group / problem_.kv_heads, kv_head = group % problem_.kv_heads;
-    for (Index tile = key_tiles.begin; tile < key_tiles.end; ++tile) {
-      KeyTile keys;
-      keys.range = {tile * kKeyTile, std::min((tile + 1) * kKeyTile, problem_.kv_len)};
-      keys.key = kv_rows_of(family_, call_.tensors.k, batch, kv_head, keys.range, 1, m.packed_key);
-      keys.value = kv_rows_of(family_, call_.tensors.v, batch, kv_head, keys.range, 1, m.packed_value);
-      keys.grad_key = m.grad_key, keys.grad_value = m.grad_value;
-      if (plan_.query_parts() > 1) {
-        keys.grad_key = plan_.grad_key_of(group_memory, query_part) + keys.range.begin * plan_.key_row();
-        keys.grad_value = plan_.grad_value_of(group_memory, query_part) + keys.range.begin * plan_.value_row();
+    for (Index first = key_tiles.begin; first < key_tiles.end; first += plan_.chunk()) {
+      Array<KeyTile, BackwardPlan<T>::kMostTogether> room;
+      const std::span chunk(room, static_cast<std::size_t>(std::min(plan_.chunk(), key_tiles.end - first)));
+      for (Index i = 0; KeyTile & keys : chunk) {
+        load(keys, group_memory, batch, kv_head, first + i, query_part, i, m);
+        ++i;
       }
-      std::fill_n(keys.grad_key, keys.range.size() * plan_.key_row(), T(0));
-      std::fill_n(keys.grad_value, keys.range.size() * plan_.value_row(), T(0));
+      const Range all{chunk.front().range.begin, chunk.back().range.end};
       for (Index i = query_tiles.begin; i < query_tiles.end; ++i) {
         PreparedQueries<T>& p = plan_.prepared(group_memory, i);
-        if (intersect(p.visited, keys.range).empty()) continue;
-        Tile pairs = call_.tensors.tile_of(p.queries);
-        pairs.kv = keys.range;
-        const Coverage coverage = call_.mods ? call_.mods->coverage(isa_, pairs) : Coverage::all;
-        if (coverage != Coverage::none) one_tile(p, pairs, coverage == Coverage::some, keys, key_part, m);
+        if (intersect(p.visited, all).empty()) continue;
+        for (KeyTile& keys : chunk) {
+          if (intersect(p.visited, keys.range).empty()) continue;
+          Tile pairs = call_.tensors.tile_of(p.queries);
+          pairs.kv = keys.range;
+          const Coverage coverage = call_.mods ? call_.mods->coverage(isa_, pairs) : Coverage::all;
+          if (coverage != Coverage::none) one_tile(p, pairs, coverage == Coverage::some, keys, key_part, m);
+        }
       }
-      if (plan_.query_parts() == 1) {
+      for (const KeyTile& keys : chunk) {
+        if (plan_.query_parts() > 1) continue;
         store(keys.grad_key, plan_.key_row(), keys.range.size(), problem_.head_dim,
               call_.grad_k.rows(batch, kv_head, keys.range.begin));
         store(keys.grad_value, plan_.value_row(), keys.range.size(), problem_.v_dim,
@@ -133,19 +130,22 @@ class BackwardLoop {
   struct WorkerMemory {
     T *scores, *grad_scores, *slopes;  // (keys, queries)
     T* tile_max;
-    T *packed_key, *packed_value;  // (keys, head_dim), (keys, v_dim)
-    T *grad_key, *grad_value;      // (keys, key_row), (keys, value_row)
+    T *rows, *more_rows;           // (queries, head_dim or v_dim)
+    T *packed_key, *packed_value;  // (keys of a chunk, head_dim), (…, v_dim)
+    T *grad_key, *grad_value;      // (keys of a chunk, key_row), (…, value_row)
     bool* dropped;                 // (keys, queries)
   };
   WorkerMemory layout(std::byte* memory) const {
-    const Index q = plan_.most_queries();
+    const Index q = plan_.most_queries(), keys = plan_.chunk() * kKeyTile,
+                widest = std::max(problem_.head_dim, problem_.v_dim);
     T* next = reinterpret_cast<T*>(memory);
     const auto take = [&](Index size) { return std::exchange(next, next + size); };
     WorkerMemory m;
     m.scores = take(kKeyTile * q), m.grad_scores = take(kKeyTile * q), m.slopes = take(kKeyTile * q);
     m.tile_max = take(q);
-    m.packed_key = take(kKeyTile * problem_.head_dim), m.packed_value = take(kKeyTile * problem_.v_dim);
-    m.grad_key = take(kKeyTile * plan_.key_row()), m.grad_value = take(kKeyTile * plan_.value_row());
+    m.grad_key = take(keys * plan_.key_row()), m.grad_value = take(keys * plan_.value_row());
+    m.packed_key = take(keys * problem_.head_dim), m.packed_value = take(keys * problem_.v_dim);
+    m.rows = take(widest * q), m.more_rows = take(widest * q);
     m.dropped = reinterpret_cast<bool*>(next);
     return m;
   }
@@ -158,10 +158,30 @@ class BackwardLoop {
     bool looked_at = false, finite = true;  ///< are its keys and values? Asked where a mask drops some of them
   };
 
+  /// Tile number `tile` of a group's keys as number `i` of a chunk, with empty gradients.
+  void load(KeyTile& keys, std::byte* group_memory, Index batch, Index kv_head, Index tile, Index query_part, Index i,
+            const WorkerMemory& m) const {
+    const Index first = i * kKeyTile;
+    keys = {};
+    keys.range = {tile * kKeyTile, std::min((tile + 1) * kKeyTile, problem_.kv_len)};
+    keys.key =
+        kv_rows_of(family_, call_.tensors.k, batch, kv_head, keys.range, 1, m.packed_key + first * problem_.head_dim);
+    keys.value =
+        kv_rows_of(family_, call_.tensors.v, batch, kv_head, keys.range, 1, m.packed_value + first * problem_.v_dim);
+    keys.grad_key = m.grad_key + first * plan_.key_row();
+    keys.grad_value = m.grad_value + first * plan_.value_row();
+    if (plan_.query_parts() > 1) {
+      keys.grad_key = plan_.grad_key_of(group_memory, query_part) + keys.range.begin * plan_.key_row();
+      keys.grad_value = plan_.grad_value_of(group_memory, query_part) + keys.range.begin * plan_.value_row();
+    }
+    std::fill_n(keys.grad_key, keys.range.size() * plan_.key_row(), T(0));
+    std::fill_n(keys.grad_value, keys.range.size() * plan_.value_row(), T(0));
+  }
+
   void one_tile(PreparedQueries<T>& p, const Tile& pairs, bool masked, KeyTile& keys, Index key_part,
                 const WorkerMemory& m) const {
-    const Index rows = p.queries.rows.size(), count = keys.range.size();
-    const KernelSet<T>& kernels = family_.set_for(rows);
+    const Index rows_of_tile = p.queries.rows.size(), count = keys.range.size();
+    const KernelSet<T>& kernels = family_.set_for(rows_of_tile);
     TileMemory<T> tile{};
     tile.tile_max = m.tile_max;
     tile.query = p.grad_out, tile.scores = m.grad_scores;
@@ -183,15 +203,18 @@ class BackwardLoop {
     const OutUpdate update = std::exchange(p.added[key_part], 1) ? OutUpdate::add : OutUpdate::overwrite;
     if (select) {
       family_.value_by_selection(tile, kernels.queries, keys.key, count, problem_.head_dim, update);
-      add_rows_by_selection(m.scores, m.dropped, kernels.queries, count, p.grad_rows, rows, plan_.value_row(),
-                            keys.grad_value);
-      add_rows_by_selection(m.grad_scores, m.dropped, kernels.queries, count, p.query_rows, rows, plan_.key_row(),
+      add_rows_by_selection(m.scores, m.dropped, kernels.queries, count, rows(call_.grad_out, p.queries, m.rows), T(1),
+                            rows_of_tile, problem_.v_dim, plan_.value_row(), keys.grad_value);
+      add_rows_by_selection(m.grad_scores, m.dropped, kernels.queries, count, rows(call_.tensors.q, p.queries, m.rows),
+                            static_cast<T>(problem_.scale), rows_of_tile, problem_.head_dim, plan_.key_row(),
                             keys.grad_key);
       return;
     }
     kernels.value(tile, keys.key, count, problem_.head_dim, update, nothing_ahead(p));
-    plan_.kernels().add_rows(m.scores, kernels.queries, count, p.grad_rows, rows, plan_.value_row(), keys.grad_value);
-    plan_.kernels().add_rows(m.grad_scores, kernels.queries, count, p.query_rows, rows, plan_.key_row(), keys.grad_key);
+    plan_.kernels().add_rows(m.scores, kernels.queries, count, p.grad_out_panels, rows_of_tile, plan_.value_row(),
+                             keys.grad_value);
+    plan_.kernels().add_rows(m.grad_scores, kernels.queries, count, p.query_panels, rows_of_tile, plan_.key_row(),
+                             keys.grad_key);
   }
 
   bool is_finite(KeyTile& keys) const {
@@ -208,25 +231,13 @@ class BackwardLoop {
     return plan;
   }
 
-  /// Rows of `dim` numbers as rows of whole vectors, padded with zeros and multiplied by `factor`.
-  void pack(const RowsToRead& rows, Index count, Index dim, const Rows<T>& packed, T factor) const {
-    T* const to = const_cast<T*>(packed.data);
-    const Index size = size_of_number<T>(rows.dtype);
-    if (packed.stride == dim) {
-      family_.pack_rows(rows, count, dim, to);
-    } else {
-      for (Index i = 0; i < count; ++i) {
-        RowsToRead row = rows;
-        row.data += i * rows.stride * size;
-        family_.pack_rows(row, 1, dim, to + i * packed.stride);
-        std::fill_n(to + i * packed.stride + dim, packed.stride - dim, T(0));
-      }
-    }
-    if (factor != T(1))
-      for (Index x = 0; x < count * packed.stride; ++x) to[x] *= factor;
+  /// The rows of a tile of queries as the kernels read them, copied to `packed` if they must.
+  Rows<T> rows(const DTypeView<const T>& t, const QueryTile& queries, T* packed) const {
+    return rows_of(family_, t.rows(queries.batch, queries.head, queries.rows.begin), queries.rows.size(), t.dim(3), 1,
+                   packed);
   }
 
-  /// The way back.
+  /// Rows of `dim` numbers, each padded to a stride, as the caller's tensor holds them.
   void store(const T* from, Index stride, Index count, Index dim, const RowsToWrite& rows) const {
     if (stride == dim) return family_.unpack_rows(from, count, dim, rows);
     const Index size = size_of_number<T>(rows.dtype);

@@ -26,16 +26,16 @@ struct BackwardCall {
 template <class T>
 struct PreparedQueries {
   QueryTile queries;
-  Range visited;        ///< keys
-  bool finite;          ///< are all queries and gradients of the output?
-  T* query;             ///< (head_dim, queries), scaled
-  T* grad_out;          ///< (v_dim, queries)
-  Rows<T> query_rows;   ///< (queries, head_dim), scaled; padded with zeros to whole vectors
-  Rows<T> grad_rows;    ///< (queries, v_dim), likewise
+  Range visited;       ///< keys
+  bool finite;         ///< are all queries and gradients of the output?
+  T* query;            ///< (head_dim, queries), scaled
+  T* grad_out;         ///< (v_dim, queries)
+  T* query_panels;     ///< (queries, key_row), scaled, as panels
+  T* grad_out_panels;  ///< (queries, value_row), likewise
   T* lse;
   T* delta;
-  T* grad_query;        ///< (key parts, grad_query_size)
-  unsigned char* added; ///< (key parts): has the part added to it?
+  T* grad_query;         ///< (key parts, grad_query_size)
+  unsigned char* added;  ///< (key parts): has the part added to it?
 };
 
 /// The heads that share a key and value head are a group. Its keys are cut into parts and its tiles of queries are cut into
@@ -75,6 +75,15 @@ class BackwardPlan {
   }
   Index most_queries() const { return tiles_.most_queries(); }
 
+  /// Tiles of keys that a tile of queries meets before the next takes its place in the L1 cache, so that queries come from far
+  /// fewer times: as many as stay in the L2 cache with their gradients, of which they may have a quarter of a MiB.
+  Index chunk() const {
+    constexpr Index kBytes = 256 * 1024;
+    const Index tile = 2 * kKeyTile * (key_row() + value_row()) * static_cast<Index>(sizeof(T));
+    return std::clamp<Index>(kBytes / std::max<Index>(tile, 1), 1, kMostTogether);
+  }
+  static constexpr Index kMostTogether = 4;
+
   /// The tiles of keys of a part, and the tiles of queries.
   Index key_tiles() const { return (problem_.kv_len + kKeyTile - 1) / kKeyTile; }
   Range key_tiles_of(Index part) const { return share(key_tiles(), part, key_parts_); }
@@ -103,9 +112,9 @@ class BackwardPlan {
   /// Bytes that a group takes, and each worker; whole cache lines.
   Index group_bytes() const { return tiles_of_group() * tile_bytes() + partials() * static_cast<Index>(sizeof(T)); }
   Index worker_bytes() const {
-    const Index q = most_queries();
-    return bytes(3 * kKeyTile * q + q + kKeyTile * (problem_.head_dim + problem_.v_dim + key_row() + value_row())) +
-           padded(kKeyTile * q, kAlignment);
+    const Index q = most_queries(), widest = std::max(problem_.head_dim, problem_.v_dim);
+    const Index of_key = problem_.head_dim + problem_.v_dim + key_row() + value_row();
+    return bytes((3 * kKeyTile + 1 + 2 * widest) * q + chunk() * kKeyTile * of_key) + padded(kKeyTile * q, kAlignment);
   }
 
   /// A tile's numbers in its group's memory. The description itself is there too.
@@ -120,8 +129,8 @@ class BackwardPlan {
     p.queries = tile(group, i);
     p.query = take(problem_.head_dim * q);
     p.grad_out = take(problem_.v_dim * q);
-    p.query_rows = {take(key_row() * q), key_row()};
-    p.grad_rows = {take(value_row() * q), value_row()};
+    p.query_panels = take(key_row() * q);
+    p.grad_out_panels = take(value_row() * q);
     p.lse = take(q);
     p.delta = take(q);
     p.grad_query = take(key_parts_ * grad_query_size());

@@ -132,11 +132,11 @@ class CheckedBackward {
     if constexpr (Mods::kHasMasks || Mods::kHasScores || Mods::kHasSinks) mods = &tile_mods;
     const SlopesIfAny<Mods> own_slopes(call.mods);
     if constexpr (Mods::kHasScores) slopes = &own_slopes;
-    backward<T>({call.tensors(), out_, in_.grad_out, lse_, in_.grad_lse,
-                 checked_gradient<T>(grad_query, call.q, "grad_query"),
-                 checked_gradient<T>(grad_key, call.k, "grad_key"),
-                 checked_gradient<T>(grad_value, call.v, "grad_value"), mods, slopes},
-                options);
+    backward<T>(
+        {call.tensors(), out_, in_.grad_out, lse_, in_.grad_lse, checked_gradient<T>(grad_query, call.q, "grad_query"),
+         checked_gradient<T>(grad_key, call.k, "grad_key"), checked_gradient<T>(grad_value, call.v, "grad_value"), mods,
+         slopes},
+        options);
   }
 
  private:

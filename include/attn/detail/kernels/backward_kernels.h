@@ -24,7 +24,8 @@ struct BackwardTile {
   T* grad_scores;   ///< (keys, queries): first the gradients of the weights
   const T* slopes;  ///< (keys, queries), of the score mods; null: there are none
   const T* lse;     ///< of each query
-  const T* delta;   ///< of each query: the sum of grad_out * out, less the gradient of lse (Dao et al. 2022, appendix B.2)
+  const T*
+      delta;  ///< of each query: the sum of grad_out * out, less the gradient of lse (Dao et al. 2022, appendix B.2)
 };
 
 template <class T, int Bytes, int kRegisters>
@@ -67,46 +68,79 @@ struct BackwardKernels {
     }
   }
 
-  /// to[i] = a.row(i) · b.row(i) for rows of `columns` numbers, a multiple of the lanes.
-  static ATTN_INLINE void dot_rows(Rows<T> a, Rows<T> b, Index rows, Index columns, T* to) {
-    for (Index i = 0; i < rows; ++i) {
-      Vec sum = {}, x, y;
-      for (Index c = 0; c < columns; c += kLanes) {
-        S::load(x, a.data + i * a.stride + c);
-        S::load(y, b.data + i * b.stride + c);
-        sum += x * y;
+  /// `count` rows of `dim` numbers times a factor as panels: the first kPanel columns of all rows behind each other, then the
+  /// next. The last panel is as wide as it must, in whole vectors, and padded with zeros. So a product over rows reads memory
+  /// in one line, where rows of 512 bytes would compete for a few sets of the cache.
+  static ATTN_INLINE void pack_panels(Rows<T> rows, Index count, Index dim, T factor, T* to) {
+    for (Index c = 0; c < dim; c += kPanel) {
+      const Index width = std::min(kPanel, dim - c), padded_width = padded(width, kLanes);
+      for (Index i = 0; i < count; ++i, to += padded_width) {
+        const T* const row = rows.data + i * rows.stride + c;
+        Index x = 0;
+        for (; x + kLanes <= width; x += kLanes) {
+          Vec v;
+          S::load(v, row + x);
+          v *= factor;
+          S::store(to + x, v);
+        }
+        for (; x < width; ++x) to[x] = row[x] * factor;
+        for (; x < padded_width; ++x) to[x] = 0;
       }
-      to[i] = S::total(sum);
     }
   }
 
-  /// to (keys, columns) += weights (keys, queries) * rows (queries, columns); `columns` is a multiple of the lanes.
-  static ATTN_INLINE void add_rows(const T* weights, Index stride, Index keys, Rows<T> rows, Index queries,
-                                   Index columns, T* to) {
-    Index c = 0;
-    for (; c + kMaxColumns * kLanes <= columns; c += kMaxColumns * kLanes)
-      add_columns<kMaxColumns>(weights, stride, keys, {rows.data + c, rows.stride}, queries, columns, to + c);
-    if constexpr (kMaxColumns == 4) {
-      if (c + 2 * kLanes <= columns) {
-        add_columns<2>(weights, stride, keys, {rows.data + c, rows.stride}, queries, columns, to + c);
-        c += 2 * kLanes;
+  /// to[i] = a.row(i) · b.row(i).
+  static ATTN_INLINE void dot_rows(Rows<T> a, Rows<T> b, Index rows, Index dim, T* to) {
+    for (Index i = 0; i < rows; ++i) {
+      const T *const x = a.data + i * a.stride, *const y = b.data + i * b.stride;
+      Vec sum = {}, u, v;
+      Index c = 0;
+      for (; c + kLanes <= dim; c += kLanes) {
+        S::load(u, x + c);
+        S::load(v, y + c);
+        sum += u * v;
       }
+      T all = S::total(sum);
+      for (; c < dim; ++c) all += x[c] * y[c];
+      to[i] = all;
     }
-    if (c < columns) add_columns<1>(weights, stride, keys, {rows.data + c, rows.stride}, queries, columns, to + c);
+  }
+
+  /// to (keys, row) += weights (keys, queries) * panels (queries, dim), for the first `count` queries; `row` is `dim` in whole
+  /// vectors.
+  static ATTN_INLINE void add_rows(const T* weights, Index stride, Index keys, const T* panels, Index count, Index row,
+                                   T* to) {
+    Index c = 0;
+    for (; c + kPanel <= row; c += kPanel)
+      add_panel<kMaxColumns>(weights, stride, keys, panels + c * count, count, row, to + c);
+    switch ((row - c) / kLanes) {
+      case 3:
+        if constexpr (kMaxColumns > 3) add_panel<3>(weights, stride, keys, panels + c * count, count, row, to + c);
+        return;
+      case 2:
+        if constexpr (kMaxColumns > 2) add_panel<2>(weights, stride, keys, panels + c * count, count, row, to + c);
+        return;
+      case 1:
+        return add_panel<1>(weights, stride, keys, panels + c * count, count, row, to + c);
+      default:
+        return;
+    }
   }
 
  private:
+  static constexpr Index kPanel = kMaxColumns * kLanes;
+
   template <int kColumns>
-  static ATTN_INLINE void add_columns(const T* weights, Index stride, Index keys, Rows<T> rows, Index queries,
-                                      Index to_stride, T* to) {
+  static ATTN_INLINE void add_panel(const T* weights, Index stride, Index keys, const T* panel, Index count,
+                                    Index to_stride, T* to) {
     for (Index j = 0; j < keys; j += kKeys) {
       // Past the end the last key stands in, and its sums are not stored.
       Array<const T*, kKeys> weight;
       weight[0] = weights + j * stride;
       ATTN_UNROLL for (int a = 1; a < kKeys; ++a) weight[a] = weight[a - 1] + (j + a < keys ? stride : 0);
       Array<Array<Vec, kColumns>, kKeys> sum = {};
-      const T* row = rows.data;
-      for (Index i = 0; i < queries; ++i, row += rows.stride) {
+      const T* row = panel;
+      for (Index i = 0; i < count; ++i, row += kColumns * kLanes) {
         Array<Vec, kColumns> x;
         ATTN_UNROLL for (int v = 0; v < kColumns; ++v) S::load(x[v], row + v * kLanes);
         ATTN_UNROLL for (int a = 0; a < kKeys; ++a) {
@@ -132,26 +166,28 @@ struct BackwardKernels {
 /// The kernels of one instruction set as pointers; see KernelSet.
 template <class T>
 struct BackwardKernelSet {
-  Index lanes;  ///< rows are padded with zeros to a multiple of it
+  Index lanes;
   void (*softmax)(const BackwardTile<T>&, Index queries, Index keys);
-  void (*dot_rows)(Rows<T> a, Rows<T> b, Index rows, Index columns, T* to);
-  void (*add_rows)(const T* weights, Index stride, Index keys, Rows<T> rows, Index queries, Index columns, T* to);
+  void (*pack_panels)(Rows<T>, Index count, Index dim, T factor, T* to);
+  void (*dot_rows)(Rows<T> a, Rows<T> b, Index count, Index dim, T* to);
+  void (*add_rows)(const T* weights, Index stride, Index keys, const T* panels, Index count, Index row, T* to);
 };
 
-#define ATTN_BACKWARD_KERNELS(Name, target)                                                                     \
-  template <class T, class Kernels>                                                                             \
-  struct Name {                                                                                                 \
-    target static void softmax(const BackwardTile<T>& t, Index queries, Index keys) {                           \
-      Kernels::softmax(t, queries, keys);                                                                       \
-    }                                                                                                           \
-    target static void dot_rows(Rows<T> a, Rows<T> b, Index rows, Index columns, T* to) {                       \
-      Kernels::dot_rows(a, b, rows, columns, to);                                                               \
-    }                                                                                                           \
-    target static void add_rows(const T* weights, Index stride, Index keys, Rows<T> rows, Index queries,        \
-                                Index columns, T* to) {                                                         \
-      Kernels::add_rows(weights, stride, keys, rows, queries, columns, to);                                     \
-    }                                                                                                           \
-    static constexpr BackwardKernelSet<T> set() { return {Kernels::kLanes, softmax, dot_rows, add_rows}; }      \
+#define ATTN_KERNEL(name, target)         \
+  template <class... Args>                \
+  target static void name(Args... args) { \
+    Kernels::name(args...);               \
+  }
+#define ATTN_BACKWARD_KERNELS(Name, target)                               \
+  template <class T, class Kernels>                                       \
+  struct Name {                                                           \
+    ATTN_KERNEL(softmax, target)                                          \
+    ATTN_KERNEL(pack_panels, target)                                      \
+    ATTN_KERNEL(dot_rows, target)                                         \
+    ATTN_KERNEL(add_rows, target)                                         \
+    static constexpr BackwardKernelSet<T> set() {                         \
+      return {Kernels::kLanes, softmax, pack_panels, dot_rows, add_rows}; \
+    }                                                                     \
   }
 ATTN_BACKWARD_KERNELS(GenericBackward, );
 #if ATTN_X86
@@ -159,6 +195,7 @@ ATTN_BACKWARD_KERNELS(Avx2Backward, ATTN_TARGET_AVX2);
 ATTN_BACKWARD_KERNELS(Avx512Backward, ATTN_TARGET_AVX512);
 #endif
 #undef ATTN_BACKWARD_KERNELS
+#undef ATTN_KERNEL
 
 /// The kernels of `isa`, which must be available; see kernel_family().
 template <class T>
@@ -175,15 +212,14 @@ BackwardKernelSet<T> backward_kernels(Isa isa) {
   return GenericBackward<T, BackwardKernels<T, 16, kGenericRegisters>>::set();
 }
 
-/// The same products next to numbers that are not finite: a dropped pair is not even multiplied, because 0 * NaN is NaN.
-/// to (keys, columns) += weights * rows over the pairs that are kept.
+/// add_rows() next to numbers that are not finite: a dropped pair is not even multiplied, because 0 * NaN is NaN.
 template <class T>
-void add_rows_by_selection(const T* weights, const bool* dropped, Index stride, Index keys, Rows<T> rows, Index queries,
-                           Index columns, T* to) {
+void add_rows_by_selection(const T* weights, const bool* dropped, Index stride, Index keys, Rows<T> rows, T factor,
+                           Index count, Index dim, Index row, T* to) {
   for (Index j = 0; j < keys; ++j)
-    for (Index i = 0; i < queries; ++i)
-      for (Index c = 0; !dropped[j * stride + i] && c < columns; ++c)
-        to[j * columns + c] += weights[j * stride + i] * rows.data[i * rows.stride + c];
+    for (Index i = 0; i < count; ++i)
+      for (Index c = 0; !dropped[j * stride + i] && c < dim; ++c)
+        to[j * row + c] += weights[j * stride + i] * (rows.data[i * rows.stride + c] * factor);
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -10,8 +10,7 @@ inline namespace ATTN_BUILT_FOR {
 /// Scores of a head become what the mods make of them, -inf where a pair is dropped, and `slopes` what each grows by with the
 /// score before. Null: no score is changed.
 template <class T>
-using NaiveSlopes =
-    std::function<void(Eigen::Map<RowMajor<T>>& scores, RowMajor<T>& slopes, Index batch, Index head)>;
+using NaiveSlopes = std::function<void(Eigen::Map<RowMajor<T>>& scores, RowMajor<T>& slopes, Index batch, Index head)>;
 
 template <class T, class Mods>
 NaiveSlopes<T> naive_slopes(const Mods& mods, const Problem& problem) {
@@ -73,8 +72,7 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
     slopes_of(scores, slopes, batch, head);
   else if (mods.apply)
     mods.apply(scores, batch, head);
-  const bool selects =
-      mods.apply && !(q.allFinite() && k.allFinite() && v.allFinite() && grad_out.allFinite());
+  const bool selects = mods.apply && !(q.allFinite() && k.allFinite() && v.allFinite() && grad_out.allFinite());
   const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept =
       weights.array() != -std::numeric_limits<T>::infinity();
   Eigen::Array<T, Eigen::Dynamic, 1> lse(problem.q_len);
