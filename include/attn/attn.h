@@ -5,6 +5,7 @@
 #if __cplusplus >= 202002L  // an older standard gets one error, not hundreds
 
 #include "attn/attention.h"
+#include "attn/backward.h"
 #include "attn/kv_cache.h"
 #include "attn/merge.h"
 #include "attn/multi_head.h"

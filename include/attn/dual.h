@@ -97,9 +97,9 @@ struct Dual {
   friend Dual pow(const Dual& x, const Dual& y) {
     using std::log, std::pow;
     const X power = pow(x.value, y.value);
-    X slope = y.value == X(0) ? X(0) : y.value * pow(x.value, y.value - X(1)) * x.slope;
-    if (y.slope != X(0)) slope = slope + power * log(x.value) * y.slope;
-    return {power, slope};
+    X growth = y.value == X(0) ? X(0) : y.value * pow(x.value, y.value - X(1)) * x.slope;
+    if (y.slope != X(0)) growth = growth + power * log(x.value) * y.slope;
+    return {power, growth};
   }
 };
 

@@ -108,6 +108,14 @@ void run_scaled_dot_product(const Case& c) {
     const auto naive = attn::naive_attention(q, k, v, mods, options);
     expect_output(c, "out", naive.out, "naive");
     expect_output(c, "lse", naive.lse, "naive");
+    const auto grad_out = c.input("grad_out").tensor<T, 4>();
+    const auto expect_gradients = [&](const auto& gradients, const char* path) {
+      expect_output(c, "grad_query", gradients.query, path);
+      expect_output(c, "grad_key", gradients.key, path);
+      expect_output(c, "grad_value", gradients.value, path);
+    };
+    expect_gradients(attn::attention_backward(grad_out, q, k, v, flash, mods, options), "flash");
+    expect_gradients(attn::naive_attention_backward(grad_out, q, k, v, mods, options), "naive");
   });
 }
 

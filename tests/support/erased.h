@@ -22,9 +22,13 @@ template <class T>
 struct ErasedScore {
   struct Score {
     std::function<T(T, const Position&)> score;
+    std::function<Dual<T>(const Dual<T>&, const Position&)> dual = {};  ///< where gradients are tested
     template <class X>
     X operator()(X x, const Position& p) const {
-      return static_cast<X>(score(static_cast<T>(x), p));
+      if constexpr (std::is_same_v<X, Dual<T>>)
+        return dual(x, p);
+      else
+        return static_cast<X>(score(static_cast<T>(x), p));
     }
   };
   std::function<ScoreMod<Score>(const Problem&)> make;
@@ -59,14 +63,15 @@ auto erased_grouped(const attn::detail::GroupedMask<Mask, Near, Far>& mod) {
     return attn::detail::grouped_mask(part(mod), part(mod.near), part(mod.far), mod.grouping);
 }
 
-template <class T, class M>
+template <class T, bool kDual = false, class M>
 auto erased_score(const M& mod) {
   return bind_mod(ErasedScore<T>{[mod](const Problem& problem) {
     const auto kept = std::make_shared<const M>(mod);
     const auto bound =
         std::make_shared<decltype(attn::detail::bind(*kept, problem))>(attn::detail::bind(*kept, problem));
-    return score_mod(
-        typename ErasedScore<T>::Score{[kept, bound](T x, const Position& p) { return bound->score(x, p); }});
+    typename ErasedScore<T>::Score score{[kept, bound](T x, const Position& p) { return bound->score(x, p); }};
+    if constexpr (kDual) score.dual = [kept, bound](const Dual<T>& x, const Position& p) { return bound->score(x, p); };
+    return score_mod(score);
   }});
 }
 

@@ -7,10 +7,11 @@
 
 namespace attn::test {
 
-template <class T>
+/// kDual: scores can be called with dual numbers too.
+template <class T, bool kDual = false>
 struct ErasedRows {
   std::vector<Row<decltype(erased_mask(attn::full()))>> masks;
-  std::vector<Row<decltype(erased_score<T>(attn::softcap(1)))>> scores;
+  std::vector<Row<decltype(erased_score<T, kDual>(attn::softcap(1)))>> scores;
   std::vector<Row<decltype(erased_grouped(attn::strided_sparse(1)))>> grouped;
   using Sinks = decltype(attn::sinks({}));
   std::vector<Row<Sinks>> sinks;
@@ -20,7 +21,7 @@ struct ErasedRows {
       if constexpr (std::is_same_v<M, Sinks>) return sinks.push_back(row);
       if constexpr (attn::detail::is_grouped<M>) grouped.push_back({row.name, erased_grouped(row.mod), row.meaning});
       if (row.meaning.score)
-        scores.push_back({row.name, erased_score<T>(row.mod), row.meaning});
+        scores.push_back({row.name, erased_score<T, kDual>(row.mod), row.meaning});
       else
         masks.push_back({row.name, erased_mask(row.mod), row.meaning});
     });
@@ -28,9 +29,9 @@ struct ErasedRows {
 };
 
 /// Calls visit(row) for all of them.
-template <class T, class Visit>
+template <class T, bool kDual = false, class Visit>
 void each_erased_row(const Setting& s, const Visit& visit) {
-  const ErasedRows<T> rows(s);
+  const ErasedRows<T, kDual> rows(s);
   for (const auto& row : rows.masks) visit(row);
   for (const auto& row : rows.scores) visit(row);
   for (const auto& row : rows.grouped) visit(row);

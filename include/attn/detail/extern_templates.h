@@ -1,8 +1,9 @@
 // The loops and kernels that attn/instantiate.h compiles in one unit, promised to all others.
 #pragma once
 
+#include "attn/detail/backward/backward.h"
 #include "attn/detail/flash/sequences.h"
-#include "attn/detail/naive/naive.h"
+#include "attn/detail/naive/naive_backward.h"
 
 /// Everything below mods, whose types are the caller's: `keyword` is `extern`, or nothing where it is compiled.
 #define ATTN_LOOPS_OF(keyword, T)                                                                                   \
@@ -16,7 +17,14 @@
   keyword template Explanation sequences_explanation<T>(std::span<const Sequence<T>>, const Options&);              \
   keyword template void naive<T>(const DTypeView<T>&, const TensorView<T, 3>&, const DTypeView<T>&,                 \
                                  const DTypeView<const T>&, const DTypeView<const T>&, const DTypeView<const T>&,   \
-                                 const NaiveMods<T>&, const Problem&, const Executor&);
+                                 const NaiveMods<T>&, const Problem&, const Executor&);                             \
+  keyword template void backward<T>(const BackwardCall<T>&, const Options&);                                        \
+  keyword template Index backward_bytes<T>(const Problem&, const Options&);                                         \
+  keyword template void naive_backward<T>(const DTypeView<T>&, const DTypeView<T>&, const DTypeView<T>&,            \
+                                          const DTypeView<const T>&, const TensorView<const T, 3>&,                 \
+                                          const DTypeView<const T>&, const DTypeView<const T>&,                     \
+                                          const DTypeView<const T>&, const NaiveMods<T>&, const NaiveSlopes<T>&,    \
+                                          const Problem&, const Executor&);
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
