@@ -17,7 +17,7 @@ Executor backward_executor(const BackwardPlan<T>& plan, const Options& options) 
 
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index backward_bytes(const Problem& problem, const Options& options) {
-  const BackwardPlan<T> plan(problem, std::min(isa_of(options), Isa::avx512));
+  const BackwardPlan<T> plan(problem, options);
   const int workers = backward_executor(plan, options).concurrency();
   return Workspace::needed(plan.worker_bytes(), workers, plan.groups_at_a_time(workers) * plan.group_bytes());
 }
@@ -25,9 +25,8 @@ Index backward_bytes(const Problem& problem, const Options& options) {
 /// Some groups at a time: their queries are brought in, then all pairs are visited, then what tasks have left is added up.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void backward(const BackwardCall<T>& call, const Options& options) {
-  const Isa isa = std::min(isa_of(options), Isa::avx512);
-  const BackwardPlan<T> plan(call.tensors.problem, isa);
-  const BackwardLoop<T> loop(call, plan, isa);
+  const BackwardPlan<T> plan(call.tensors.problem, options);
+  const BackwardLoop<T> loop(call, plan);
   const Executor executor = backward_executor(plan, options);
   const int workers = executor.concurrency();
   const Index together = plan.groups_at_a_time(workers);

@@ -12,8 +12,8 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 class BackwardLoop {
  public:
-  BackwardLoop(const BackwardCall<T>& call, const BackwardPlan<T>& plan, Isa isa)
-      : call_(call), plan_(plan), problem_(plan.problem()), family_(plan.family()), isa_(isa) {}
+  BackwardLoop(const BackwardCall<T>& call, const BackwardPlan<T>& plan)
+      : call_(call), plan_(plan), problem_(plan.problem()), family_(plan.family()) {}
 
   /// Brings in a tile of queries: what the loop reads of it, and an empty gradient.
   void prepare(std::byte* group_memory, Index group, Index i, std::byte* worker_memory) const {
@@ -64,7 +64,7 @@ class BackwardLoop {
           if (intersect(p.visited, keys.range).empty()) continue;
           Tile pairs = call_.tensors.tile_of(p.queries);
           pairs.kv = keys.range;
-          const Coverage coverage = call_.mods ? call_.mods->coverage(isa_, pairs) : Coverage::all;
+          const Coverage coverage = call_.mods ? call_.mods->coverage(plan_.vectors(), pairs) : Coverage::all;
           if (coverage != Coverage::none) one_tile(p, pairs, coverage == Coverage::some, keys, key_part, m);
         }
       }
@@ -189,9 +189,9 @@ class BackwardLoop {
     tile.query = p.query, tile.scores = m.scores;
     kernels.score(tile, keys.key, count, problem_.head_dim);
     if (call_.slopes)
-      call_.slopes->apply(isa_, m.scores, m.slopes, kernels.queries, pairs, masked);
+      call_.slopes->apply(plan_.vectors(), m.scores, m.slopes, kernels.queries, pairs, masked);
     else if (masked)
-      call_.mods->apply(isa_, m.scores, kernels.queries, pairs, masked);
+      call_.mods->apply(plan_.vectors(), m.scores, kernels.queries, pairs, masked);
     const bool select = (masked || call_.slopes) && !(p.finite && is_finite(keys));
     tile.dropped = m.dropped;
     if (select) family_.find_dropped(tile, kernels.queries, count);
@@ -252,7 +252,6 @@ class BackwardLoop {
   const BackwardPlan<T>& plan_;
   const Problem& problem_;
   const KernelFamily<T>& family_;
-  Isa isa_;
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -6,6 +6,7 @@
 #include "attn/detail/flash/call_tensors.h"
 #include "attn/detail/kernels/backward_kernels.h"
 #include "attn/detail/mods/score_slopes.h"
+#include "attn/options.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -44,10 +45,11 @@ struct PreparedQueries {
 template <class T>
 class BackwardPlan {
  public:
-  BackwardPlan(const Problem& problem, Isa isa)
+  BackwardPlan(const Problem& problem, const Options& options)
       : problem_(problem),
-        family_(kernel_family<T>(isa)),
-        kernels_(backward_kernels<T>(isa)),
+        vectors_(vectors_of(isa_of(options))),
+        family_(kernel_family<T>(vectors_)),
+        kernels_(backward_kernels<T>(vectors_)),
         tiles_(family_, problem.q_len, false) {
     // Eight tasks keep a few workers busy, also where causal masks make some longer than others. Each part of the keys has a
     // gradient of all queries of its own, and each part of the queries one of all keys: shorter parts than 256 tokens would
@@ -59,6 +61,7 @@ class BackwardPlan {
   }
 
   const Problem& problem() const { return problem_; }
+  VectorSet vectors() const { return vectors_; }
   const KernelFamily<T>& family() const { return family_; }
   const BackwardKernelSet<T>& kernels() const { return kernels_; }
 
@@ -85,7 +88,7 @@ class BackwardPlan {
   static constexpr Index kMostTogether = 4;
 
   /// The tiles of keys of a part, and the tiles of queries.
-  Index key_tiles() const { return (problem_.kv_len + kKeyTile - 1) / kKeyTile; }
+  Index key_tiles() const { return ceil_div(problem_.kv_len, kKeyTile); }
   Range key_tiles_of(Index part) const { return share(key_tiles(), part, key_parts_); }
   Range query_tiles_of(Index part) const { return share(tiles_of_group(), part, query_parts_); }
 
@@ -105,7 +108,7 @@ class BackwardPlan {
   Index groups_at_a_time(int workers) const {
     constexpr double kFlopsPerWorker = 1e8;
     const double wanted = kFlopsPerWorker * workers / std::max(flops_of_group(), 1.0);
-    const Index for_tasks = (4 * workers + tasks_of_group() - 1) / tasks_of_group();
+    const Index for_tasks = ceil_div(Index(4) * workers, tasks_of_group());
     return std::min(groups(), std::max(for_tasks, static_cast<Index>(std::min(wanted, 1e6))));
   }
 
@@ -167,6 +170,7 @@ class BackwardPlan {
   }
 
   const Problem& problem_;
+  VectorSet vectors_;
   const KernelFamily<T>& family_;
   BackwardKernelSet<T> kernels_;
   QueryTiles<T> tiles_;

@@ -163,7 +163,7 @@ struct BackwardKernels {
   }
 };
 
-/// The kernels of one instruction set as pointers; see KernelSet.
+/// The kernels of one set of vectors as pointers; see KernelSet.
 template <class T>
 struct BackwardKernelSet {
   Index lanes;
@@ -178,38 +178,29 @@ struct BackwardKernelSet {
   target static void name(Args... args) { \
     Kernels::name(args...);               \
   }
-#define ATTN_BACKWARD_KERNELS(Name, target)                               \
-  template <class T, class Kernels>                                       \
-  struct Name {                                                           \
-    ATTN_KERNEL(softmax, target)                                          \
-    ATTN_KERNEL(pack_panels, target)                                      \
-    ATTN_KERNEL(dot_rows, target)                                         \
-    ATTN_KERNEL(add_rows, target)                                         \
-    static constexpr BackwardKernelSet<T> set() {                         \
-      return {Kernels::kLanes, softmax, pack_panels, dot_rows, add_rows}; \
-    }                                                                     \
-  }
-ATTN_BACKWARD_KERNELS(GenericBackward, );
-#if ATTN_X86
-ATTN_BACKWARD_KERNELS(Avx2Backward, ATTN_TARGET_AVX2);
-ATTN_BACKWARD_KERNELS(Avx512Backward, ATTN_TARGET_AVX512);
-#endif
-#undef ATTN_BACKWARD_KERNELS
+template <VectorSet, class Kernels>
+struct CompiledBackward;
+#define ATTN_COMPILED(set, target, ...)              \
+  template <class Kernels>                           \
+  struct CompiledBackward<VectorSet::set, Kernels> { \
+    ATTN_KERNEL(softmax, target)                     \
+    ATTN_KERNEL(pack_panels, target)                 \
+    ATTN_KERNEL(dot_rows, target)                    \
+    ATTN_KERNEL(add_rows, target)                    \
+  };
+ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
 #undef ATTN_KERNEL
+#undef ATTN_COMPILED
 
-/// The kernels of `isa`, which must be available; see kernel_family().
+/// The kernels for vectors of such a set, which must be available; see kernel_family().
 template <class T>
-BackwardKernelSet<T> backward_kernels(Isa isa) {
-#if ATTN_X86
-  if constexpr (Simd<T, 16>::kVector) {
-    if constexpr (kPromisedIsa == Isa::avx512) return Avx512Backward<T, BackwardKernels<T, 64, 32>>::set();
-    if (isa >= Isa::avx512) return Avx512Backward<T, BackwardKernels<T, 64, 32>>::set();
-    if constexpr (kPromisedIsa == Isa::avx2) return Avx2Backward<T, BackwardKernels<T, 32, 16>>::set();
-    if (isa == Isa::avx2) return Avx2Backward<T, BackwardKernels<T, 32, 16>>::set();
-  }
-#endif
-  (void)isa;
-  return GenericBackward<T, BackwardKernels<T, 16, kGenericRegisters>>::set();
+BackwardKernelSet<T> backward_kernels(VectorSet vectors) {
+  return with_vectors(vectors, []<VectorSet kSet>() -> BackwardKernelSet<T> {
+    constexpr VectorSet kOwn = Simd<T, 16>::kVector ? kSet : VectorSet::generic;
+    using Kernels = BackwardKernels<T, kVectorBytes<kOwn>, kVectorRegisters<kOwn>>;
+    using Compiled = CompiledBackward<kOwn, Kernels>;
+    return {Kernels::kLanes, Compiled::softmax, Compiled::pack_panels, Compiled::dot_rows, Compiled::add_rows};
+  });
 }
 
 /// add_rows() next to numbers that are not finite: a dropped pair is not even multiplied, because 0 * NaN is NaN.

@@ -15,43 +15,24 @@ class ScoreSlopes {
 
   /// As TileMods::apply(), and slopes[key * stride + query] becomes what the modded score grows by with the score. Nothing is
   /// said of the slopes of dropped pairs.
-  virtual void apply(Isa isa, T* scores, T* slopes, Index stride, const Tile& tile, bool masked) const = 0;
+  virtual void apply(VectorSet vectors, T* scores, T* slopes, Index stride, const Tile& tile, bool masked) const = 0;
 };
 
 /// `mods` must live as long.
-template <class T, class Mods>
+template <class T, ModsOfCall Mods>
 class ScoreSlopesOf final : public ScoreSlopes<T> {
  public:
   explicit ScoreSlopesOf(const Mods& mods) : mods_(mods) {}
 
-  void apply(Isa isa, T* scores, T* slopes, Index stride, const Tile& tile, bool masked) const override {
-    const ScoreTile<T> t{scores, stride, tile, slopes};
-#if ATTN_X86
-    if (isa >= Isa::avx512) return apply_avx512(t, masked);
-    if constexpr (kPromisedIsa <= Isa::avx2)
-      if (isa == Isa::avx2) return apply_avx2(t, masked);
-#endif
-    (void)isa;
-    if constexpr (kPromisedIsa == Isa::generic) with_bytes<16>(t, masked);
+  void apply(VectorSet vectors, T* scores, T* slopes, Index stride, const Tile& tile, bool masked) const override {
+    with_vectors(vectors, [&]<VectorSet kSet>() {
+      using Own = std::remove_cvref_t<decltype(mods_.of(tile.batch))>;
+      using Loops = ModLoops<T, Own, kVectorBytes<kSet>, true>;
+      CompiledMods<kSet, Loops>::all_pairs(mods_.of(tile.batch), ScoreTile<T>{scores, stride, tile, slopes}, masked);
+    });
   }
 
  private:
-  using Own = std::remove_cvref_t<decltype(std::declval<const Mods&>().of(0))>;
-
-  template <int kBytes>
-  ATTN_INLINE void with_bytes(const ScoreTile<T>& t, bool masked) const {
-    ModLoops<T, Own, kBytes, true>::all_pairs(mods_.of(t.tile.batch), t, masked);
-  }
-#if ATTN_X86
-  // As in TileModsOf.
-  ATTN_TARGET_AVX2 __attribute__((flatten, noinline)) void apply_avx2(const ScoreTile<T>& t, bool masked) const {
-    with_bytes<32>(t, masked);
-  }
-  ATTN_TARGET_AVX512 __attribute__((flatten, noinline)) void apply_avx512(const ScoreTile<T>& t, bool masked) const {
-    with_bytes<64>(t, masked);
-  }
-#endif
-
   const Mods& mods_;
 };
 
