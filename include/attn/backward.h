@@ -14,18 +14,19 @@ inline namespace ATTN_BUILT_FOR {
 ///     auto r = attn::attention(q, k, v, mods, options);
 ///     auto g = attn::attention_backward(grad_out, q, k, v, r, mods, options);   // g.query, g.key, g.value
 ///
-/// They are exact for what attention() computes: with the weights P, dP = grad_out * valueᵀ and dX = P * (dP - sum P * dP),
-/// grad_value = Pᵀ * grad_out, and through the mods' derivatives grad_query = scale * dS * key, grad_key = scale * dSᵀ * query
-/// (Dao et al. 2022, appendix B). Score lambdas are called with dual numbers (see Dual), so that nobody writes a derivative.
+/// They are exact for what attention() computes: with the weights P, dP = grad_out * valueᵀ and dX = P * (dP - sum P *
+/// dP), grad_value = Pᵀ * grad_out, and through the mods' derivatives grad_query = scale * dS * key, grad_key = scale *
+/// dSᵀ * query (Dao et al. 2022, appendix B). Score lambdas are called with dual numbers (see Dual), so that nobody
+/// writes a derivative.
 ///
 /// @param grad_out  shaped as out; or {grad_out, grad_lse} as a Result, where the loss depends on lse too.
 /// @param result    what attention() returned for the same query, key, value, mods and options.
 /// @returns tensors shaped as query, key and value, in the scalar type and storage order of each.
 ///
-/// Heads that share keys add up their gradients. A query that keeps no key has gradient 0 and gives none; what stands in
-/// dropped pairs, NaN included, reaches no gradient. The same bits for any number of threads and any batch. Cost: five
-/// products where attention() has two; scores are computed again from tiles. Extra memory O(len * (head_dim + v_dim)) for some
-/// heads at a time: see backward_workspace_bytes().
+/// Heads that share keys add up their gradients. A query that keeps no key has gradient 0 and gives none; what stands
+/// in dropped pairs, NaN included, reaches no gradient. The same bits for any number of threads and any batch. Cost:
+/// five products where attention() has two; scores are computed again from tiles. Extra memory O(len * (head_dim +
+/// v_dim)) for some heads at a time: see backward_workspace_bytes().
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class G, class Q, class K, class V, class R, class M = Mods<>>
 auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
@@ -41,8 +42,8 @@ auto attention_backward(const G& grad_out, const Q& query, const K& key, const V
   return attention_backward(grad_out, query, key, value, result, Mods<>(), options);
 }
 
-/// The same into memory of the caller's, which is overwritten: matrices, or rank-4 tensors or views, shaped as query, key and
-/// value. None may overlap an input or another gradient. With options.workspace nothing is allocated.
+/// The same into memory of the caller's, which is overwritten: matrices, or rank-4 tensors or views, shaped as query,
+/// key and value. None may overlap an input or another gradient. With options.workspace nothing is allocated.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, the gradients are partly written.
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Mods<>>
@@ -58,9 +59,9 @@ void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, co
   attention_backward_into(grad_query, grad_key, grad_value, grad_out, query, key, value, out, lse, Mods<>(), options);
 }
 
-/// The bytes that Options::workspace must have for attention_backward_into() with such arguments: exact, and linear in the
-/// lengths. For each of the heads that are worked on together, queries and grad_out as rows and as columns, and up to eight
-/// gradients of the queries, one for each part of the keys; and for each thread some tiles.
+/// The bytes that Options::workspace must have for attention_backward_into() with such arguments: exact, and linear in
+/// the lengths. For each of the heads that are worked on together, queries and grad_out as rows and as columns, and up
+/// to eight gradients of the queries, one for each part of the keys; and for each thread some tiles.
 template <class Q, class K, class V, class M = Mods<>>
 std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& value, const M& mods = {},
                                      const Options& options = {}) {
@@ -72,8 +73,9 @@ std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& valu
   return backward_workspace_bytes(query, key, value, Mods<>(), options);
 }
 
-/// The same gradients by their definition, with all weights in memory: the reference for tests and the yardstick for speed.
-/// The output is not needed; arguments and errors as for attention_backward(). Memory O(q_len * kv_len) per thread.
+/// The same gradients by their definition, with all weights in memory: the reference for tests and the yardstick for
+/// speed. The output is not needed; arguments and errors as for attention_backward(). Memory O(q_len * kv_len) per
+/// thread.
 template <class G, class Q, class K, class V, class M = Mods<>>
 auto naive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const M& mods = {},
                               const Options& options = {}) {

@@ -12,10 +12,10 @@ namespace attn {
 /// Its name stands in every error of a compiler that does not find a function for dual numbers, std::tanh for example.
 struct write_tanh_x_without_std {};
 
-/// A number and its derivative (forward-mode differentiation; Wengert 1964). A score mod's lambda is called with one as `x`
-/// where gradients are wanted, so that nobody writes a derivative: arithmetic, comparisons (of the values), and exp, log,
-/// tanh, sqrt, abs, max, min, pow, sin and cos are there. They are found by their argument: write `tanh(x)`, not
-/// `std::tanh(x)`.
+/// A number and its derivative (forward-mode differentiation; Wengert 1964). A score mod's lambda is called with one as
+/// `x` where gradients are wanted, so that nobody writes a derivative: arithmetic, comparisons (of the values), and
+/// exp, log, tanh, sqrt, abs, max, min, pow, sin and cos are there. They are found by their argument: write `tanh(x)`,
+/// not `std::tanh(x)`.
 ///
 /// Where a function has no derivative, one of its sides is taken: abs has slope 0 at 0, max and min that of their first
 /// argument where both are equal. X: float, double, long double, or a dual number again for second derivatives.

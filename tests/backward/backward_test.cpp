@@ -1,4 +1,5 @@
-// What the sweep of gradients does not see: numbers by hand, other shapes of arguments, memory, threads, poison, refusals.
+// What the sweep of gradients does not see: numbers by hand, other shapes of arguments, memory, threads, poison,
+// refusals.
 #include <cstring>
 #include <numbers>
 

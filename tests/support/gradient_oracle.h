@@ -86,8 +86,8 @@ struct ComputedGradients {
   std::vector<T> query, key, value;
 };
 
-/// The naive path against the truth: a weight errs by what its score does (see score_error()), a gradient of it by twice that
-/// and by what sums of v_dim, kv_len and q_len terms lose.
+/// The naive path against the truth: a weight errs by what its score does (see score_error()), a gradient of it by
+/// twice that and by what sums of v_dim, kv_len and q_len terms lose.
 template <class T>
 void expect_naive_gradients_close(const GradientTruth& truth, const Truth& forward, const ComputedGradients<T>& naive,
                                   const Sizes& s) {
@@ -100,8 +100,8 @@ void expect_naive_gradients_close(const GradientTruth& truth, const Truth& forwa
   EXPECT_LE(largest_error(truth.value, naive.value), allowed * truth.size_value) << "naive grad_value";
 }
 
-/// Twice what the naive path errs by, and a few eps of what is summed up; those of its log-sum-exp, which stands for the sum
-/// of the row, are eps of the scores.
+/// Twice what the naive path errs by, and a few eps of what is summed up; those of its log-sum-exp, which stands for
+/// the sum of the row, are eps of the scores.
 template <class T>
 void expect_gradients_close(const GradientTruth& truth, const Truth& forward, const ComputedGradients<T>& naive,
                             const ComputedGradients<T>& got) {

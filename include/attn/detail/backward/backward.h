@@ -22,7 +22,8 @@ Index backward_bytes(const Problem& problem, const Options& options) {
   return Workspace::needed(plan.worker_bytes(), workers, plan.groups_at_a_time(workers) * plan.group_bytes());
 }
 
-/// Some groups at a time: their queries are brought in, then all pairs are visited, then what tasks have left is added up.
+/// Some groups at a time: their queries are brought in, then all pairs are visited, then what tasks have left is added
+/// up.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void backward(const BackwardCall<T>& call, const Options& options) {
   const BackwardPlan<T> plan(call.tensors.problem, options);

@@ -6,9 +6,10 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Keys outside, queries inside: the gradients of a tile of keys and values stay in the cache until all queries have added to
-/// them, and those of the queries, a tile at a time, come from memory and go back (Dao 2023, algorithm 2). Scores are computed
-/// again from queries and keys, and become weights by the log-sum-exp that the forward pass has left.
+/// Keys outside, queries inside: the gradients of a tile of keys and values stay in the cache until all queries have
+/// added to them, and those of the queries, a tile at a time, come from memory and go back (Dao 2023, algorithm 2).
+/// Scores are computed again from queries and keys, and become weights by the log-sum-exp that the forward pass has
+/// left.
 template <class T>
 class BackwardLoop {
  public:

@@ -39,9 +39,9 @@ struct PreparedQueries {
   unsigned char* added;  ///< (key parts): has the part added to it?
 };
 
-/// The heads that share a key and value head are a group. Its keys are cut into parts and its tiles of queries are cut into
-/// parts; each pair of these is a task. How many parts there are follows from the sizes of a group alone, so that results
-/// depend neither on the number of threads nor on the batch.
+/// The heads that share a key and value head are a group. Its keys are cut into parts and its tiles of queries are cut
+/// into parts; each pair of these is a task. How many parts there are follows from the sizes of a group alone, so that
+/// results depend neither on the number of threads nor on the batch.
 template <class T>
 class BackwardPlan {
  public:
@@ -51,9 +51,9 @@ class BackwardPlan {
         family_(kernel_family<T>(vectors_)),
         kernels_(backward_kernels<T>(vectors_)),
         tiles_(family_, problem.q_len, false) {
-    // Eight tasks keep a few workers busy, also where causal masks make some longer than others. Each part of the keys has a
-    // gradient of all queries of its own, and each part of the queries one of all keys: shorter parts than 256 tokens would
-    // spend more than a few per cent of their time on adding those up.
+    // Eight tasks keep a few workers busy, also where causal masks make some longer than others. Each part of the keys
+    // has a gradient of all queries of its own, and each part of the queries one of all keys: shorter parts than 256
+    // tokens would spend more than a few per cent of their time on adding those up.
     constexpr Index kMost = 8, kLeast = 256;
     const Index rows = problem.heads / problem.kv_heads * problem.q_len;
     key_parts_ = std::clamp<Index>(problem.kv_len / kLeast, 1, kMost);
@@ -78,8 +78,9 @@ class BackwardPlan {
   }
   Index most_queries() const { return tiles_.most_queries(); }
 
-  /// Tiles of keys that a tile of queries meets before the next takes its place in the L1 cache, so that queries come from far
-  /// fewer times: as many as stay in the L2 cache with their gradients, of which they may have a quarter of a MiB.
+  /// Tiles of keys that a tile of queries meets before the next takes its place in the L1 cache, so that queries come
+  /// from far fewer times: as many as stay in the L2 cache with their gradients, of which they may have a quarter of a
+  /// MiB.
   Index chunk() const {
     constexpr Index kBytes = 256 * 1024;
     const Index tile = 2 * kKeyTile * (key_row() + value_row()) * static_cast<Index>(sizeof(T));
@@ -103,8 +104,8 @@ class BackwardPlan {
            (1.5 * static_cast<double>(problem_.head_dim) + static_cast<double>(problem_.v_dim));
   }
 
-  /// Groups that are worked on together: some tasks for each worker, of a millisecond or more, so that waiting for the last of
-  /// them costs little. Memory is needed for so many groups, however large the batch.
+  /// Groups that are worked on together: some tasks for each worker, of a millisecond or more, so that waiting for the
+  /// last of them costs little. Memory is needed for so many groups, however large the batch.
   Index groups_at_a_time(int workers) const {
     constexpr double kFlopsPerWorker = 1e8;
     const double wanted = kFlopsPerWorker * workers / std::max(flops_of_group(), 1.0);

@@ -8,8 +8,8 @@
 //     grad_value    (keys, v_dim)     += weights · grad_out    add_rows, here
 //     grad_key      (keys, head_dim)  += grad_scores · query   add_rows, here
 //
-// In the last two lanes run over features and the weights are broadcast, four keys at a time: they need queries and grad_out
-// as rows, the first two as columns, so that both are kept.
+// In the last two lanes run over features and the weights are broadcast, four keys at a time: they need queries and
+// grad_out as rows, the first two as columns, so that both are kept.
 #pragma once
 
 #include "attn/detail/kernels/kernel_table.h"
@@ -34,14 +34,14 @@ struct BackwardKernels {
   using Vec = typename S::Vec;
   static constexpr int kLanes = S::kLanes;
 
-  /// Keys and vectors of features of which add_rows forms the sums in registers: 16 and 8 of them, beside four vectors or
-  /// two that are loaded in each step.
+  /// Keys and vectors of features of which add_rows forms the sums in registers: 16 and 8 of them, beside four vectors
+  /// or two that are loaded in each step.
   static constexpr int kKeys = 4;
   static constexpr int kMaxColumns = kRegisters >= 32 ? 4 : 2;
 
-  /// Scores become weights, and gradients of weights those of scores: for the softmax P of scores X,
-  /// dX = P * (dP - delta) (Dao et al. 2022, appendix B.2), times the slope of the score mods. A dropped pair has none, whatever
-  /// its value is.
+  /// Scores become weights, and gradients of weights those of scores: for the softmax P of scores X, dX = P * (dP -
+  /// delta) (Dao et al. 2022, appendix B.2), times the slope of the score mods. A dropped pair has none, whatever its
+  /// value is.
   static ATTN_INLINE void softmax(const BackwardTile<T>& t, Index queries, Index keys) {
     Vec dropped;
     S::splat(dropped, -std::numeric_limits<T>::infinity());
@@ -68,9 +68,9 @@ struct BackwardKernels {
     }
   }
 
-  /// `count` rows of `dim` numbers times a factor as panels: the first kPanel columns of all rows behind each other, then the
-  /// next. The last panel is as wide as it must, in whole vectors, and padded with zeros. So a product over rows reads memory
-  /// in one line, where rows of 512 bytes would compete for a few sets of the cache.
+  /// `count` rows of `dim` numbers times a factor as panels: the first kPanel columns of all rows behind each other,
+  /// then the next. The last panel is as wide as it must, in whole vectors, and padded with zeros. So a product over
+  /// rows reads memory in one line, where rows of 512 bytes would compete for a few sets of the cache.
   static ATTN_INLINE void pack_panels(Rows<T> rows, Index count, Index dim, T factor, T* to) {
     for (Index c = 0; c < dim; c += kPanel) {
       const Index width = std::min(kPanel, dim - c), padded_width = padded(width, kLanes);
@@ -106,8 +106,8 @@ struct BackwardKernels {
     }
   }
 
-  /// to (keys, row) += weights (keys, queries) * panels (queries, dim), for the first `count` queries; `row` is `dim` in whole
-  /// vectors.
+  /// to (keys, row) += weights (keys, queries) * panels (queries, dim), for the first `count` queries; `row` is `dim`
+  /// in whole vectors.
   static ATTN_INLINE void add_rows(const T* weights, Index stride, Index keys, const T* panels, Index count, Index row,
                                    T* to) {
     Index c = 0;

@@ -6,15 +6,15 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// What TileMods::apply() does, with derivatives. Apart from it, because it calls mods with dual numbers: a program that asks
-/// for no gradient does not compile that.
+/// What TileMods::apply() does, with derivatives. Apart from it, because it calls mods with dual numbers: a program
+/// that asks for no gradient does not compile that.
 template <class T>
 class ScoreSlopes {
  public:
   virtual ~ScoreSlopes() = default;
 
-  /// As TileMods::apply(), and slopes[key * stride + query] becomes what the modded score grows by with the score. Nothing is
-  /// said of the slopes of dropped pairs.
+  /// As TileMods::apply(), and slopes[key * stride + query] becomes what the modded score grows by with the score.
+  /// Nothing is said of the slopes of dropped pairs.
   virtual void apply(VectorSet vectors, T* scores, T* slopes, Index stride, const Tile& tile, bool masked) const = 0;
 };
 

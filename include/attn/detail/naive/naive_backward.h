@@ -7,8 +7,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Scores of a head become what the mods make of them, -inf where a pair is dropped, and `slopes` what each grows by with the
-/// score before. Null: no score is changed.
+/// Scores of a head become what the mods make of them, -inf where a pair is dropped, and `slopes` what each grows by
+/// with the score before. Null: no score is changed.
 template <class T>
 using NaiveSlopes = std::function<void(Eigen::Map<RowMajor<T>>& scores, RowMajor<T>& slopes, Index batch, Index head)>;
 
@@ -44,8 +44,8 @@ RowMajor<typename Rows::Scalar> product_over_kept(const Pairs& pairs, const Kept
   return sum;
 }
 
-/// The gradients of one head are added to grad_key (kv_len, head_dim) and grad_value (kv_len, v_dim), which heads may share, and
-/// put into grad_query (q_len, head_dim).
+/// The gradients of one head are added to grad_key (kv_len, head_dim) and grad_value (kv_len, v_dim), which heads may
+/// share, and put into grad_query (q_len, head_dim).
 ///
 ///     scores   X  = mods(scale * Q Kᵀ)                    (q_len, kv_len)
 ///     weights  P  = softmax of each row of X
@@ -55,8 +55,8 @@ RowMajor<typename Rows::Scalar> product_over_kept(const Pairs& pairs, const Kept
 ///
 ///     dV = Pᵀ dO
 ///     dP = dO Vᵀ
-///     dX = P * (dP - rows' sums of P * dP + dL)           the softmax has the Jacobian diag(p) - p pᵀ, the log-sum-exp p
-///                                                        (Dao et al. 2022, appendix B.2)
+///     dX = P * (dP - rows' sums of P * dP + dL)           the softmax has the Jacobian diag(p) - p pᵀ, the log-sum-exp
+///                                                         p (Dao et al. 2022, appendix B.2)
 ///     dS = dX * slopes of the mods
 ///     dQ = scale * dS K,   dK = scale * dSᵀ Q
 template <class T, class Matrix, class GradQuery>
