@@ -13,4 +13,7 @@ add_library(
   ${CMAKE_CURRENT_LIST_DIR}/transformer.cpp)
 target_include_directories(attn_tinystories PUBLIC ${CMAKE_CURRENT_LIST_DIR})
 target_link_libraries(attn_tinystories PUBLIC attn_development)
+if(TARGET attn_test_loops)  # compiled already
+  target_link_libraries(attn_tinystories PUBLIC attn_test_loops)
+endif()
 set_target_properties(attn_tinystories PROPERTIES CXX_EXTENSIONS OFF)

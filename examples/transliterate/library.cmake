@@ -12,4 +12,7 @@ add_library(
   ${CMAKE_CURRENT_LIST_DIR}/vocabulary.cpp)
 target_include_directories(attn_transliterate PUBLIC ${CMAKE_CURRENT_LIST_DIR})
 target_link_libraries(attn_transliterate PUBLIC attn_development)
+if(TARGET attn_test_loops)  # compiled already
+  target_link_libraries(attn_transliterate PUBLIC attn_test_loops)
+endif()
 set_target_properties(attn_transliterate PROPERTIES CXX_EXTENSIONS OFF)

@@ -1,9 +1,10 @@
 // One variant of every mod, each behind std::function: four types for all, so that a test over them needs few
-// instantiations. Predicate, score and hints stay the mod's own.
+// instantiations. Predicate, score and hints stay the mod's own. Compiled once for each scalar (rows/erased.cpp).
 #pragma once
 
+#include "attn/mods.h"
 #include "erased.h"
-#include "mod_table.h"
+#include "row.h"
 
 namespace attn::test {
 
@@ -16,16 +17,7 @@ struct ErasedRows {
   using Sinks = decltype(attn::sinks({}));
   std::vector<Row<Sinks>> sinks;
 
-  explicit ErasedRows(const Setting& s) {
-    each_kind(s, [&]<class M>(const Row<M>& row) {
-      if constexpr (std::is_same_v<M, Sinks>) return sinks.push_back(row);
-      if constexpr (attn::detail::is_grouped<M>) grouped.push_back({row.name, erased_grouped(row.mod), row.meaning});
-      if (row.meaning.score)
-        scores.push_back({row.name, erased_score<T, kDual>(row.mod), row.meaning});
-      else
-        masks.push_back({row.name, erased_mask(row.mod), row.meaning});
-    });
-  }
+  explicit ErasedRows(const Setting& s);
 };
 
 /// Calls visit(row) for all of them.
