@@ -1,6 +1,7 @@
 // What a call is going to do, as a struct that prints.
 #pragma once
 
+#include <cmath>
 #include <ostream>
 #include <string_view>
 
@@ -65,7 +66,7 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
     out << what << tiles << " of " << e.tiles() << " tiles";
     if (e.tiles() > 0) {
       const double percent = 100.0 * static_cast<double>(tiles) / static_cast<double>(e.tiles());
-      out << " (" << static_cast<double>(static_cast<Index>(percent * 10 + 0.5)) / 10 << " %)";
+      out << " (" << std::round(percent * 10) / 10 << " %)";
     }
     out << '\n';
   };

@@ -119,7 +119,7 @@ class KvCache {
   /// times or not at all. Cost: each sequence that changes is copied once; where sequences change places in a ring, one
   /// of them is copied twice. (Sequences of a PagedKvCache share their common pages instead.)
   /// @throws std::invalid_argument unless `from` has the number of a sequence for each sequence.
-  void reorder(detail::Indices from);
+  void reorder(const detail::Indices& from);
 
   /// Makes room for `tokens` tokens in each sequence. @throws std::length_error beyond max_capacity.
   void reserve(Index tokens) {
@@ -231,7 +231,7 @@ class KvCache {
 };
 
 template <class T>
-void KvCache<T>::reorder(detail::Indices given) {
+void KvCache<T>::reorder(const detail::Indices& given) {
   const std::vector<Index>& from = given.values;
   const Index count = static_cast<Index>(from.size());
   detail::require(count == config_.batch, "reorder: ", count, " numbers for ", config_.batch, " sequences");

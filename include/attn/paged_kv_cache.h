@@ -149,7 +149,7 @@ class PagedKvCache {
   }
 
   /// These sequences in this order, as attention() takes them. Valid until the cache changes.
-  KvBatch<Computed> batch(detail::Indices sequences) const {
+  KvBatch<Computed> batch(const detail::Indices& sequences) const {
     KvBatch<Computed> some = storage_.batch(config_.rope ? &*config_.rope : nullptr);
     for (Index s : sequences.values) some.add(table(s), length(s));
     return some;

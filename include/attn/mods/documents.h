@@ -91,7 +91,7 @@ inline auto documents(detail::Indices ids) {
 ///                                                              0 0 1 1 1
 ///
 /// @throws std::invalid_argument unless the offsets begin with 0 and increase; in the call, as documents() does.
-inline auto documents_at(detail::Indices offsets) {
+inline auto documents_at(const detail::Indices& offsets) {
   const std::vector<Index>& at = offsets.values;
   detail::require(!at.empty(), "documents_at: the first offset must be 0, there is none");
   detail::require(at[0] == 0, "documents_at: the first offset must be 0, it is ", at[0]);
