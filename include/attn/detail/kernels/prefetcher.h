@@ -45,7 +45,7 @@ class Prefetcher {
   /// Lines of the keys, and all that are left.
   Index key_lines() const { return runs_[0].lines(); }
   Index lines_left() const {
-    return (end_ - next_) / kLine + std::max<Index>(rows_ - 1, 0) * runs_[number_].row_lines() +
+    return (end_ - next_) / kLine + std::max<Index>(rows_ - 1, 0) * runs_[number_].row_lines +
            (number_ == 0 ? runs_[1].lines() : 0);
   }
 
@@ -54,23 +54,22 @@ class Prefetcher {
 
   struct Run {
     const std::byte* data = nullptr;
-    Index stride = 0, width = 0, rows = 0;
-    Index row_lines() const { return ceil_div(width, kLine); }
-    Index lines() const { return row_lines() * rows; }
+    Index stride = 0, row_lines = 0, rows = 0;
+    Index lines() const { return row_lines * rows; }
   };
   template <class T>
   static Run run(const RowsToRead& rows, Index dim, Index count) {
     if (rows.data == nullptr || dim == 0) return {};
     const Index size = size_of_number<T>(rows.dtype), stride = rows.stride * size, width = dim * size;
-    if (stride == width) return {rows.data, 0, count * width, 1};
-    return {rows.data, stride, width, count};
+    if (stride == width) return {rows.data, 0, ceil_div(count * width, kLine), 1};
+    return {rows.data, stride, ceil_div(width, kLine), count};
   }
 
   void begin(int number) {
     number_ = number;
     row_ = next_ = runs_[number].data;
     rows_ = runs_[number].rows;
-    end_ = next_ + runs_[number].row_lines() * kLine;
+    end_ = next_ + runs_[number].row_lines * kLine;
   }
 
   /// One at a time: several in a row, as a loop over the addresses has them, stand in the way of the loads beside them,
@@ -85,7 +84,7 @@ class Prefetcher {
     if (--rows_ > 0) {
       row_ += runs_[number_].stride;
       next_ = row_;
-      end_ = row_ + runs_[number_].row_lines() * kLine;
+      end_ = row_ + runs_[number_].row_lines * kLine;
       return true;
     }
     if (number_ == 1) return false;
