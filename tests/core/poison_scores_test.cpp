@@ -141,7 +141,7 @@ void expect_dropped_in(Cache cache, Cache clean, const Inputs& in, const Inputs&
   const auto mods = bias(bias_of_keys<float>()) | causal();
   const auto call = [&](const Cache& of) {
     if constexpr (requires { of.free_pages(); })
-      return attention(q, of.batch({0}), mods);
+      return attention(q, of.view({0}), mods);
     else
       return attention(q, of, mods);
   };

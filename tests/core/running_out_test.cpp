@@ -130,14 +130,14 @@ TEST_F(RunningOut, OfACacheChangesNothing) {
 
 TEST_F(RunningOut, OfABatchOfSequencesLeavesThoseThatWereThere) {
   const Model model = three_sequences();
-  KvBatch<float> batch = model.cache.batch({1});
+  KvView<float> batch = model.cache.view({1});
   const std::vector<Index> lost(1000, 9), table(model.cache.table(2).begin(), model.cache.table(2).end());
   for (std::ptrdiff_t count = 0; runs_out(count, [&] { batch.add(lost, 4000); }); ++count) EXPECT_EQ(batch.size(), 1);
   batch.add(table, model.cache.length(2));
   ASSERT_EQ(batch.size(), 3);
   Tensor<float, 4> q({1, 2, 1, 5});
   std::fill_n(q.data(), q.size(), 1.0f);
-  const auto got = attention(ragged(q, {0, 0, 1}), batch).out, expected = attention(q, model.cache.batch({2})).out;
+  const auto got = attention(ragged(q, {0, 0, 1}), batch).out, expected = attention(q, model.cache.view({2})).out;
   for (Index i = 0; i < expected.size(); ++i) EXPECT_EQ(got.data()[i], expected.data()[i]);
 }
 

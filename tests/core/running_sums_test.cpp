@@ -113,7 +113,7 @@ void check(const Family& family, Index n) {
 
   Tensor<Index, 2> table({1, keys.pages});
   std::iota(table.data(), table.data() + keys.pages, Index(0));
-  const KvBatch<Wide<T>> paged(keys.k, keys.v, table, {n});
+  const KvView<Wide<T>> paged(keys.k, keys.v, table, {n});
   const auto drops_the_last = mask_mod([n](const Position& p) { return p.kv != n; });
   for (const Isa isa : sets_for<T>()) {
     const auto expect = [&](const char* path, Index heads, Index q_len, const auto& attend) {

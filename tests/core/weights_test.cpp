@@ -1,5 +1,5 @@
 // The weights tile by tile are those of the definition, and so is what is summed up of them.
-#include "attn/weights.h"
+#include "attn/attention_weights.h"
 
 #include <mutex>
 

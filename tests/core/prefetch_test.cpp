@@ -1,0 +1,128 @@
+// What is fetched ahead: rows that exist, and those that come next.
+#include <algorithm>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "attn/attention.h"
+#include "support/paths.h"
+
+namespace attn::test {
+namespace {
+
+using detail::kKeyTile;
+using detail::PrefetchPlan;
+
+/// A call without mods and the pass over it.
+struct Call {
+  Call(Index heads, Index q_len, Index kv_len)
+      : q({1, heads, q_len, 64}), k({1, heads, kv_len, 64}), v({1, heads, kv_len, 64}), out({1, heads, q_len, 64}) {
+    problem.heads = problem.kv_heads = heads;
+    problem.q_len = q_len;
+    problem.kv_len = kv_len;
+    problem.head_dim = problem.v_dim = 64;
+  }
+  Problem problem;
+  Tensor<float, 4> q, k, v, out;
+  detail::PassContext<float> pass{{out.view(),
+                                   {},
+                                   q.view(),
+                                   detail::DTypeView<const float>(k.view()),
+                                   detail::DTypeView<const float>(v.view()),
+                                   problem},
+                                  nullptr,
+                                  detail::choose_kernels<float>({.isa = instruction_sets().front()}, false),
+                                  false};
+
+  /// Of which tensor a block is, and the number of its first row in a head; of none: '-'.
+  std::pair<char, Index> row_of(const PrefetchPlan::Block& block) const {
+    const auto find = [&](char name, const Tensor<float, 4>& t) {
+      const auto* begin = reinterpret_cast<const std::byte*>(t.data());
+      const Index offset = block.data - begin, row = 64 * static_cast<Index>(sizeof(float));
+      return std::pair(offset >= 0 && offset < t.size() * static_cast<Index>(sizeof(float)) ? name : '-', offset / row);
+    };
+    for (const auto& [name, t] : {std::pair{'q', &q}, {'k', &k}, {'v', &v}, {'o', &out}})
+      if (find(name, *t).first != '-') return find(name, *t);
+    return {'-', 0};
+  }
+};
+
+detail::QueryTile tile_of(Index head, Index tile, Index rows) {
+  return {0, head, tile, {tile * rows, (tile + 1) * rows}};
+}
+
+TEST(PrefetchPlans, LongKeysTheNextTile) {
+  Call call(1, 96, 8192);
+  const auto queries = tile_of(0, 0, 48), following = tile_of(0, 1, 48);
+  const PrefetchPlan plan = detail::plan_prefetch(call.pass, 2, queries, following, {128, 192}, {0, 8192});
+  EXPECT_EQ(call.row_of(plan.block[0]), std::pair('k', Index(192)));
+  EXPECT_EQ(call.row_of(plan.block[1]), std::pair('v', Index(192)));
+  EXPECT_EQ(call.row_of(plan.block[2]), std::pair('k', Index(192 + kKeyTile / 2)));
+  EXPECT_EQ(call.row_of(plan.block[3]), std::pair('v', Index(192 + kKeyTile / 2)));
+  // After the last tile come the next queries, and the output that these go to.
+  const PrefetchPlan last = detail::plan_prefetch(call.pass, 2, queries, following, {8128, 8192}, {0, 8192});
+  EXPECT_EQ(call.row_of(last.block[0]), std::pair('q', Index(48)));
+  EXPECT_EQ(call.row_of(last.block[1]), std::pair('o', Index(0)));
+}
+
+TEST(PrefetchPlans, ShortKeysThoseOfTheNextHead) {
+  Call call(3, 48, 128);
+  const auto queries = tile_of(1, 0, 48), following = tile_of(2, 0, 48);
+  const PrefetchPlan plan = detail::plan_prefetch(call.pass, 1, queries, following, {64, 128}, {0, 128});
+  EXPECT_EQ(call.row_of(plan.block[0]), std::pair('k', Index(2 * 128 + 64)));
+  EXPECT_EQ(call.row_of(plan.block[1]), std::pair('v', Index(2 * 128 + 64)));
+  // The last head has none after it, and is asked for again.
+  const PrefetchPlan last = detail::plan_prefetch(call.pass, 1, tile_of(2, 0, 48), following, {0, 64}, {0, 128});
+  EXPECT_EQ(call.row_of(last.block[0]), std::pair('k', Index(0)));
+}
+
+/// Kernels divide by the width of a block, in lines.
+TEST(PrefetchPlans, BlocksAreNeverEmpty) {
+  for (const Index kv_len : {1, 40, 64, 200, 3000})
+    for (const Index tiles : {1, 2, 5}) {
+      Call call(2, 48 * tiles, kv_len);
+      for (Index t = 0; t < 2 * tiles; ++t)
+        for (Index j = 0; j < kv_len; j += kKeyTile) {
+          const auto queries = tile_of(t / tiles, t % tiles, 48), following = tile_of(1, tiles - 1, 48);
+          const Range keys{j, std::min(j + kKeyTile, kv_len)};
+          for (const auto& block :
+               detail::plan_prefetch(call.pass, tiles, queries, following, keys, {0, kv_len}).block) {
+            EXPECT_EQ(block.width, 64 * static_cast<Index>(sizeof(float)));
+            EXPECT_GE(block.stride, block.width);
+          }
+        }
+    }
+}
+
+TEST(Prefetchers, AskForEachLineOnce) {
+  const Tensor<float, 4> t({1, 1, 70, 40});  // rows of 160 bytes: 2.5 lines
+  for (const Index stride : {40, 48})
+    for (const Index rows : {1, 20}) {
+      const detail::RowsToRead key{reinterpret_cast<const std::byte*>(t.data()), detail::DType::native, stride, 1};
+      auto f = detail::Prefetcher::of<float>(key, 40, key, 40, rows);
+      const Index lines = stride == 40 ? detail::ceil_div(rows * 160, detail::kCacheLine)
+                                       : rows * detail::ceil_div(Index(160), detail::kCacheLine);
+      EXPECT_EQ(f.key_lines(), lines);
+      EXPECT_EQ(f.lines_left(), 2 * lines);
+      for (Index left = 2 * lines - 1; left >= 0; --left) {
+        f.lines<1>();
+        ASSERT_EQ(f.lines_left(), left);
+      }
+      f.lines<4>();  // no more
+      EXPECT_EQ(f.lines_left(), 0);
+      // Spread over steps: all are asked for by the last, but for what rounding leaves.
+      auto spread = detail::Prefetcher::of<float>(key, 40, key, 40, rows);
+      constexpr Index kSteps = 37;
+      spread.spread(spread.lines_left(), kSteps);
+      for (Index i = 0; i < kSteps; ++i) spread.step();
+      EXPECT_LE(spread.lines_left(), 1);
+    }
+  detail::Prefetcher nothing;
+  nothing.spread(nothing.lines_left(), 5);
+  nothing.step();
+  nothing.lines<2>();
+  EXPECT_EQ(nothing.lines_left(), 0);
+}
+
+}  // namespace
+}  // namespace attn::test

@@ -1,0 +1,232 @@
+// Vectors of each instruction set: the exponential, sums and maxima over lanes, exchanges of lanes.
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numbers>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "attn/detail/simd/simd.h"
+
+namespace attn::test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// What is tested, on numbers in memory.
+template <class T, int kBytes>
+struct Operations {
+  using S = detail::Simd<T, kBytes>;
+  using Vec = typename S::Vec;
+  static constexpr int kLanes = S::kLanes;
+
+  /// `count` numbers, whole vectors.
+  static ATTN_INLINE void exp(T* x, Index count) {
+    for (Index i = 0; i < count; i += kLanes) {
+      Vec v;
+      S::load(v, x + i);
+      S::exp(v);
+      S::store(x + i, v);
+    }
+  }
+  static ATTN_INLINE T largest(const T* x) {
+    Vec v;
+    S::load(v, x);
+    return S::largest(v);
+  }
+  static ATTN_INLINE T total(const T* x) {
+    Vec v;
+    S::load(v, x);
+    return S::total(v);
+  }
+  /// kLanes rows of kLanes numbers.
+  static ATTN_INLINE void transpose(T* square) {
+    on_square(square, [](Vec* rows) { S::transpose(rows); });
+  }
+  static ATTN_INLINE void sum_lanes(T* square) {
+    on_square(square, [](Vec* rows) { S::sum_lanes(rows); });
+  }
+  static ATTN_INLINE void drop_where_zero(T* x, const typename S::Int* kept) { S::drop_where_zero(x, kept); }
+  static ATTN_INLINE void add_exactly(T* sum, T* rest, const T* x) {
+    Vec s, r, v;
+    S::load(s, sum);
+    S::load(r, rest);
+    S::load(v, x);
+    detail::add_exactly(s, r, v);
+    S::store(sum, s);
+    S::store(rest, r);
+  }
+
+ private:
+  template <class Change>
+  static ATTN_INLINE void on_square(T* square, const Change& change) {
+    detail::Array<Vec, kLanes> rows;
+    ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::load(rows[i], square + i * kLanes);
+    change(rows);
+    ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::store(square + i * kLanes, rows[i]);
+  }
+};
+
+/// The same compiled for a set of vectors.
+template <class T>
+struct Compiled {
+  using Int = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+  Index lanes;
+  void (*exp)(T*, Index);
+  T (*largest)(const T*);
+  T (*total)(const T*);
+  void (*transpose)(T*);
+  void (*sum_lanes)(T*);
+  void (*drop_where_zero)(T*, const Int*);
+  void (*add_exactly)(T*, T*, const T*);
+};
+#define ATTN_TEST_COMPILED(set, target, bytes, registers)                                         \
+  template <class T>                                                                              \
+  struct Set_##set {                                                                              \
+    using O = Operations<T, bytes>;                                                               \
+    using Int = typename Compiled<T>::Int;                                                        \
+    target static void exp(T* x, Index count) { O::exp(x, count); }                               \
+    target static T largest(const T* x) { return O::largest(x); }                                 \
+    target static T total(const T* x) { return O::total(x); }                                     \
+    target static void transpose(T* square) { O::transpose(square); }                             \
+    target static void sum_lanes(T* square) { O::sum_lanes(square); }                             \
+    target static void drop_where_zero(T* x, const Int* kept) { O::drop_where_zero(x, kept); }    \
+    target static void add_exactly(T* sum, T* rest, const T* x) { O::add_exactly(sum, rest, x); } \
+    static constexpr Compiled<T> kAll = {O::kLanes, exp,       largest,         total,            \
+                                         transpose, sum_lanes, drop_where_zero, add_exactly};     \
+  };
+ATTN_FOR_EACH_VECTOR_SET(ATTN_TEST_COMPILED)
+#undef ATTN_TEST_COMPILED
+
+/// Calls test(operations) with each set that this machine has.
+template <class T, class Test>
+void for_each_set(const Test& test) {
+#define ATTN_TEST_SET(set, ...)                  \
+  if (detail::cpu_has(detail::VectorSet::set)) { \
+    SCOPED_TRACE(#set);                          \
+    test(Set_##set<T>::kAll);                    \
+  }
+  ATTN_FOR_EACH_VECTOR_SET(ATTN_TEST_SET)
+#undef ATTN_TEST_SET
+}
+
+template <class T>
+class Simd : public testing::Test {};
+using Scalars = testing::Types<float, double>;
+TYPED_TEST_SUITE(Simd, Scalars);
+
+template <class T>
+std::vector<T> numbers(Index count, const std::function<double(Index)>& number) {
+  std::vector<T> x;
+  for (Index i = 0; i < count; ++i) x.push_back(static_cast<T>(number(i)));
+  return x;
+}
+
+TYPED_TEST(Simd, ExpIsWithinWhatItsCommentSays) {
+  using T = TypeParam;
+  constexpr double kEps = std::numeric_limits<T>::epsilon();
+  const double smallest = detail::Exp2Constants<T>::kSmallest;
+  for_each_set<T>([&](const Compiled<T>& set) {
+    constexpr Index kCount = 4096;
+    const auto x = numbers<T>(kCount, [&](Index i) { return smallest * static_cast<double>(i) / kCount; });
+    auto y = x;
+    set.exp(y.data(), kCount);
+    for (Index i = 0; i < kCount; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      const long double truth = std::exp(static_cast<long double>(x[at]));
+      const double error = static_cast<double>(std::abs((static_cast<long double>(y[at]) - truth) / truth)) / kEps;
+      // The exponent x log2(e) is rounded, as tests are compiled without FMA: that moves its power by up to half a unit of
+      // the exponent times ln 2. And log2(e) is a rounded number.
+      const double exponent = static_cast<double>(-x[at]) * std::numbers::log2e,
+                   unit = std::exp2(std::floor(std::log2(exponent + 1)));
+      ASSERT_LE(error, 3 + std::numbers::ln2 / 2 * unit + 0.06 * exponent) << "e^" << x[at];
+    }
+  });
+}
+
+TYPED_TEST(Simd, ExpOfZeroInfinityAndNaN) {
+  using T = TypeParam;
+  for_each_set<T>([](const Compiled<T>& set) {
+    const T below = std::nextafter(detail::Exp2Constants<T>::kSmallest, T(-kInfinity));
+    for (const auto& [x, want] :
+         {std::pair<T, T>{0, 1}, {T(-kInfinity), 0}, {std::numeric_limits<T>::lowest(), 0}, {below, 0}}) {
+      std::vector<T> y(static_cast<std::size_t>(set.lanes), x);
+      set.exp(y.data(), set.lanes);
+      for (const T lane : y) EXPECT_EQ(lane, want) << "e^" << x;
+    }
+    std::vector<T> y(static_cast<std::size_t>(set.lanes), T(0));
+    y.back() = std::numeric_limits<T>::quiet_NaN();
+    set.exp(y.data(), set.lanes);
+    EXPECT_TRUE(std::isnan(y.back()));
+    EXPECT_EQ(y.front(), set.lanes == 1 ? y.front() : T(1));
+  });
+}
+
+TYPED_TEST(Simd, LargestAndTotalSeeEveryLane) {
+  using T = TypeParam;
+  for_each_set<T>([](const Compiled<T>& set) {
+    for (Index lane = 0; lane < set.lanes; ++lane) {
+      auto x = numbers<T>(set.lanes, [](Index i) { return -1.0 - static_cast<double>(i); });
+      x[static_cast<std::size_t>(lane)] = T(1000);
+      EXPECT_EQ(set.largest(x.data()), T(1000)) << lane;
+      const double others = -static_cast<double>(set.lanes * (set.lanes + 1)) / 2 + static_cast<double>(lane) + 1;
+      EXPECT_EQ(set.total(x.data()), static_cast<T>(others + 1000)) << lane;
+    }
+    const std::vector<T> low(static_cast<std::size_t>(set.lanes), T(-kInfinity));
+    EXPECT_EQ(set.largest(low.data()), T(-kInfinity));
+  });
+}
+
+TYPED_TEST(Simd, TransposeAndSumOfLanes) {
+  using T = TypeParam;
+  for_each_set<T>([](const Compiled<T>& set) {
+    const Index n = set.lanes;
+    const auto square = numbers<T>(n * n, [](Index i) { return static_cast<double>(i * i % 97); });
+    auto transposed = square, sums = square;
+    set.transpose(transposed.data());
+    set.sum_lanes(sums.data());
+    for (Index r = 0; r < n; ++r) {
+      T sum = 0;
+      for (Index c = 0; c < n; ++c) {
+        sum += square[static_cast<std::size_t>(r * n + c)];
+        ASSERT_EQ(transposed[static_cast<std::size_t>(c * n + r)], square[static_cast<std::size_t>(r * n + c)]);
+      }
+      EXPECT_EQ(sums[static_cast<std::size_t>(r)], sum) << "row " << r;
+    }
+  });
+}
+
+TYPED_TEST(Simd, DropsWhereZero) {
+  using T = TypeParam;
+  for_each_set<T>([](const Compiled<T>& set) {
+    auto x = numbers<T>(set.lanes, [](Index i) { return static_cast<double>(i); });
+    x[0] = std::numeric_limits<T>::quiet_NaN();
+    std::vector<typename Compiled<T>::Int> kept;
+    for (Index i = 0; i < set.lanes; ++i) kept.push_back(i % 3 == 1 ? -1 : 0);
+    set.drop_where_zero(x.data(), kept.data());
+    for (Index i = 0; i < set.lanes; ++i)
+      EXPECT_EQ(x[static_cast<std::size_t>(i)], i % 3 == 1 ? static_cast<T>(i) : T(-kInfinity)) << i;
+  });
+}
+
+/// A million small numbers beside a large one, none of which a plain sum would see.
+TYPED_TEST(Simd, SumsKeepWhatRoundingTakes) {
+  using T = TypeParam;
+  for_each_set<T>([](const Compiled<T>& set) {
+    constexpr Index kCount = 100000;
+    const T small = std::numeric_limits<T>::epsilon() / 4;
+    std::vector<T> sum(static_cast<std::size_t>(set.lanes), T(1)), rest(sum.size(), T(0));
+    const std::vector<T> x(sum.size(), small);
+    for (Index i = 0; i < kCount; ++i) set.add_exactly(sum.data(), rest.data(), x.data());
+    const T plain = T(1) + small, want = T(1) + static_cast<T>(kCount) * small;
+    EXPECT_EQ(plain, T(1));
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      detail::add_rest(sum[i], rest[i]);
+      EXPECT_NEAR(sum[i], want, 4 * std::numeric_limits<T>::epsilon());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace attn::test
