@@ -9,8 +9,10 @@
 #include <type_traits>
 
 #include "attn/detail/simd/exp2_constants.h"
+#include "attn/isa.h"
 
 namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
 
 /// The hyperbolic tangent, within 4 units in the last place; NaN stays NaN. std::tanh is a call, ten times as long as
 /// the rest of a pair's work at head_dim 64.
@@ -41,4 +43,5 @@ inline T biased(T x, T b) {
   return (b >= std::numeric_limits<T>::lowest() ? x : T(0)) + b;
 }
 
+}  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

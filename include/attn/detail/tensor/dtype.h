@@ -10,6 +10,7 @@
 #include <Eigen/Core>
 
 #include "attn/detail/base/cpu.h"
+#include "attn/isa.h"
 #include "attn/types.h"
 
 namespace attn::detail {
@@ -57,6 +58,8 @@ constexpr bool is_scalar = std::is_floating_point_v<T> || dtype_of<T> != DType::
 /// The type that a call computes in: that of the tensors, float for those of 16 bits.
 template <class T>
 using computed_t = std::conditional_t<dtype_of<T> == DType::native, T, float>;
+
+inline namespace ATTN_BUILT_FOR {
 
 // What depends on the type of a number is a switch without a default, so that the compiler names the places where a new
 // one is missing: here, and for vectors of numbers in detail/kernels/packing_kernels.h.
@@ -129,4 +132,5 @@ T rounded(DType dtype, T x) {
   return load_number<T>(dtype, bytes);
 }
 
+}  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail
