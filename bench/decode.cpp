@@ -140,7 +140,7 @@ struct Paged {
           }
         }
     return {name,
-            [this] { attn::attention_into(out, attn::ragged(q, lens), cache.batch(ids), attn::causal(), options); },
+            [this] { attn::attention_into(out, attn::ragged(q, lens), cache.view(ids), attn::causal(), options); },
             &out, read};
   }
   static Index pages_for(const Work& w, Index page_size) {

@@ -47,8 +47,8 @@ void LayerCache::append(const View& keys, const View& values) {
 void LayerCache::attend(const attn::TensorView<float, 4>& out, const View& queries,
                         const attn::Options& options) const {
   const auto* pages = std::get_if<Pages>(&store_);
-  const attn::KvBatch<float> text =
-      pages ? pages->cache.batch({pages->text}) : std::get<attn::KvCache<float>>(store_).batch();
+  const attn::KvView<float> text =
+      pages ? pages->cache.view({pages->text}) : std::get<attn::KvCache<float>>(store_).view();
   attn::attention_into(out, queries, text, attn::causal(), options);
 }
 

@@ -5,6 +5,7 @@
 #if __cplusplus >= 202002L  // an older standard gets one error, not hundreds
 
 #include "attn/attention.h"
+#include "attn/attention_weights.h"
 #include "attn/backward.h"
 #include "attn/kv_cache.h"
 #include "attn/merge.h"
@@ -12,6 +13,5 @@
 #include "attn/paged_kv_cache.h"
 #include "attn/rope.h"
 #include "attn/version.h"
-#include "attn/weights.h"
 
 #endif

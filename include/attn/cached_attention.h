@@ -6,12 +6,12 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// Attention of queries with the keys and values in `cache`: a KvCache, sequences of a PagedKvCache, or a KvBatch of
+/// Attention of queries with the keys and values in `cache`: a KvCache, sequences of a PagedKvCache, or a KvView of
 /// the caller's. Each sequence has its own length; some may prefill while others decode. All run as one call.
 ///
 ///     // q (batch, heads, q_len, head_dim): as many queries for each sequence
 ///     attn::attention(q, cache)
-///     attn::attention(q, pages.batch({a, b}), attn::causal())
+///     attn::attention(q, pages.view({a, b}), attn::causal())
 ///     // q (1, heads, 514, head_dim): 512 queries of the first sequence, one of each of the others
 ///     attn::attention(attn::ragged(q, {512, 1, 1}), cache, attn::causal())
 ///

@@ -7,12 +7,13 @@
 #include <optional>
 #include <span>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "attn/cached_attention.h"
 #include "attn/detail/cache/append_undo.h"
 #include "attn/detail/cache/kv_pages.h"
-#include "attn/kv_attention.h"
 
 namespace attn {
 
@@ -87,7 +88,7 @@ class KvCache {
   /// Appends lens[i] tokens to sequence i: k (1, kv_heads, sum of lens, head_dim), v likewise, one sequence behind the
   /// other.
   template <class K, class V>
-  void append(const K& k, const V& v, detail::Indices lens) {
+  requires(!std::is_integral_v<K>) void append(const K& k, const V& v, Indices lens) {
     const auto& keys_held = detail::evaluated(k);
     const auto& values_held = detail::evaluated(v);
     append(detail::appended<Computed>(keys_held), detail::appended<Computed>(values_held), 1, lens.values, true);
@@ -95,13 +96,17 @@ class KvCache {
 
   /// Appends tokens to one sequence: k (1, kv_heads, tokens, head_dim), v likewise.
   template <class K, class V>
-  void append_to(Index sequence, const K& k, const V& v) {
+  void append(Index sequence, const K& k, const V& v) {
     const auto& keys_held = detail::evaluated(k);
     const auto& values_held = detail::evaluated(v);
     const auto keys = detail::appended<Computed>(keys_held);
     std::vector<Index> lens(lengths_.size(), 0);
     lens[at(sequence)] = keys.dim(2);
     append(keys, detail::appended<Computed>(values_held), 1, lens, true);
+  }
+  template <class K, class V>
+  [[deprecated("it is append() now")]] void append_to(Index sequence, const K& k, const V& v) {
+    append(sequence, k, v);
   }
 
   /// Keeps the first `length` tokens of a sequence and forgets the others.
@@ -119,7 +124,7 @@ class KvCache {
   /// times or not at all. Cost: each sequence that changes is copied once; where sequences change places in a ring, one
   /// of them is copied twice. (Sequences of a PagedKvCache share their common pages instead.)
   /// @throws std::invalid_argument unless `from` has the number of a sequence for each sequence.
-  void reorder(const detail::Indices& from);
+  void reorder(const Indices& from);
 
   /// Makes room for `tokens` tokens in each sequence. @throws std::length_error beyond max_capacity.
   void reserve(Index tokens) {
@@ -148,11 +153,12 @@ class KvCache {
   TensorView<const float, 3> value_scales() const { return pages_.values().scales; }
 
   /// All sequences, as attention() takes them. Valid until the cache changes.
-  KvBatch<Computed> batch() const {
-    KvBatch<Computed> all = pages_.batch(config_.rope ? &*config_.rope : nullptr);
+  KvView<Computed> view() const {
+    KvView<Computed> all = pages_.view(config_.rope ? &*config_.rope : nullptr);
     for (Index s = 0; s < config_.batch; ++s) all.add(std::array{s}, length(s));
     return all;
   }
+  [[deprecated("it is view() now")]] KvView<Computed> batch() const { return view(); }
 
  private:
   friend class detail::AppendUndo<KvCache>;
@@ -231,7 +237,7 @@ class KvCache {
 };
 
 template <class T>
-void KvCache<T>::reorder(const detail::Indices& given) {
+void KvCache<T>::reorder(const Indices& given) {
   const std::vector<Index>& from = given.values;
   const Index count = static_cast<Index>(from.size());
   detail::require(count == config_.batch, "reorder: ", count, " numbers for ", config_.batch, " sequences");

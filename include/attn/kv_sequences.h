@@ -19,7 +19,7 @@ inline namespace ATTN_BUILT_FOR {
 template <class Cache>
 class KvSequences {
  public:
-  KvSequences(Cache& cache, detail::Indices sequences) : cache_(&cache), sequences_(std::move(sequences.values)) {}
+  KvSequences(Cache& cache, Indices sequences) : cache_(&cache), sequences_(std::move(sequences.values)) {}
 
   /// See PagedKvCache::append().
   template <class K, class V>
@@ -27,12 +27,13 @@ class KvSequences {
     cache_->append(sequences_, k, v);
   }
   template <class K, class V>
-  void append(const K& k, const V& v, detail::Indices lens) {
+  void append(const K& k, const V& v, Indices lens) {
     cache_->append(sequences_, k, v, std::move(lens));
   }
 
   /// What attention() takes. Valid until the cache changes.
-  auto batch() const { return std::as_const(*cache_).batch(sequences_); }
+  auto view() const { return std::as_const(*cache_).view(sequences_); }
+  [[deprecated("it is view() now")]] auto batch() const { return view(); }
 
  private:
   friend class detail::AppendUndo<KvSequences>;

@@ -19,7 +19,7 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// T is the type that attention is computed in: float for numbers of 16 and 8 bits.
 template <class T>
-class KvBatch {
+class KvView {
  public:
   using Scalar = T;
 
@@ -29,13 +29,13 @@ class KvBatch {
   /// @throws std::invalid_argument if shapes disagree, a table is too short for its sequence, or it names a page that
   /// does not exist.
   template <class K, class V, class Tables>
-  KvBatch(const K& key_pages, const V& value_pages, const Tables& given_tables, const detail::Indices& lengths)
-      : KvBatch(detail::as_rank4(view(key_pages)), detail::as_rank4(view(value_pages)), nullptr) {
+  KvView(const K& key_pages, const V& value_pages, const Tables& given_tables, const Indices& lengths)
+      : KvView(detail::as_rank4(attn::view(key_pages)), detail::as_rank4(attn::view(value_pages)), nullptr) {
     static_assert(std::is_integral_v<typename detail::Traits<Tables>::Scalar> && detail::Traits<Tables>::kRank == 2,
-                  "attn::KvBatch: tables must hold integers, a row for each sequence");
-    const auto tables = view(given_tables);
+                  "attn::KvView: tables must hold integers, a row for each sequence");
+    const auto tables = attn::view(given_tables);
     const Index given = static_cast<Index>(lengths.values.size());
-    detail::require(tables.dim(0) == given, "KvBatch: ", tables.dim(0), " tables for ", given, " lengths");
+    detail::require(tables.dim(0) == given, "KvView: ", tables.dim(0), " tables for ", given, " lengths");
     std::vector<Index> table;
     for (Index s = 0; s < given; ++s) {
       const Index length = lengths.values[static_cast<std::size_t>(s)];
@@ -57,17 +57,18 @@ class KvBatch {
   /// What turns the queries; the keys were turned by the same. Null if nothing does.
   const Rope* rope() const { return rope_; }
 
-  /// Caches have a batch() of their sequences; a KvBatch is its own.
-  const KvBatch& batch() const { return *this; }
+  /// A cache gives the view of its sequences; a view is one already.
+  const KvView& view() const { return *this; }
+  [[deprecated("it is view() now")]] const KvView& batch() const { return *this; }
 
   /// For caches: the pages, without sequences yet.
-  KvBatch(const detail::DTypeView<const T>& k, const detail::DTypeView<const T>& v, const Rope* rope,
-          const TensorView<const float, 3>& k_scales = {}, const TensorView<const float, 3>& v_scales = {})
+  KvView(const detail::DTypeView<const T>& k, const detail::DTypeView<const T>& v, const Rope* rope,
+         const TensorView<const float, 3>& k_scales = {}, const TensorView<const float, 3>& v_scales = {})
       : k_(k), v_(v), k_scales_(k_scales), v_scales_(v_scales), rope_(rope) {
     const auto pages = [](const auto& t) { return Shape<3>{t.dim(0), t.dim(1), t.dim(2)}; };
-    detail::require(pages(k) == pages(v), "KvBatch: pages of keys have shape ", k.shape(), ", those of values ",
+    detail::require(pages(k) == pages(v), "KvView: pages of keys have shape ", k.shape(), ", those of values ",
                     v.shape(), " as (pages, kv_heads, page_size, dim)");
-    detail::require(k.dim(2) > 0, "KvBatch: a page has no tokens; shape of the keys ", k.shape());
+    detail::require(k.dim(2) > 0, "KvView: a page has no tokens; shape of the keys ", k.shape());
   }
 
   /// Adds a sequence of `length` tokens in the pages `table`. @throws std::invalid_argument if `table` has too few
@@ -76,7 +77,7 @@ class KvBatch {
     const Index sequence = size();
     check_length(sequence, length, static_cast<Index>(table.size()));
     for (std::size_t i = 0; i < table.size(); ++i)
-      detail::require(table[i] >= 0 && table[i] < k_.dim(0), "KvBatch: entry ", i, " in the table of sequence ",
+      detail::require(table[i] >= 0 && table[i] < k_.dim(0), "KvView: entry ", i, " in the table of sequence ",
                       sequence, " is page ", table[i], ", there are ", k_.dim(0));
     const Index first = static_cast<Index>(tables_.size());
     tables_.insert(tables_.end(), table.begin(), table.end());
@@ -101,7 +102,7 @@ class KvBatch {
   }
   Index pages_for(Index tokens) const { return detail::ceil_div(tokens, page_size()); }
   void check_length(Index sequence, Index length, Index pages) const {
-    detail::require(length >= 0 && pages_for(length) <= pages, "KvBatch: sequence ", sequence, " has ", length,
+    detail::require(length >= 0 && pages_for(length) <= pages, "KvView: sequence ", sequence, " has ", length,
                     " tokens, its table ", pages, " pages of ", page_size());
   }
 
@@ -112,6 +113,9 @@ class KvBatch {
   std::vector<Sequence> sequences_;
 };
 
+template <class T>
+using KvBatch [[deprecated("it is KvView now")]] = KvView<T>;
+
 /// Different numbers of queries for several sequences, one behind the other: q (1, heads, sum of lens, head_dim), of
 /// which lens[i] are those of sequence i. A tensor is not copied and must outlive this; a temporary is moved into it.
 template <class Q>
@@ -120,7 +124,7 @@ struct Ragged {
   std::vector<Index> lens;
 };
 template <class Q>
-Ragged<Q> ragged(Q&& q, detail::Indices lens) {
+Ragged<Q> ragged(Q&& q, Indices lens) {
   return {std::forward<Q>(q), std::move(lens.values)};
 }
 

@@ -8,7 +8,7 @@
 
 #include "attn/types.h"
 
-namespace attn::detail {
+namespace attn {
 
 /// A list of numbers as a function takes it, copied: {1, 2}, or any range of them, std::vector<int> or Eigen::VectorXi.
 template <class Number>
@@ -30,7 +30,7 @@ struct List {
       for (const auto& n : given) values.push_back(static_cast<Number>(n));
   }
 };
-using Indices = List<Index>;
-using Numbers = List<double>;
+using Indices = List<Index>;   ///< lengths, ids, offsets, positions
+using Numbers = List<double>;  ///< slopes, temperatures, logits
 
-}  // namespace attn::detail
+}  // namespace attn

@@ -153,11 +153,11 @@ class MultiHeadAttention {
     if constexpr (check_appendable<X, Cache>())
       return detail::with_inputs<T>(x, [&](const Inputs& inputs) {
         detail::check_inputs<T>(config(), inputs);
-        detail::check_cache(parameters_, x, inputs[0], cache.batch());
+        detail::check_cache(parameters_, x, inputs[0], cache.view());
         const detail::ProjectedHeads<T> heads(parameters_, inputs, Input::query, Input::value, options.attention);
         detail::AppendUndo undo(cache);
         detail::append_heads(cache, x, heads);
-        auto result = over_cache(x, heads, cache.batch(), mods, options);
+        auto result = over_cache(x, heads, cache.view(), mods, options);
         undo.keep();
         return result;
       });
@@ -186,10 +186,10 @@ class MultiHeadAttention {
     static_assert(detail::check_layer_types_over<T, X, Cache>());
     return detail::with_inputs<T>(x, [&](const Inputs& inputs) {
       detail::check_features("query", inputs[0], config().embed_dim, "embed_dim");
-      const auto batch = cache.batch();
-      detail::check_cache(parameters_, x, inputs[0], batch);
+      const auto kept = cache.view();
+      detail::check_cache(parameters_, x, inputs[0], kept);
       const detail::ProjectedHeads<T> heads(parameters_, inputs, Input::query, Input::query, options.attention);
-      return over_cache(x, heads, batch, mods, options);
+      return over_cache(x, heads, kept, mods, options);
     });
   }
   template <class X, detail::KvSource Cache, class M = Mods<>, std::same_as<Options> O = Options>
@@ -213,7 +213,7 @@ class MultiHeadAttention {
     detail::with_inputs<T>(tokens, [&](const Inputs& inputs) {
       detail::check_features("key", inputs[1], config().key_dim, "key_dim");
       detail::check_features("value", inputs[2], config().value_dim, "value_dim");
-      detail::check_cache(parameters_, tokens, inputs[1], cache.batch());
+      detail::check_cache(parameters_, tokens, inputs[1], cache.view());
       detail::append_heads(cache, tokens,
                            detail::ProjectedHeads<T>(parameters_, inputs, Input::key, Input::value, options));
     });
@@ -244,7 +244,7 @@ class MultiHeadAttention {
   }
 
   template <class X, class M>
-  auto over_cache(const X& x, const detail::ProjectedHeads<T>& heads, const KvBatch<detail::computed_t<T>>& batch,
+  auto over_cache(const X& x, const detail::ProjectedHeads<T>& heads, const KvView<detail::computed_t<T>>& batch,
                   const M& mods, const MultiHeadOptions& options) const {
     using Q = typename detail::QueryRows<X>::Tensor;
     return detail::join_heads<Q>(parameters_, detail::attended_over(x, heads, batch, mods, options), options);

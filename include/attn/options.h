@@ -6,8 +6,8 @@
 #include <span>
 #include <string_view>
 
-#include "attn/detail/base/list.h"
 #include "attn/isa.h"
+#include "attn/lists.h"
 #include "attn/parallel.h"
 
 namespace attn {
@@ -34,7 +34,7 @@ struct Options {
   /// A q_offset for each batch element, or for each sequence of a cache: `.q_offsets = {0, 7}`, or any range of
   /// integers. If it is empty, q_offset holds for all. The results are those of one call for each element. The call
   /// allocates some hundred bytes for each, even with a workspace.
-  detail::Indices q_offsets = {};
+  Indices q_offsets = {};
 
   /// Who runs the tasks. By default all cores do, or the calling thread alone if there is little work. Results are the
   /// same bit for bit with any executor.

@@ -42,7 +42,7 @@ void sweep() {
             const PoisonedCache<S> cache(call.tokens, page_size);
             RaggedMemory<T> memory(call, random.pick(std::vector{Layout::bhsd, Layout::bshd, Layout::gaps}),
                                    random.pick(kOutputLayouts));
-            row.run(memory, q_lens, cache.batch(), {.executor = serial(), .isa = isa});
+            row.run(memory, q_lens, cache.view(), {.executor = serial(), .isa = isa});
             expected.expect(memory, lse_error<T>(isa));
             if (::testing::Test::HasFailure()) return;
           }
@@ -71,7 +71,7 @@ void sweep_long() {
       SCOPED_TRACE(row.name + ", pages of " + std::to_string(page_size));
       const PoisonedCache<S> cache(call.tokens, page_size);
       RaggedMemory<T> memory(call);
-      row.run(memory, call.q_lens, cache.batch(), {.executor = threads(2)});
+      row.run(memory, call.q_lens, cache.view(), {.executor = threads(2)});
       expected.expect(memory, lse_error<T>(default_isa()));
       if (::testing::Test::HasFailure()) return;
     }
@@ -91,7 +91,7 @@ TEST(KvAttention, PositionOfTheFirstQueryIsGiven) {
       SCOPED_TRACE(row.name + ", q_offset " + std::to_string(q_offset));
       const PoisonedCache<float> cache(call.tokens, 3);
       RaggedMemory<float> memory(call);
-      row.run(memory, call.q_lens, cache.batch(), {.scale = 0.5, .q_offset = q_offset, .executor = serial()});
+      row.run(memory, call.q_lens, cache.view(), {.scale = 0.5, .q_offset = q_offset, .executor = serial()});
       Expected<float>(call, row.meaning, {.scale = 0.5, .q_offset = q_offset}).expect(memory);
     }
 }
@@ -106,7 +106,7 @@ TEST(KvAttention, TreesOfDrafts) {
     for (Index s = 0; s < call.size(); ++s) {
       RaggedMemory<float> memory(call);
       const CachedRow<float> row(Row<decltype(erased_mask(full()))>{"tree", erased_mask(tree(parents)), {}});
-      row.run(memory, call.q_lens, cache.batch(), {.executor = serial()});
+      row.run(memory, call.q_lens, cache.view(), {.executor = serial()});
       const Index context = call.tokens[RaggedCall::at(s)].size() - 7;
       const Inputs in = call.inputs(s);
       const Meaning meaning{[=](const Pair& p) {
@@ -141,7 +141,7 @@ void sweep_table() {
         SCOPED_TRACE(row.name + ", pages of " + std::to_string(page_size));
         const PoisonedCache<T> cache(call.tokens, page_size);
         RaggedMemory<T> memory(call);
-        row.run(memory, call.q_lens, cache.batch(), {.executor = serial()});
+        row.run(memory, call.q_lens, cache.view(), {.executor = serial()});
         Expected<T>(call, row.meaning).expect(memory, lse_error<T>(default_isa()));
       });
     }

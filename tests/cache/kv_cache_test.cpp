@@ -46,7 +46,7 @@ struct Kept {
     lens[static_cast<std::size_t>(sequence)] = len;
     const auto more = draw(lens);
     Appended<Given<S>> given(behind_each_other(more), layout);
-    cache.append_to(sequence, given.k(), given.v());
+    cache.append(sequence, given.k(), given.v());
     keep(more);
   }
   void truncate(Index sequence, Index length) {
@@ -137,7 +137,7 @@ TEST(KvCache, QueriesAndResultsOfAllTypes) {
   Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> out(8, 3);
   attention_into(out, q, k.cache, causal());
   EXPECT_EQ(out, r.out);
-  EXPECT_EQ(attention(q, k.cache.batch(), causal()).out, r.out);
+  EXPECT_EQ(attention(q, k.cache.view(), causal()).out, r.out);
   EXPECT_EQ(attention(ragged(q, {8}), k.cache, causal()).out, r.out);
   Tensor<float, 2> q2({8, 4});
   q2.matrix() = q;
@@ -270,6 +270,24 @@ TEST(KvCache, ReordersByRandomMaps) {
     k.append_to(one, k.random.integer(1, 4));
   }
 }
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+TEST(KvCache, OldNamesAreTheNewOnes) {
+  KvCache<float> old_names(config(2, 8)), new_names(config(2, 8));
+  Random random(3);
+  Appended<float> more(Tokens::exact(kSizes, 3, random));
+  old_names.append_to(1, more.k(), more.v());
+  new_names.append(1, more.k(), more.v());
+  const KvBatch<float> batch = old_names.batch();
+  EXPECT_EQ(batch.length(0), 0);
+  EXPECT_EQ(batch.length(1), 3);
+  EXPECT_EQ(batch.batch().size(), 2);
+  EXPECT_EQ(view(old_names.keys(1)).shape(), view(new_names.keys(1)).shape());
+  EXPECT_TRUE(
+      std::equal(&old_names.keys(1)(0, 0, 0, 0), &old_names.keys(1)(0, 0, 0, 0) + 5, &new_names.keys(1)(0, 0, 0, 0)));
+}
+#pragma GCC diagnostic pop
 
 }  // namespace
 }  // namespace attn::test

@@ -1,4 +1,4 @@
-// What KvCache, KvBatch and attention over them refuse, with the numbers that do not fit, and that nothing has changed
+// What KvCache, KvView and attention over them refuse, with the numbers that do not fit, and that nothing has changed
 // then.
 #include "support/ragged_call.h"
 #include "support/refused.h"
@@ -64,8 +64,8 @@ TEST_F(KvErrors, Appending) {
   });
   refused("lengths too small", {"add up to 4", "5 tokens"}, [&] { cache_.append(five.k(), five.v(), {3, 1}); });
   refused("a negative length", {"sequence 0", "-1"}, [&] { cache_.append(five.k(), five.v(), {-1, 6}); });
-  refused("no such sequence", {"no sequence 2", "are 2"}, [&] { cache_.append_to(2, five.k(), five.v()); });
-  refused("no such sequence", {"no sequence -1"}, [&] { cache_.append_to(-1, five.k(), five.v()); });
+  refused("no such sequence", {"no sequence 2", "are 2"}, [&] { cache_.append(2, five.k(), five.v()); });
+  refused("no such sequence", {"no sequence -1"}, [&] { cache_.append(-1, five.k(), five.v()); });
 }
 
 TEST_F(KvErrors, Capacity) {
@@ -82,11 +82,10 @@ TEST_F(KvErrors, Capacity) {
     EXPECT_TRUE(holds(cache_, model_));
     EXPECT_EQ(cache_.capacity(), 8);
   };
-  too_long("one sequence", {"attn: ", "sequence 1", "12 tokens", "11"},
-           [&] { cache_.append_to(1, five.k(), five.v()); });
+  too_long("one sequence", {"attn: ", "sequence 1", "12 tokens", "11"}, [&] { cache_.append(1, five.k(), five.v()); });
   too_long("both", {"sequence 1", "12", "11"}, [&] { cache_.append(two.k(), two.v()); });
   too_long("reserve", {"12", "11"}, [&] { cache_.reserve(12); });
-  cache_.append_to(0, five.k(), five.v());
+  cache_.append(0, five.k(), five.v());
   EXPECT_EQ(cache_.capacity(), 11);  // not twice 8
   EXPECT_EQ(cache_.length(0), 10);
 }
@@ -155,11 +154,11 @@ TEST_F(KvErrors, Results) {
   EXPECT_NO_THROW(attention(q, cache_, key_lengths({5, 7})));  // each within its own
 }
 
-TEST(KvBatchErrors, PagesAndTables) {
+TEST(KvViewErrors, PagesAndTables) {
   const auto k = tensor({9, 3, 4, 13}), v = tensor({9, 3, 4, 19});
   const auto make = [&](const std::vector<std::int32_t>& entries, const Shape<2>& shape,
                         const std::vector<Index>& lens) {
-    return KvBatch<float>(k, v, TensorView<const std::int32_t, 2>(entries.data(), shape), lens);
+    return KvView<float>(k, v, TensorView<const std::int32_t, 2>(entries.data(), shape), lens);
   };
   EXPECT_EQ(make({3, 8, 0, -7}, {2, 2}, {8, 4}).size(), 2);  // what is behind the pages of a sequence is not looked at
   EXPECT_EQ(make({9999, -1}, {2, 1}, {0, 0}).size(), 2);
@@ -174,13 +173,13 @@ TEST(KvBatchErrors, PagesAndTables) {
   const TensorView<const float, 4> page(&number, {1, 1, Index(1) << 60, 1}, {0, 0, 0, 0});
   const std::int8_t first = 0;
   const TensorView<const std::int8_t, 2> row(&first, {1, 16}, {0, 0});
-  EXPECT_EQ(KvBatch<float>(page, page, row, {Index(1) << 61}).length(0), Index(1) << 61);
+  EXPECT_EQ(KvView<float>(page, page, row, {Index(1) << 61}).length(0), Index(1) << 61);
   expect_refused("lengths", {"2 tables", "1 lengths"}, [&] { make({1, 2}, {2, 1}, {1}); });
   const std::vector<std::int32_t> one{0};
   const TensorView<const std::int32_t, 2> table(one.data(), {1, 1});
   const auto refused = [&](const char* what, const Said& said, const Shape<4>& k_shape, const Shape<4>& v_shape) {
     const auto keys = tensor(k_shape), values = tensor(v_shape);
-    expect_refused(what, said, [&] { KvBatch<float>(keys, values, table, {1}); });
+    expect_refused(what, said, [&] { KvView<float>(keys, values, table, {1}); });
   };
   refused("pages", {"(9, 3, 4, 13)", "(8, 3, 4, 19)"}, {9, 3, 4, 13}, {8, 3, 4, 19});
   refused("heads", {"(9, 3, 4, 13)", "(9, 2, 4, 19)"}, {9, 3, 4, 13}, {9, 2, 4, 19});

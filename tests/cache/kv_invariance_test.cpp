@@ -36,7 +36,7 @@ class KvInvariance : public ::testing::Test {
         if (this->HasFailure()) return;
       }
   }
-  RaggedMemory<T> run(const RaggedCall& call, const CachedRow<T>& row, const KvBatch<Wide<T>>& batch,
+  RaggedMemory<T> run(const RaggedCall& call, const CachedRow<T>& row, const KvView<Wide<T>>& batch,
                       const Options& options) {
     RaggedMemory<T> memory(call);
     row.run(memory, call.q_lens, batch, options);
@@ -63,10 +63,10 @@ TYPED_TEST(KvInvariance, Threads) {
   using Row = CachedRow<typename TypeParam::T>;
   const PoisonedCache<typename TypeParam::S> cache(this->call_.tokens, 48);
   this->each([&](const Row& row, Isa isa) {
-    const auto alone = this->run(this->call_, row, cache.batch(), {.executor = serial(), .isa = isa}).all();
+    const auto alone = this->run(this->call_, row, cache.view(), {.executor = serial(), .isa = isa}).all();
     for (const Executor& executor : {threads(2), threads(3), Executor()})
       EXPECT_TRUE(
-          same_bits(this->run(this->call_, row, cache.batch(), {.executor = executor, .isa = isa}).all(), alone));
+          same_bits(this->run(this->call_, row, cache.view(), {.executor = executor, .isa = isa}).all(), alone));
   });
 }
 
@@ -79,8 +79,8 @@ TYPED_TEST(KvInvariance, Pages) {
     const Cache pages(this->call_.tokens, page_size);
     this->each([&](const Row& row, Isa isa) {
       const Options options{.executor = serial(), .isa = isa};
-      auto wanted = this->run(this->call_, row, one_piece.batch(), options),
-           got = this->run(this->call_, row, pages.batch(), options);
+      auto wanted = this->run(this->call_, row, one_piece.view(), options),
+           got = this->run(this->call_, row, pages.view(), options);
       for (Index s = 0; s < this->call_.size(); ++s)
         EXPECT_TRUE(same_bits(got.of(this->call_, s), wanted.of(this->call_, s))) << "sequence " << s;
     });
@@ -94,13 +94,13 @@ TYPED_TEST(KvInvariance, OtherSequences) {
   PoisonedCache<typename TypeParam::S> cache(call.tokens, 64);
   this->each([&](const Row& row, Isa isa) {
     const Options options{.executor = serial(), .isa = isa};
-    auto together = this->run(call, row, cache.batch(), options);
+    auto together = this->run(call, row, cache.view(), options);
     for (Index s = 0; s < call.size(); ++s) {
       RaggedCall alone = call;
       alone.tokens = {call.tokens[RaggedCall::at(s)]};
       alone.q_lens = {call.q_lens[RaggedCall::at(s)]};
       alone.q = {call.q[RaggedCall::at(s)]};
-      const auto batch = cache.pages().batch({cache.ids()[RaggedCall::at(s)]});
+      const auto batch = cache.pages().view({cache.ids()[RaggedCall::at(s)]});
       EXPECT_TRUE(same_bits(this->run(alone, row, batch, options).all(), together.of(call, s))) << "sequence " << s;
     }
   });
@@ -133,7 +133,7 @@ TEST(KvInvarianceOfHeads, RangesOfOtherHeadsMatterNot) {
       return std::vector<float>(result.data(), result.data() + result.size());
     };
     const auto wanted = out(one_piece, serial());
-    for (int workers : {1, 2, 3}) EXPECT_EQ(out(pages.batch({id}), threads(workers)), wanted) << workers << " threads";
+    for (int workers : {1, 2, 3}) EXPECT_EQ(out(pages.view({id}), threads(workers)), wanted) << workers << " threads";
   }
 }
 
@@ -152,7 +152,7 @@ TEST(KvInvarianceOfOrder, SequencesMayComeInAnyOrderAndTwice) {
   RaggedCall call(2, {tokens[1], tokens[0], tokens[1]}, {1, 6, 2}, random);
   RaggedMemory<float> memory(call);
   const auto q = memory.q.cview();
-  attention_into(memory.out.view(), memory.lse3(), ragged(q, call.q_lens), cache.pages().batch({b, a, b}));
+  attention_into(memory.out.view(), memory.lse3(), ragged(q, call.q_lens), cache.pages().view({b, a, b}));
   Expected<float>(call, {}).expect(memory);
 }
 
@@ -185,7 +185,7 @@ void expect_chunks_are_the_whole(double scale) {
       };
       const auto q = rows(from_one.q.cview());
       attention_into(rows(from_one.out.view()), lse_rows(from_one.lse3()), q, one_piece, causal(), {.scale = scale});
-      attention_into(rows(from_pages.out.view()), lse_rows(from_pages.lse3()), q, pages.batch({id}), causal(),
+      attention_into(rows(from_pages.out.view()), lse_rows(from_pages.lse3()), q, pages.view({id}), causal(),
                      {.scale = scale});
     }
     expected.expect(from_one, lse_error<T>(default_isa()));
@@ -208,7 +208,7 @@ void expect_rounded() {
     const PoisonedCache<S> cache(call.tokens, page_size);
     RaggedMemory<float> memory(call);
     const auto q = memory.q.cview();
-    attention_into(memory.out.view(), memory.lse3(), ragged(q, call.q_lens), cache.batch(), Mods<>(),
+    attention_into(memory.out.view(), memory.lse3(), ragged(q, call.q_lens), cache.view(), Mods<>(),
                    {.executor = serial(), .compute = Compute::bf16});
     for (Index s = 0; s < 2; ++s) {
       const Truth truth = oracle(call.inputs(s));

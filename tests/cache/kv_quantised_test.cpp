@@ -93,7 +93,7 @@ TEST(KvQuantised, AttendsToWhatIsKept) {
         for (Isa isa : instruction_sets()) {
           SCOPED_TRACE(row.name + ", " + std::string(to_string(isa)));
           RaggedMemory<float> memory(call);
-          row.run(memory, q_lens, cache.batch(), {.executor = serial(), .isa = isa});
+          row.run(memory, q_lens, cache.view(), {.executor = serial(), .isa = isa});
           expected.expect(memory);
           if (HasFailure()) return;
         }
@@ -122,7 +122,7 @@ TEST(KvQuantised, RowsThatAreNotFinite) {
         for (Isa isa : instruction_sets()) {
           RaggedMemory<float> memory(call);
           const auto q = memory.q.cview();
-          attention_into(memory.out.view(), memory.lse3(), q, cache.batch(), rest, {.executor = serial(), .isa = isa});
+          attention_into(memory.out.view(), memory.lse3(), q, cache.view(), rest, {.executor = serial(), .isa = isa});
           const Inputs in = call.inputs(0);
           const Truth truth = oracle(in, {[=](const Pair& p) { return p.kv != at; }, {}});
           const auto got = memory.all();

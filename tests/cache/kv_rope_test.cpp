@@ -76,7 +76,7 @@ void sweep(Index dim) {
           for (Isa isa : sets_for<T>()) {
             SCOPED_TRACE(row.name + ", " + std::string(to_string(isa)));
             RaggedMemory<T> memory(call);
-            row.run(memory, q_lens, cache.batch(), {.executor = serial(), .isa = isa});
+            row.run(memory, q_lens, cache.view(), {.executor = serial(), .isa = isa});
             expected.expect(memory, lse_error<T>(isa));
             if (::testing::Test::HasFailure()) return;
           }

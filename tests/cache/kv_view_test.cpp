@@ -54,7 +54,7 @@ struct OwnPages {
     }
   }
 
-  KvBatch<Wide<S>> batch() const {
+  KvView<Wide<S>> view() const {
     const Index sequences = static_cast<Index>(lengths.size());
     return {pages(keys, sizes.head_dim), pages(values, sizes.v_dim),
             TensorView<const Entry, 2>(tables.data(), {sequences, per_sequence}), lengths};
@@ -85,7 +85,7 @@ void expect_own_pages() {
     for (Isa isa : instruction_sets()) {
       RaggedMemory<Wide<S>> memory(call);
       const auto q = memory.q.cview();
-      attention_into(memory.out.view(), memory.lse3(), ragged(q, call.q_lens), own.batch(), causal(),
+      attention_into(memory.out.view(), memory.lse3(), ragged(q, call.q_lens), own.view(), causal(),
                      {.executor = serial(), .isa = isa});
       expected.expect(memory);
     }
@@ -111,7 +111,7 @@ class KvCall : public ::testing::Test {
 };
 
 TEST_F(KvCall, WorksInWorkspaceOfExactlySoManyBytes) {
-  const auto batch = cache_.batch();
+  const auto batch = cache_.view();
   const auto q = query();
   const auto queries = ragged(q, call_.q_lens);
   attention_into(memory_.out.view(), memory_.lse3(), queries, batch, causal(), {.executor = serial()});
@@ -139,7 +139,7 @@ TEST_F(KvCall, WorksInWorkspaceOfExactlySoManyBytes) {
 
 // With it a call takes little for each sequence, whatever the lengths.
 TEST_F(KvCall, TakesLittleFromTheHeap) {
-  const auto batch = cache_.batch();
+  const auto batch = cache_.view();
   const auto q = query();
   const auto queries = ragged(q, call_.q_lens);
   Options options{.executor = serial()};
@@ -155,8 +155,7 @@ TEST_F(KvCall, TakesLittleFromTheHeap) {
 TEST_F(KvCall, SaysWhatItWillDo) {
   const auto q = query();
   const auto queries = ragged(q, call_.q_lens);
-  const Explanation e =
-      explain(queries, cache_.batch(), full(), {.executor = threads(2), .isa = instruction_sets()[0]});
+  const Explanation e = explain(queries, cache_.view(), full(), {.executor = threads(2), .isa = instruction_sets()[0]});
   EXPECT_EQ(e.isa, instruction_sets()[0]);
   EXPECT_EQ(e.amx, Amx::not_for_these);
   EXPECT_EQ(e.passes, 1);
@@ -171,28 +170,28 @@ TEST_F(KvCall, SaysWhatItWillDo) {
   EXPECT_EQ(e.skipped_tiles, 0);
   EXPECT_GT(e.tasks, 4);  // the keys of the first are cut into parts
   const PoisonedCache<float> aligned(tokens_, 64), one_piece(tokens_, 0);
-  for (const auto& cache : {aligned.batch(), one_piece.batch()}) {
+  for (const auto& cache : {aligned.view(), one_piece.view()}) {
     const Explanation in_place = explain(queries, cache, causal(), {.executor = serial()});
     EXPECT_FALSE(in_place.packs_keys || in_place.packs_values);
     EXPECT_EQ(in_place.threads, 1);
     EXPECT_GT(in_place.masked_tiles, 0);
   }
   // Masks that group tokens are one pass here.
-  EXPECT_EQ(explain(queries, cache_.batch(), strided_sparse(128)).passes, 1);
+  EXPECT_EQ(explain(queries, cache_.view(), strided_sparse(128)).passes, 1);
   std::ostringstream text;
   text << e;
   EXPECT_NE(text.str().find("packed           keys and values"), std::string::npos) << text.str();
 }
 
 TEST_F(KvCall, OfNoSequencesAndOfNoQueries) {
-  const auto none = cache_.pages().batch(std::vector<Index>());
+  const auto none = cache_.pages().view(std::vector<Index>());
   EXPECT_EQ(none.size(), 0);
   const Tensor<float, 4> q({0, 4, 3, 32}), no_rows({1, 4, 0, 32});
   EXPECT_EQ(attention(q, none).out.shape(), (Shape<4>{0, 4, 3, 32}));
   EXPECT_EQ(attention(ragged(no_rows, std::vector<Index>()), none).out.shape(), (Shape<4>{1, 4, 0, 32}));
-  EXPECT_EQ(attention(ragged(no_rows, {0, 0, 0, 0}), cache_.batch()).lse.shape(), (Shape<3>{1, 4, 0}));
-  EXPECT_EQ(workspace_bytes(ragged(no_rows, {0, 0, 0, 0}), cache_.batch()), 0u);
-  const Explanation e = explain(ragged(no_rows, {0, 0, 0, 0}), cache_.batch());
+  EXPECT_EQ(attention(ragged(no_rows, {0, 0, 0, 0}), cache_.view()).lse.shape(), (Shape<3>{1, 4, 0}));
+  EXPECT_EQ(workspace_bytes(ragged(no_rows, {0, 0, 0, 0}), cache_.view()), 0u);
+  const Explanation e = explain(ragged(no_rows, {0, 0, 0, 0}), cache_.view());
   EXPECT_EQ(e.tiles(), 0);
   EXPECT_EQ(e.tasks, 0);
 }

@@ -203,7 +203,7 @@ TEST_F(PagedCache, RefusesWhatMakesNoSense) {
   refused("released twice", {"no sequence " + name}, [&] { cache_.release(gone); });
   refused("fork of a released one", {"no sequence " + name}, [&] { cache_.fork(gone); });
   refused("truncate of a released one", {"no sequence " + name}, [&] { cache_.truncate(gone, 0); });
-  refused("batch with a released one", {"no sequence " + name}, [&] { cache_.batch({a, gone}); });
+  refused("batch with a released one", {"no sequence " + name}, [&] { cache_.view({a, gone}); });
   refused("pages_needed of a released one", {"no sequence " + name}, [&] { cache_.pages_needed(gone, 1); });
   refused("append to a released one", {"no sequence " + name}, [&] { cache_.append(gone, three.k(), three.v()); });
   refused("append to one that never was", {"no sequence -4"}, [&] { cache_.append(-4, three.k(), three.v()); });

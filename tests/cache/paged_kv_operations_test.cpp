@@ -117,7 +117,7 @@ class Trial {
     static const std::vector<Isa> sets = instruction_sets();
     const Options options{.executor = serial(), .isa = random_.pick(sets)};
     const bool is_causal = random_.chance(0.5);
-    const auto batch = model_.cache.batch(to);
+    const auto batch = model_.cache.view(to);
     if (is_causal)
       attention_into(memory.out.view(), memory.lse3(), ragged(q, q_lens), batch, causal(), options);
     else

@@ -85,7 +85,7 @@ void history(Case& c) {
       const auto to = pick();
       c.text << " append" << count << "to" << to;
       const Appended<X> more(c, plan, 1, count);
-      cache.append_to(static_cast<Index>(to), more.k.input(), more.v.input());
+      cache.append(static_cast<Index>(to), more.k.input(), more.v.input());
       more.append_to(tokens[to], 0, 0, count);
     } else if (what < 7) {
       const auto of = pick();

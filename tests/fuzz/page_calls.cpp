@@ -124,7 +124,7 @@ class PagedHistory {
       read_back<T>(plan_, own, number, scale, all.emplace_back());
     }
     c_.text << " of" << listed(sequences);
-    attend_to<Q>(c_, plan_, cache_.batch(sequences), std::move(all));
+    attend_to<Q>(c_, plan_, cache_.view(sequences), std::move(all));
   }
 
   Case& c_;
@@ -165,7 +165,7 @@ void own_pages(Case& c) {
     read(k, s.k), read(v, s.v);
   }
   c.text << " pages " << count << 'x' << size << ' ' << name_of<X>() << " lens" << listed(lens);
-  attend_to<float>(c, plan, attn::KvBatch<float>(k.input(), v.input(), tables, lens), std::move(all));
+  attend_to<float>(c, plan, attn::KvView<float>(k.input(), v.input(), tables, lens), std::move(all));
 }
 
 }  // namespace

@@ -183,7 +183,7 @@ TEST(MultiHeadCache, AttendsToWhatIsThere) {
   Tensor<double, 3> packed({1, 13, 10});
   packed.matrix(0) << encoder.matrix(0), encoder.matrix(1).topRows(4);
   mha.append(ragged(packed, {9, 4}), pages.select({a, b}));
-  expect_same(mha.attend(x, pages.batch({a, b})), mha(x, encoder, encoder, key_lengths({9, 4})));
+  expect_same(mha.attend(x, pages.view({a, b})), mha(x, encoder, encoder, key_lengths({9, 4})));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace attn::test {
 /// A mod that attention over sequences is called with, and what it means.
 template <class T>
 struct CachedRow {
-  using Run = void(RaggedMemory<T>&, const std::vector<Index>& q_lens, const KvBatch<Wide<T>>&, const Options&);
+  using Run = void(RaggedMemory<T>&, const std::vector<Index>& q_lens, const KvView<Wide<T>>&, const Options&);
 
   std::string name;
   Meaning meaning;
@@ -19,7 +19,7 @@ struct CachedRow {
   explicit(false) CachedRow(const Row<M>& row)
       : name(row.name),
         meaning(row.meaning),
-        run([mod = row.mod](RaggedMemory<T>& memory, const std::vector<Index>& q_lens, const KvBatch<Wide<T>>& batch,
+        run([mod = row.mod](RaggedMemory<T>& memory, const std::vector<Index>& q_lens, const KvView<Wide<T>>& batch,
                             const Options& options) {
           const TensorView<const T, 4> q = memory.q.cview();
           attention_into(memory.out.view(), memory.lse3(), ragged(q, q_lens), batch, mod, options);
@@ -81,9 +81,7 @@ class PoisonedCache {
     }
   }
 
-  KvBatch<typename KvCache<S>::Computed> batch() const {
-    return one_piece_ ? one_piece_->batch() : pages_->batch(ids_);
-  }
+  KvView<typename KvCache<S>::Computed> view() const { return one_piece_ ? one_piece_->view() : pages_->view(ids_); }
   /// What it holds: of 8 bits and behind a rope not quite what was appended.
   Tokens tokens(Index sequence) const {
     return one_piece_ ? tokens_of(*one_piece_, sequence) : tokens_of(*pages_, ids_[static_cast<std::size_t>(sequence)]);

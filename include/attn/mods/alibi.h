@@ -13,7 +13,7 @@ namespace attn {
 /// x -> x - slopes[head] * (q - kv) (Press et al. 2022, section 3). There is one slope per query head. A key after its
 /// query would get a bonus, so combine it with causal(), as the paper does.
 /// @throws std::invalid_argument for a slope that is not finite; in the call, if there is not one slope per head.
-inline auto alibi(detail::Numbers given_slopes) {
+inline auto alibi(Numbers given_slopes) {
   std::vector<double>& slopes = given_slopes.values;
   for (std::size_t h = 0; h < slopes.size(); ++h)
     detail::require(std::abs(slopes[h]) <= std::numeric_limits<float>::max(), "alibi: slope ", h, " is ", slopes[h],

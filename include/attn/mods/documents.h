@@ -61,7 +61,7 @@ struct DocumentTable {
 ///
 /// @throws std::invalid_argument in the call, if there is not one id per key, or a query has a position outside
 /// 0..kv_len - 1.
-inline auto documents(detail::Indices ids) {
+inline auto documents(Indices ids) {
   return bind_mod([table = detail::DocumentTable(std::move(ids.values))](const Problem& problem) {
     detail::require(static_cast<Index>(table.ids.size()) == problem.kv_len, "documents has ", table.ids.size(),
                     " ids for ", problem.kv_len, " keys");
@@ -91,7 +91,7 @@ inline auto documents(detail::Indices ids) {
 ///                                                              0 0 1 1 1
 ///
 /// @throws std::invalid_argument unless the offsets begin with 0 and increase; in the call, as documents() does.
-inline auto documents_at(const detail::Indices& offsets) {
+inline auto documents_at(const Indices& offsets) {
   const std::vector<Index>& at = offsets.values;
   detail::require(!at.empty(), "documents_at: the first offset must be 0, there is none");
   detail::require(at[0] == 0, "documents_at: the first offset must be 0, it is ", at[0]);

@@ -19,7 +19,7 @@ namespace attn {
 ///                          0 1 0 0
 ///
 /// @throws std::invalid_argument for a negative position.
-inline auto global_tokens(detail::Indices given) {
+inline auto global_tokens(Indices given) {
   std::vector<Index>& positions = given.values;
   std::sort(positions.begin(), positions.end());
   positions.erase(std::unique(positions.begin(), positions.end()), positions.end());

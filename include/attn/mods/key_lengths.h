@@ -15,7 +15,7 @@ namespace attn {
 ///
 /// @throws std::invalid_argument in the call, if there is not one length per batch element or a length is outside
 /// 0..kv_len.
-inline auto key_lengths(detail::Indices lengths) {
+inline auto key_lengths(Indices lengths) {
   return bind_mod([lengths = std::move(lengths.values)](const Problem& problem) {
     detail::check_lengths(lengths, problem, problem.kv_len, "key_lengths", "kv_len");
     const Index* length = lengths.data();

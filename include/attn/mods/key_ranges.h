@@ -16,7 +16,7 @@ namespace attn {
 ///
 /// @throws std::invalid_argument in the call, if there is not one range per batch element or 0 <= begin <= end <=
 /// kv_len does not hold.
-inline auto key_ranges(detail::Indices begin, detail::Indices end) {
+inline auto key_ranges(Indices begin, Indices end) {
   return bind_mod([begin = std::move(begin.values), end = std::move(end.values)](const Problem& problem) {
     detail::check_lengths(end, problem, problem.kv_len, "key_ranges: end", "kv_len");
     detail::check_lengths(begin, problem, problem.kv_len, "key_ranges: begin", "kv_len");

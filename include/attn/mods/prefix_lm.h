@@ -19,7 +19,7 @@ namespace attn {
 ///
 /// @throws std::invalid_argument in the call, if there is not one length per batch element or a length is outside
 /// 0..kv_len.
-inline auto prefix_lm(detail::Indices lengths) {
+inline auto prefix_lm(Indices lengths) {
   return bind_mod([lengths = std::move(lengths.values)](const Problem& problem) {
     detail::check_lengths(lengths, problem, problem.kv_len, "prefix_lm", "kv_len");
     const Index* length = lengths.data();

@@ -17,7 +17,7 @@ namespace attn {
 ///
 /// @throws std::invalid_argument in the call, if there is not one length per batch element or a length is outside
 /// 0..q_len.
-inline auto query_lengths(detail::Indices lengths) {
+inline auto query_lengths(Indices lengths) {
   return bind_mod([lengths = std::move(lengths.values)](const Problem& problem) {
     detail::check_lengths(lengths, problem, problem.q_len, "query_lengths", "q_len");
     const auto end = [length = lengths.data(), first = problem.q_offset](Index batch) { return first + length[batch]; };

@@ -18,7 +18,7 @@ namespace attn {
 /// lse includes the logit. A row without keys has out 0 and its head's logit as lse. If results are merged, only one of
 /// them may have been computed with the sinks.
 /// @throws std::invalid_argument for a logit that is NaN or +inf; in the call, if there is not one logit per head.
-inline auto sinks(detail::Numbers given_logits) {
+inline auto sinks(Numbers given_logits) {
   std::vector<double>& logits = given_logits.values;
   for (std::size_t h = 0; h < logits.size(); ++h)
     detail::require(logits[h] <= std::numeric_limits<float>::max(), "sinks[", h, "] = ", logits[h],

@@ -14,7 +14,7 @@ namespace attn {
 /// 2015, eq. 1). There is one temperature per query head.
 /// @throws std::invalid_argument unless all are positive and finite, in float too; in the call, if there is not one per
 /// head.
-inline auto temperature(detail::Numbers given_temperatures) {
+inline auto temperature(Numbers given_temperatures) {
   std::vector<double>& temperatures = given_temperatures.values;
   for (std::size_t h = 0; h < temperatures.size(); ++h) {
     using Float = std::numeric_limits<float>;

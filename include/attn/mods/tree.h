@@ -46,7 +46,7 @@ struct TreeWalk {
 ///
 /// @throws std::invalid_argument for a parent that does not come before its node; in the call, if there is not one
 /// parent per query or fewer keys than queries.
-inline auto tree(const detail::Indices& given) {
+inline auto tree(const Indices& given) {
   const std::vector<Index>& parents = given.values;
   for (std::size_t i = 0; i < parents.size(); ++i)
     detail::require(parents[i] >= -1 && parents[i] < static_cast<Index>(i), "tree: parents[", i, "] = ", parents[i],

@@ -1,4 +1,4 @@
-// expect: attn::KvBatch: tables must hold integers
+// expect: attn::KvView: tables must hold integers
 #include <attn/attn.h>
 
 #ifdef ATTN_KO
@@ -10,5 +10,5 @@ using Entry = int;
 int main() {
   const attn::Tensor<float, 4> pages({1, 1, 4, 2});
   const attn::Tensor<Entry, 2> tables({1, 1});
-  const attn::KvBatch<float> batch(pages, pages, tables.view(), {3});
+  const attn::KvView<float> batch(pages, pages, tables.view(), {3});
 }

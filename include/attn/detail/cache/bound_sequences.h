@@ -7,7 +7,7 @@
 
 #include "attn/attention.h"
 #include "attn/detail/flash/sequences.h"
-#include "attn/kv_batch.h"
+#include "attn/kv_view.h"
 
 namespace attn {
 namespace detail {
@@ -73,7 +73,7 @@ class BoundSequence {
 
 /// The type that attention over a cache is computed in.
 template <class Cache>
-using scalar_of = typename std::remove_cvref_t<decltype(std::declval<const Cache&>().batch())>::Scalar;
+using scalar_of = typename std::remove_cvref_t<decltype(std::declval<const Cache&>().view())>::Scalar;
 
 /// Says in one sentence what is wrong with the types of a call; see check_types().
 template <class Query, class T>
@@ -103,7 +103,7 @@ class CheckedSequences {
 
   const Query& query_;
   const Held<Q> q_held_;
-  const decltype(std::declval<const Cache&>().batch()) batch_;  // a reference, if the caller has a batch
+  const decltype(std::declval<const Cache&>().view()) kept_;  // a reference, if the caller has a view
   const DTypeView<const T> q_;
   std::deque<BoundSequence<T, M>> bound_;
   std::vector<Sequence<T>> sequences_;
@@ -112,21 +112,21 @@ class CheckedSequences {
   CheckedSequences(const Query& query, const Cache& cache, const M& mods, const Options& options)
       : query_(query),
         q_held_(evaluated(Rows::tensor(query))),
-        batch_(cache.batch()),
+        kept_(cache.view()),
         q_(as_rank4(view(q_held_))),
-        problem(problem_of_all(q_, batch_.v_dim())) {
-    Rows::check(query, q_.shape(), batch_.size());
-    check_q_offsets(options, batch_.size());
+        problem(problem_of_all(q_, kept_.v_dim())) {
+    Rows::check(query, q_.shape(), kept_.size());
+    check_q_offsets(options, kept_.size());
     Options own_options = options;  // of a sequence, to which q_offset belongs
     own_options.q_offsets = {};
-    Rows::for_each(query, q_.shape(), batch_.size(), [&](Index s, Index element, const Range& rows) {
+    Rows::for_each(query, q_.shape(), kept_.size(), [&](Index s, Index element, const Range& rows) {
       own_options.q_offset = q_offset_of(options, s);
-      const Problem own = make_problem<T>(part(q_, element, rows), keys_like(batch_.keys(s), batch_.length(s)),
-                                          keys_like(batch_.values(s), batch_.length(s)), own_options);
+      const Problem own = make_problem<T>(part(q_, element, rows), keys_like(kept_.keys(s), kept_.length(s)),
+                                          keys_like(kept_.values(s), kept_.length(s)), own_options);
       Problem for_mods = own;
-      for_mods.batch = batch_.size();
+      for_mods.batch = kept_.size();
       for_mods.sequence = s;
-      bound_.emplace_back(own, for_mods, mods, batch_.rope());
+      bound_.emplace_back(own, for_mods, mods, kept_.rope());
     });
   }
   CheckedSequences(const CheckedSequences&) = delete;
@@ -140,17 +140,17 @@ class CheckedSequences {
     ResultViews<T> to;
     if constexpr (kIsCall) to = result_views<T>(problem, result...);  // see CheckedCall::tensors()
     sequences_.clear();
-    Rows::for_each(query_, q_.shape(), batch_.size(), [&](Index s, Index element, const Range& rows) {
+    Rows::for_each(query_, q_.shape(), kept_.size(), [&](Index s, Index element, const Range& rows) {
       BoundSequence<T, M>& b = bound_[static_cast<std::size_t>(s)];
-      if (to.out.data()) b.rotation = rotation_of<T>(batch_.rope(), b.problem.q_offset, b.problem.q_len);
+      if (to.out.data()) b.rotation = rotation_of<T>(kept_.rope(), b.problem.q_offset, b.problem.q_len);
       const CallTensors<T> tensors{part(to.out, element, rows),
                                    part(to.lse, element, rows),
                                    part(q_, element, rows),
-                                   batch_.keys(s),
-                                   batch_.values(s),
+                                   kept_.keys(s),
+                                   kept_.values(s),
                                    b.problem,
                                    s,
-                                   batch_.rope() ? &b.rotation : nullptr};
+                                   kept_.rope() ? &b.rotation : nullptr};
       sequences_.push_back({tensors, b.mods()});
     });
     return sequences_;

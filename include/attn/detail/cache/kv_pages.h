@@ -7,7 +7,7 @@
 
 #include "attn/detail/base/huge_pages.h"
 #include "attn/detail/kernels/kernel_table.h"
-#include "attn/kv_batch.h"
+#include "attn/kv_view.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -101,7 +101,7 @@ class KvPages {
   Index bytes() const { return bytes_of(numbers_) + bytes_of(scales_); }
 
   /// All of it, without sequences.
-  KvBatch<Computed> batch(const Rope* rope) const {
+  KvView<Computed> view(const Rope* rope) const {
     return {keys().stored(), values().stored(), rope, keys().scales, values().scales};
   }
 
@@ -181,34 +181,6 @@ class KvPages {
   Index head_dim_;
   Tensor<T, 4> numbers_;  // of each head of a page, all its keys and then all its values
   Tensor<float, 4> scales_;
-};
-
-/// Numbers of pages; the one that came last is taken next. It has room for all from the beginning, and so have its
-/// copies: to put one back takes no memory.
-class PageList {
- public:
-  /// All numbers below `pages`, 0 to be taken first.
-  explicit PageList(Index pages) {
-    pages_.reserve(static_cast<std::size_t>(pages));
-    for (Index page = pages; page-- > 0;) pages_.push_back(page);
-  }
-  PageList(const PageList& other) {
-    pages_.reserve(other.pages_.capacity());
-    pages_ = other.pages_;
-  }
-  PageList(PageList&&) noexcept = default;
-  PageList& operator=(PageList&&) noexcept = default;
-
-  Index size() const { return static_cast<Index>(pages_.size()); }
-  void put(Index page) { pages_.push_back(page); }
-  Index take() {
-    const Index page = pages_.back();
-    pages_.pop_back();
-    return page;
-  }
-
- private:
-  std::vector<Index> pages_;
 };
 
 /// Checks k (batch, kv_heads, tokens, head_dim) and v (batch, kv_heads, tokens, v_dim) against each other and against a

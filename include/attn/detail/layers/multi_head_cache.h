@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "attn/cached_attention.h"
 #include "attn/detail/layers/multi_head_inputs.h"
-#include "attn/kv_attention.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -47,7 +47,7 @@ inline void check_rope(const std::optional<Rope>& of_layer, const Rope* of_cache
 /// Checks a call of a layer with tokens x (batch, len, features), as rank 3, over the sequences of a cache.
 template <class T, class X, class Number>
 void check_cache(const MultiHeadParameters<T>& layer, const X& x, const TensorView<const T, 3>& tokens,
-                 const KvBatch<Number>& batch) {
+                 const KvView<Number>& batch) {
   const MultiHeadConfig& c = layer.config();
   const Index dim = layer.head_dim();
   require(batch.kv_heads() == c.kv_heads && batch.head_dim() == dim && batch.v_dim() == dim, "the cache has kv_heads ",
@@ -80,7 +80,7 @@ void append_heads(Cache& cache, const Ragged<X>& x, const ProjectedHeads<T>& hea
 /// A copy of heads (batch, heads, len, head_dim) of tokens x, as the rope of the cache has turned them: those of a
 /// sequence are its last, or the first of them is where `options` say.
 template <class X, class T, class Number>
-Tensor<T, 4> turned_copy(const X& x, const TensorView<T, 4>& heads, const KvBatch<Number>& batch,
+Tensor<T, 4> turned_copy(const X& x, const TensorView<T, 4>& heads, const KvView<Number>& batch,
                          const Options& options) {
   Tensor<T, 4> copy(heads);
   if (batch.rope() == nullptr) return copy;

@@ -60,7 +60,7 @@ HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& in
 
 /// The heads of a call with tokens x over a cache, which has the keys and values of `heads` already, if there are any.
 template <class T, class X, class M>
-HeadResults<T> attended_over(const X& x, const ProjectedHeads<T>& heads, const KvBatch<computed_t<T>>& batch,
+HeadResults<T> attended_over(const X& x, const ProjectedHeads<T>& heads, const KvView<computed_t<T>>& batch,
                              const M& mods, const MultiHeadOptions& options) {
   require(options.path == Path::flash && !options.weights,
           "over a cache there is no naive path, and there are no weights: ask for lse and heads, of which "

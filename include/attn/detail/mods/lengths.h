@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "attn/detail/base/check.h"
-#include "attn/detail/base/list.h"
+#include "attn/lists.h"
 #include "attn/types.h"
 
 namespace attn::detail {

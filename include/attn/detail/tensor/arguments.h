@@ -7,25 +7,9 @@
 #include "attn/detail/tensor/dtype_view.h"
 #include "attn/detail/tensor/problem.h"
 #include "attn/detail/tensor/viewable.h"
+#include "attn/result.h"
 
 namespace attn {
-
-/// What an attention call returns: `out` like the query with v_dim columns, `lse` the natural log-sum-exp of each row's
-/// final scores.
-template <class Out, class Lse>
-struct Result {
-  Out out;
-  Lse lse;
-};
-
-/// The same with the weights, (q_len, kv_len) for each head; only the naive path has them.
-template <class Out, class Lse, class Weights>
-struct NaiveResult {
-  Out out;
-  Lse lse;
-  Weights weights;
-};
-
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
@@ -42,10 +26,10 @@ decltype(auto) evaluated(const X& x) {
 template <class X>
 using Held = decltype(evaluated(std::declval<const X&>()));
 
-/// Keys and values that are kept somewhere: see attn::KvBatch.
+/// Keys and values that are kept somewhere: see attn::KvView.
 template <class X>
 concept KvSource = requires(const X& x) {
-  x.batch().kv_heads();
+  x.view().kv_heads();
 };
 
 template <class X>

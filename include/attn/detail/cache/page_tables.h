@@ -1,0 +1,190 @@
+// Which pages of a pool hold the tokens of which sequence.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/base/check.h"
+#include "attn/detail/base/ranges.h"
+#include "attn/isa.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Numbers of pages; the one that came last is taken next. It has room for all from the beginning, and so have its
+/// copies: to put one back takes no memory.
+class PageList {
+ public:
+  /// All numbers below `pages`, 0 to be taken first.
+  explicit PageList(Index pages) {
+    pages_.reserve(static_cast<std::size_t>(pages));
+    for (Index page = pages; page-- > 0;) pages_.push_back(page);
+  }
+  PageList(const PageList& other) {
+    pages_.reserve(other.pages_.capacity());
+    pages_ = other.pages_;
+  }
+  PageList(PageList&&) noexcept = default;
+  PageList& operator=(PageList&&) noexcept = default;
+
+  Index size() const { return static_cast<Index>(pages_.size()); }
+  void put(Index page) { pages_.push_back(page); }
+  Index take() {
+    const Index page = pages_.back();
+    pages_.pop_back();
+    return page;
+  }
+
+ private:
+  std::vector<Index> pages_;
+};
+
+/// The sequences of a PagedKvCache: how many tokens each has, and in which pages. Pages may be of several sequences;
+/// what is in them is not known here.
+class PageTables {
+ public:
+  struct Sequence {
+    std::vector<Index> pages;
+    Index length = 0;
+  };
+
+  /// A sequence before something was appended to it.
+  struct Mark {
+    Index length;
+    std::optional<Index> last_page;
+  };
+
+  PageTables(Index pages, Index page_size)
+      : page_size_(page_size), users_(static_cast<std::size_t>(pages), 0), free_(pages) {}
+
+  Index free_pages() const { return free_.size(); }
+  Index count() const { return static_cast<Index>(sequences_.size()); }
+  bool has(Index sequence) const { return sequences_.count(sequence) > 0; }
+  /// @throws std::invalid_argument if there is no such sequence.
+  const Sequence& of(Index sequence) const {
+    const auto found = sequences_.find(sequence);
+    require(found != sequences_.end(), "PagedKvCache: there is no sequence ", sequence,
+            "; it was released, or never added");
+    return found->second;
+  }
+
+  /// See PagedKvCache.
+  Index add() {
+    sequences_.emplace(next_, Sequence{});
+    return next_++;
+  }
+  Index fork(Index sequence, std::optional<Index> length) {
+    Sequence copy = of(sequence);
+    if (length) {
+      check_length("fork", sequence, *length);
+      copy.length = *length;
+      copy.pages.resize(static_cast<std::size_t>(pages_for(*length)));
+    }
+    const auto& added = sequences_.emplace(next_, std::move(copy)).first->second;
+    for (Index page : added.pages) ++users(page);
+    return next_++;
+  }
+  void release(Index sequence) {
+    truncate(sequence, 0);
+    sequences_.erase(sequence);
+  }
+  void truncate(Index sequence, Index length) {
+    check_length("truncate", sequence, length);
+    Sequence& s = at(sequence);
+    s.length = length;
+    drop_unused(s);
+  }
+
+  /// Free pages that lens[i] more tokens of sequences[i], which differ, would take. A page that others have too is
+  /// copied before it is written to; who writes to it last need not copy it, if all who have it do.
+  Index pages_needed(std::span<const Index> sequences, std::span<const Index> lens) const {
+    Index needed = 0;
+    std::unordered_map<Index, Index> copies;  // of pages
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      const Sequence& s = of(sequences[i]);
+      needed += pages_for(s.length + lens[i]) - static_cast<Index>(s.pages.size());
+      if (!writes_to_last(s, lens[i])) continue;
+      Index& copied = copies[s.pages.back()];
+      if (copied + 1 < users(s.pages.back())) ++copied, ++needed;
+    }
+    return needed;
+  }
+
+  /// Takes the memory for so many more tokens: take() does not throw then.
+  void reserve(Index sequence, Index tokens) {
+    Sequence& s = at(sequence);
+    s.pages.reserve(static_cast<std::size_t>(pages_for(s.length + tokens)));
+  }
+  /// Gives a sequence the pages for so many more tokens, which are not counted yet, and calls copy(from, to, tokens)
+  /// for a page that becomes its own. There must be as many free pages as are needed.
+  template <class Copy>
+  const Sequence& take(Index sequence, Index tokens, const Copy& copy) {
+    Sequence& s = at(sequence);
+    if (writes_to_last(s, tokens) && users(s.pages.back()) > 1) {
+      const Index page = take();
+      copy(s.pages.back(), page, s.length % page_size_);
+      drop(std::exchange(s.pages.back(), page));
+    }
+    while (static_cast<Index>(s.pages.size()) < pages_for(s.length + tokens)) s.pages.push_back(take());
+    return s;
+  }
+  void lengthen(Index sequence, Index tokens) { at(sequence).length += tokens; }
+
+  std::vector<Mark> marks(const std::vector<Index>& sequences) const {
+    std::vector<Mark> all;
+    for (Index sequence : sequences) {
+      const Sequence& s = of(sequence);
+      all.push_back({s.length, s.pages.empty() ? std::nullopt : std::optional(s.pages.back())});
+    }
+    return all;
+  }
+  /// Right after the append. Pages become free again that were so before: there is memory for their numbers.
+  void restore(const std::vector<Index>& sequences, const std::vector<Mark>& marks) noexcept {
+    for (std::size_t i = 0; i < marks.size(); ++i) {
+      Sequence& s = at(sequences[i]);
+      s.length = marks[i].length;
+      drop_unused(s);
+      if (s.pages.empty() || s.pages.back() == *marks[i].last_page) continue;
+      ++users(*marks[i].last_page);  // others have it, or it would not have been copied
+      drop(std::exchange(s.pages.back(), *marks[i].last_page));
+    }
+  }
+
+ private:
+  Sequence& at(Index sequence) { return const_cast<Sequence&>(std::as_const(*this).of(sequence)); }
+  void check_length(const char* what, Index sequence, Index length) const {
+    const Index has = of(sequence).length;
+    require(length >= 0 && length <= has, what, ": sequence ", sequence, " has ", has, " tokens, not ", length);
+  }
+  Index pages_for(Index tokens) const { return ceil_div(tokens, page_size_); }
+  /// Will tokens be written into a page that it has already?
+  bool writes_to_last(const Sequence& s, Index tokens) const { return tokens > 0 && s.length % page_size_ != 0; }
+
+  Index& users(Index page) { return users_[static_cast<std::size_t>(page)]; }
+  Index users(Index page) const { return users_[static_cast<std::size_t>(page)]; }
+  Index take() {
+    const Index page = free_.take();
+    users(page) = 1;
+    return page;
+  }
+  void drop(Index page) {
+    if (--users(page) == 0) free_.put(page);
+  }
+  /// Pages behind those of its tokens.
+  void drop_unused(Sequence& s) {
+    const auto keep = static_cast<std::size_t>(pages_for(s.length));
+    for (; s.pages.size() > keep; s.pages.pop_back()) drop(s.pages.back());
+  }
+
+  Index page_size_;
+  std::vector<Index> users_;  // of each page: in how many tables it is
+  PageList free_;
+  std::unordered_map<Index, Sequence> sequences_;
+  Index next_ = 0;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,22 @@
+// What calls return.
+#pragma once
+
+namespace attn {
+
+/// What an attention call returns: `out` like the query with v_dim columns, `lse` the natural log-sum-exp of each row's
+/// final scores.
+template <class Out, class Lse>
+struct Result {
+  Out out;
+  Lse lse;
+};
+
+/// The same with the weights, (q_len, kv_len) for each head; only the naive path has them.
+template <class Out, class Lse, class Weights>
+struct NaiveResult {
+  Out out;
+  Lse lse;
+  Weights weights;
+};
+
+}  // namespace attn
