@@ -29,8 +29,8 @@ struct CallTensors {
   Index first_batch = 0;                  ///< the number that mods know the first batch element by
   const Rotation<T>* rotation = nullptr;  ///< what queries are turned by, a token for each row; null: they are not
 
-  /// Do so many keys and values of a head stay in the L2 cache from one tile of queries to the next? They may have a
-  /// quarter of the 2 MiB that today's server cores have, half of what others do.
+  /// Whether so many keys and values of a head stay in the L2 cache from one tile of queries to the next. They may take
+  /// 512 KiB: a quarter of what today's server cores have, half of what others have.
   bool stay_in_cache(Index keys) const {
     constexpr Index kBytes = 512 * 1024;
     return keys * (problem.head_dim * k.size_of_number() + problem.v_dim * v.size_of_number()) <= kBytes;
@@ -75,8 +75,8 @@ bool in_place(const Format& format, const DTypeView<T>& t) {
          t.stride(1) % format.per_number() == 0;
 }
 
-/// `count` rows of `dim` numbers as the kernels read them, copied to `packed` if they must: where they do not lie so,
-/// or are not a multiple of `multiple`.
+/// `count` rows of `dim` numbers as the kernels read them. They are copied to `packed` where kernels cannot read them
+/// in place, or where `count` is no multiple of `multiple`.
 template <class T>
 Rows<T> rows_of(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, Index multiple,
                 T* packed) {
@@ -103,7 +103,7 @@ void pack_kv(const KernelFamily<T>& family, const KvRows<T>& t, Index batch, Ind
   }
 }
 
-/// The same, where they lie if kernels can read them there.
+/// The same without a copy, if kernels can read them where they lie.
 template <class T>
 Rows<T> kv_rows_of(const KernelFamily<T>& family, const KvRows<T>& t, Index batch, Index head, const Range& keys,
                    Index multiple, T* packed) {
@@ -113,8 +113,7 @@ Rows<T> kv_rows_of(const KernelFamily<T>& family, const KvRows<T>& t, Index batc
   return {packed, family.format.row(t.dim(3))};
 }
 
-/// `count` rows of `dim` numbers in `turned`, by the angles of token `first` and those `step`, 2 * `step` ... behind
-/// it.
+/// Copies `count` rows of `dim` numbers to `turned` and turns row i by the angles of token first + i * step.
 template <class T>
 RowsToRead turned_rows(const KernelFamily<T>& full_precision, const RowsToRead& rows, Index count, Index dim,
                        const Rotation<T>& rotation, Index first, Index step, T* turned) {
@@ -123,8 +122,8 @@ RowsToRead turned_rows(const KernelFamily<T>& full_precision, const RowsToRead& 
   return {reinterpret_cast<const std::byte*>(turned), DType::native, dim, 1};
 }
 
-/// The tile's queries: `count` rows of `dim` numbers, `width` columns in m.query, scaled or still to be. `packed` has
-/// room for them.
+/// Brings a tile's queries, `count` rows of `dim` numbers, to m.query (dim, width), and sets m.scale to what the scores
+/// must still be multiplied by. `packed` has room for a copy of the rows.
 template <class T>
 void load_query(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, T scale, Index width,
                 T* packed, TileMemory<T>& m) {

@@ -28,8 +28,8 @@ struct ChosenKernels {
 // and widening costs 1 or 2 % beside those; the arithmetic of AVX512-FP16 does twice as many but sums up in binary16,
 // which errs by several times what the naive path does and overflows at 65504. Both are widened to float.
 
-/// May a product of such tensors be formed of numbers rounded to bf16? Integers have scales, which the matrix unit's
-/// kernels do not know.
+/// Whether products of such tensors may be formed of numbers rounded to bf16. Integers have scales, which the matrix
+/// unit's kernels do not know.
 inline bool fits_bf16(Compute compute, std::initializer_list<DType> dtypes) {
   return std::all_of(dtypes.begin(), dtypes.end(),
                      [&](DType s) { return s == DType::bf16 || (compute == Compute::bf16 && s != DType::i8); });

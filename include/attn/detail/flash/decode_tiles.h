@@ -33,7 +33,8 @@ class DecodeTiles {
   }
   static Range next(const Range& keys, const Range& all) { return {keys.end, std::min(keys.end + kKeyTile, all.end)}; }
 
-  /// Keys of one head before its neighbour's turn: those of a page, or of a tile that is cut.
+  /// How many keys of one head are read before the neighbouring head has its turn: those of a page, or of a tile that
+  /// pages cut.
   Index run_length() const { return tensors_.k.cuts_tiles_of(kKeyTile) ? kKeyTile : tensors_.k.page_size(); }
 
   /// Are rows copied?
@@ -65,7 +66,7 @@ class DecodeTiles {
     multiply_by_scales(tensors_.v, tile, queries, weights);
   }
 
-  /// What is fetched from memory of a tile: all, if it lies in one piece, or nothing.
+  /// Fetches a tile that lies in one piece; of another, nothing.
   Prefetcher fetching(const Tile& tile) const {
     return Prefetcher::of<T>(ahead(tensors_.k, tile), problem_.head_dim, ahead(tensors_.v, tile), problem_.v_dim,
                              tile.keys.size());
@@ -82,7 +83,7 @@ class DecodeTiles {
       pack_kv(family, t, tile.batch, tile.kv_head, tile.keys, packed);
       return {bytes, DType::native, dim, 1};
     }
-    // As they are, so that results do not depend on where a page ends.
+    // Copied without conversion, so that the kernels compute the same wherever a page ends.
     const Index width = dim * t.size_of_number();
     for_each_piece(t, tile, [&](Index first, Index count) {
       const RowsToRead from = t.rows(tile.batch, tile.kv_head, tile.keys.begin + first);

@@ -35,18 +35,19 @@ void explain_tasks(const TaskList<T>& run, const Executor& executor, Explanation
   e.threads = std::max(e.threads, static_cast<int>(std::min<Index>(executor.concurrency(), run.tasks())));
 }
 
-/// Where passes leave their results for each other: log-sum-exps, if the caller wants none, and the output, if it would
-/// be rounded each time. Taken off the workspace, or allocated.
+/// Where a pass that resumes finds the result of those before it, if that cannot be the caller's memory: the
+/// log-sum-exps, where the caller wants none, and the output, where it has 16 bits and would be rounded by every pass.
+/// The memory is a part of the workspace, or allocated.
 template <class T>
 class PassResults {
  public:
   PassResults(const CallTensors<T>& t, bool needed) : tensors_(t), needed_(needed) {}
 
-  /// What they take of a workspace: whole cache lines. That must not depend on the output, which workspace_bytes() does
-  /// not know: if it has 16 bits, the query is supposed to have them too.
+  /// The bytes that they take of a workspace, whole cache lines. workspace_bytes() has no output to look at, so this
+  /// asks the query instead: an output of 16 bits beside a query of more is allocated.
   Index bytes() const { return needed_ ? lse_bytes() + (is_narrow(tensors_.q) ? out_bytes() : 0) : 0; }
 
-  /// The tensors of the passes. `workspace` has bytes() more than they need, and becomes what is left for them.
+  /// The tensors that the passes work on. Takes bytes() off the front of `workspace` and leaves the rest to the passes.
   CallTensors<T> begin(std::span<std::byte>& workspace, Index workspace_bytes) {
     CallTensors<T> passes = tensors_;
     if (!needed_) return passes;

@@ -59,7 +59,7 @@ class FlashPass {
       const Index first = number / partition.splits * partition.per_task;
       return Range{first, std::min(first + partition.per_task, partition.blocks.count())};
     };
-    // Tasks are taken in turn: likely, this worker gets next the one after those that the others have.
+    // Workers take the tasks in order, so this one most likely gets the task `workers` behind.
     const Index next = std::min(task + workers, partition.tasks - 1);
     const Range range = blocks_of(task), next_range = blocks_of(next);
     const Index step = tiles_.are_single() ? decode_loop_.most_together() : 1;
@@ -82,7 +82,7 @@ class FlashPass {
     decode_loop_.merge(partition.blocks, block, partials);
   }
 
-  /// Adds what this pass does to what those before it do.
+  /// Adds this pass to what the passes before it have filled in.
   void explain(const Partition& partition, Explanation& e) const {
     const bool amx_unused = pass_.kernels.on_matrix_unit() && tiles_.are_single() && !decode_loop_.on_matrix_unit();
     ++e.passes;
@@ -103,7 +103,7 @@ class FlashPass {
           });
           e.full_tiles += full;
           e.masked_tiles += masked;
-          // The visited range need not begin where a tile would without it.
+          // The first visited key need not be the first of a tile, so there may be one more than that.
           const Index all = ceil_div(problem_.kv_len, kKeyTile);
           e.skipped_tiles += std::max<Index>(all - full - masked, 0);
         }
@@ -121,7 +121,7 @@ class FlashPass {
 
   Index query_tiles() const { return problem_.batch * problem_.heads * tiles_.count(); }
 
-  /// Fewer tiles to a block where else there would be few blocks for each worker.
+  /// Blocks get smaller where there would be too few of them to keep all workers busy.
   QueryBlocks<T> blocks_for(Index workers) const {
     constexpr Index kBlocksPerWorker = 4;
     if (tiles_.are_single()) return {problem_, tiles_, DecodeLoop<T>::kMostQueries};
@@ -129,8 +129,8 @@ class FlashPass {
             std::min(prefill_loop_.most_tiles(), query_tiles() / (kBlocksPerWorker * std::max<Index>(workers, 1)))};
   }
 
-  /// A task is some neighbouring blocks, because they share keys: those of a window, or of a short head; or because
-  /// their keys are neighbours in memory. They are few, so that no worker ends long after the others.
+  /// A task is some neighbouring blocks: they share keys (those of a window, or of a short head), or their keys are
+  /// neighbours in memory. Tasks are small, so that no worker ends long after the others.
   Index blocks_per_task(const QueryBlocks<T>& blocks, Index splits, Index workers) const {
     constexpr Index kMost = 8;
     const Index together = tiles_.are_single() ? decode_loop_.most_together() : 1;

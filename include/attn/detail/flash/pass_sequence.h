@@ -14,11 +14,12 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The tensors of some groups as a call of its own sees them: batch elements are groups, rows the tokens of a group.
+/// The tensors of some groups as those of a call of its own: each group is a batch element, its tokens are the rows.
 template <class T>
 CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, Index first_query,
                           const Problem& problem) {
-  // Rows are a step apart, groups a row. With one row or none there is no step, and it could be too wide for a number.
+  // Rows of a group lie a step apart, and the first rows of two groups a row. A single row has no step, which could
+  // overflow.
   const auto view = [&]<class View>(const View& of, Index heads, Index first, Index rows, Index step) {
     if (of.data() == nullptr) return of;
     typename View::Shape shape = of.shape(), strides = of.strides();
@@ -36,7 +37,7 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, In
   return {of_queries(t.out), of_queries(t.lse), of_queries(t.q), of_keys(t.k), of_keys(t.v), problem};
 }
 
-/// Calls visit(groups, first row of queries, problem) for all groups of a call; neighbouring ones of equal sizes
+/// Calls visit(groups, first row of queries, problem) for all groups of a call. Neighbouring groups of equal sizes come
 /// together.
 inline void for_each_token_groups(const Problem& call, const Grouping& g,
                                   const std::function<void(const TokenGroups&, Index, const Problem&)>& visit) {
@@ -62,7 +63,7 @@ inline void for_each_token_groups(const Problem& call, const Grouping& g,
       problem.q_offset = floor_div(first_query + first, step);
       problem.q_len = rows_from(first, call.q_len, step);
       problem.kv_len = rows_from(group, call.kv_len, step);
-      // The next group is like this one unless it begins the numbers anew or has a query or a key less.
+      // Groups come together until the numbers within a group begin anew, or a group has a query or a key less.
       const Index same_queries = call.q_len - (problem.q_len - 1) * step - first,
                   same_keys = problem.kv_len == 0 ? step : call.kv_len - (problem.kv_len - 1) * step - group;
       problem.batch = std::min({begun - first, step - group, same_queries, same_keys});
@@ -71,9 +72,9 @@ inline void for_each_token_groups(const Problem& call, const Grouping& g,
   }
 }
 
-/// Are there clearly fewer tiles in the groups than tiles of neighbours that have a far pair? Short groups do not fill
-/// a tile; where the step is long, many tiles of neighbours have none; and passes over the same rows each round them
-/// once more, so that there may not be many.
+/// Whether grouping saves work: the tiles of the groups must be clearly fewer than the tiles of neighbouring tokens
+/// that have a far pair. Short groups do not fill a tile, and where the step is long, many tiles of neighbours have no
+/// far pair. Each pass over the same rows rounds them once more, so there may not be many passes.
 inline bool grouping_pays(const Problem& call, const Grouping& g) {
   if (g.always) return true;
   constexpr Index kQueries = 48;  // those of a float tile with AVX-512
@@ -86,14 +87,14 @@ inline bool grouping_pays(const Problem& call, const Grouping& g) {
   const double grouped = g.shared
                              ? static_cast<double>(g.shared->size()) * tiles(call.q_len, keys)
                              : static_cast<double>(std::min(g.step, call.q_len)) * tiles(call.q_len / g.step + 1, keys);
-  // A tile has a far pair if so many neighbouring tokens hold one.
+  // The number of neighbouring tokens of which one must be in a far pair of the tile.
   const Index reach = kKeyTile + (g.shared ? g.shared->size() : kQueries);
   const double far =
       tiles(call.q_len, call.kv_len) * std::min(1.0, static_cast<double>(reach) / static_cast<double>(g.step));
   return 3 * grouped < 2 * far;
 }
 
-/// Have the groups a pass over near keys before them?
+/// Whether a pass over near keys comes before those over groups.
 template <class Mods>
 constexpr bool has_near_part() {
   if constexpr (Mods::kIsGrouped)
@@ -102,8 +103,8 @@ constexpr bool has_near_part() {
     return false;
 }
 
-/// The passes of a call, whatever its mods: the waist between them, whose types are the caller's, and the loops, which
-/// are compiled once for each scalar.
+/// The passes of a call without the types of its mods, which are the caller's: the loops behind it are compiled once
+/// for each scalar.
 template <class T>
 class PassSequence {
  public:
@@ -111,7 +112,7 @@ class PassSequence {
 
   virtual ~PassSequence() = default;
 
-  /// Does one go on from what another leaves in out and lse?
+  /// Whether a pass goes on from what another leaves in out and lse.
   virtual bool resume(const Problem& problem) const = 0;
 
   /// Calls visit() for each pass over the rows of the output, in order. One that resumes adds to what stands in out and
@@ -153,7 +154,7 @@ class PassSequenceOf final : public PassSequence<T> {
       const auto group_pass = [&](const TokenGroups& groups, Index first, const Problem& problem) {
         const Tile all{0, 0, {problem.q_offset, problem.q_offset + problem.q_len}, {0, problem.kv_len}};
         if (kHasNear && mask.far.kv_range(all).empty()) return;
-        // Sinks too: a pass that resumes has them in its beginning.
+        // The sinks stay among the others; a pass that resumes does not count them again.
         const auto others = mods_.of(groups.batch).without_grouped();
         pass(tensors_of(tensors, groups, first, problem), RegroupedMods(mask.far, others, groups), kHasNear, visit);
       };

@@ -24,8 +24,8 @@ class QueryBlocks {
   /// How many tiles a block has.
   Index size(Index block) const { return range(block).size(); }
 
-  /// Tile number `i` of a block. Later queries first: under causal masks they see the most keys, and what is long
-  /// should not be begun last.
+  /// Tile number `i` of a block. The last queries come first: under a causal mask they see the most keys, and the
+  /// longest work should not be begun last.
   QueryTile at(Index block, Index i) const {
     const Index kv_head = block / blocks_per_kv_head(), number = range(block).begin + i;
     const Index group = problem_->heads / problem_->kv_heads;

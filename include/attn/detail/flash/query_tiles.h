@@ -34,8 +34,7 @@ class QueryTiles {
   bool single_;
 };
 
-/// May so many keys be more than a stretch? Tiles begin with the first key that is visited, or at multiples of their
-/// length.
+/// Whether so many keys may be more than one stretch.
 constexpr bool has_totals(Index keys) { return keys > kStretch * kKeyTile; }
 
 /// The numbers T that parts of a tile's memory take.

@@ -17,8 +17,9 @@ struct Sequence {
   const TileMods<T>* mods;
 };
 
-/// The sequences of a call as one run: calls use(run, executor, scheduled calls). What takes longest begins first, so
-/// that no worker ends long after the others. A sequence is cut the same whatever the others are.
+/// Calls use(task list, executor, scheduled passes) with the sequences of a call, a pass each. The longest tasks come
+/// first, so that no worker ends long after the others. How the keys of a sequence are split does not depend on the
+/// other sequences, and neither does its result.
 template <class T, class Use>
 void with_sequences(std::span<const Sequence<T>> sequences, const Options& options, const Use& use) {
   std::deque<FlashPass<T>> calls;
@@ -27,7 +28,7 @@ void with_sequences(std::span<const Sequence<T>> sequences, const Options& optio
     flops += calls.emplace_back(s.tensors, s.mods, kernels_for(s.tensors, options), false).flops();
   const Executor executor = executor_for(flops, options.executor);
   std::vector<ScheduledPass<T>> scheduled;
-  // Each is cut for the workers that its share of the work keeps busy, twice as many to be safe: larger tasks read
+  // A sequence is cut for twice the workers that its share of the work keeps busy, not for all: larger tasks read
   // memory in longer runs.
   const double workers = executor.concurrency();
   for (const FlashPass<T>& call : calls) {

@@ -9,7 +9,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// A pass over some tensors, cut for the workers there are, and which numbers its tasks have among those of all.
+/// A pass cut into tasks for the workers there are, and the numbers of its first task and merge in the list of all
+/// passes.
 template <class T>
 struct ScheduledPass {
   ScheduledPass(const FlashPass<T>& p, Index workers) : pass(&p), partition(p.partition(workers)) {}
@@ -56,7 +57,8 @@ class TaskList {
   }
 
  private:
-  /// The pass that a task or a merge is of: the last of those that begin there, as those before have none.
+  /// The pass that a task or a merge belongs to. Passes without any have the same first number as the next one, so it
+  /// is the last that begins there.
   const ScheduledPass<T>& of(Index number, Index ScheduledPass<T>::*first) const {
     const auto begins_behind = [&](Index n, const ScheduledPass<T>& scheduled) { return n < scheduled.*first; };
     return *std::prev(std::upper_bound(passes_.begin(), passes_.end(), number, begins_behind));

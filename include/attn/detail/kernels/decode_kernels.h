@@ -9,7 +9,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Queries that are multiplied at a time: with 4, a vector of keys or values is worth four multiplications.
+/// How many queries are multiplied at a time: each vector of keys or values that is loaded serves four multiplications.
 constexpr int kQueriesAtATime = 4;
 
 /// With 32 vector registers a step of the score product of four rows is 16 FMAs for 8 vectors loaded, and one of the
