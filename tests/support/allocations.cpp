@@ -33,18 +33,18 @@ Allocations allocations() { return {in_use, peak, calls}; }
 }  // namespace attn::test
 
 #if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ATTN_TEST_ASAN 1
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define ATTN_TEST_SANITIZER_HEAP 1
 #endif
-#elif defined(__SANITIZE_ADDRESS__)
-#define ATTN_TEST_ASAN 1
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ATTN_TEST_SANITIZER_HEAP 1
 #endif
 
-#ifdef ATTN_TEST_ASAN
+#ifdef ATTN_TEST_SANITIZER_HEAP
 
 bool attn::test::memory_can_run_out() { return false; }
 
-// The sanitizer has its own heap and tells of every block.
+// These sanitizers have a heap of their own and tell of every block.
 extern "C" {
 std::size_t __sanitizer_get_allocated_size(const volatile void*);
 void __sanitizer_malloc_hook(const volatile void*, std::size_t bytes) { attn::test::taken(bytes); }
