@@ -7,6 +7,7 @@
 #include "attn/attention.h"
 #include "attn/attention_weights.h"
 #include "attn/backward.h"
+#include "attn/jvp.h"
 #include "attn/kv_cache.h"
 #include "attn/merge.h"
 #include "attn/multi_head.h"

@@ -19,4 +19,11 @@ struct NaiveResult {
   Weights weights;
 };
 
+/// What attention_jvp() returns: the output, and its derivative in the direction that was given.
+template <class Out>
+struct JvpResult {
+  Out out;
+  Out tangent;
+};
+
 }  // namespace attn

@@ -3,27 +3,32 @@
 
 #include "attn/detail/backward/backward.h"
 #include "attn/detail/flash/sequences.h"
-#include "attn/detail/naive/naive_backward.h"
+#include "attn/detail/forward_mode/jvp.h"
+#include "attn/detail/naive/naive_jvp.h"
 
 /// Everything below mods, whose types are the caller's: `keyword` is `extern`, or nothing where it is compiled.
-#define ATTN_LOOPS_OF(keyword, T)                                                                                     \
-  keyword template const KernelFamily<T>& kernel_family<T>(VectorSet);                                                \
-  keyword template ChosenKernels<T> choose_kernels<T>(const Options&, bool);                                          \
-  keyword template void flash<T>(const CallTensors<T>&, const PassSequence<T>&, Options);                             \
-  keyword template Index flash_workspace_bytes<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);     \
-  keyword template Explanation flash_explanation<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);   \
-  keyword template void flash_sequences<T>(std::span<const Sequence<T>>, const Options&);                             \
-  keyword template Index sequences_workspace_bytes<T>(std::span<const Sequence<T>>, const Options&);                  \
-  keyword template Explanation sequences_explanation<T>(std::span<const Sequence<T>>, const Options&);                \
-  keyword template void naive<T>(const DTypeView<T>&, const TensorView<T, 3>&, const DTypeView<T>&,                   \
-                                 const DTypeView<const T>&, const DTypeView<const T>&, const DTypeView<const T>&,     \
-                                 const NaiveMods<T>&, const Problem&, const Executor&);                               \
-  keyword template void backward<T>(const BackwardCall<T>&, const Options&);                                          \
-  keyword template Index backward_bytes<T>(const Problem&, const Options&);                                           \
-  keyword template void naive_backward<T>(                                                                            \
-      const DTypeView<T>&, const DTypeView<T>&, const DTypeView<T>&, const DTypeView<const T>&,                       \
-      const TensorView<const T, 3>&, const DTypeView<const T>&, const DTypeView<const T>&, const DTypeView<const T>&, \
-      const NaiveMods<T>&, const NaiveSlopes<T>&, const Problem&, const Executor&);
+#define ATTN_LOOPS_OF(keyword, T)                                                                                      \
+  keyword template const KernelFamily<T>& kernel_family<T>(VectorSet);                                                 \
+  keyword template ChosenKernels<T> choose_kernels<T>(const Options&, bool);                                           \
+  keyword template void flash<T>(const CallTensors<T>&, const PassSequence<T>&, Options);                              \
+  keyword template Index flash_workspace_bytes<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);      \
+  keyword template Explanation flash_explanation<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);    \
+  keyword template void flash_sequences<T>(std::span<const Sequence<T>>, const Options&);                              \
+  keyword template Index sequences_workspace_bytes<T>(std::span<const Sequence<T>>, const Options&);                   \
+  keyword template Explanation sequences_explanation<T>(std::span<const Sequence<T>>, const Options&);                 \
+  keyword template void naive<T>(const DTypeView<T>&, const TensorView<T, 3>&, const DTypeView<T>&,                    \
+                                 const DTypeView<const T>&, const DTypeView<const T>&, const DTypeView<const T>&,      \
+                                 const NaiveMods<T>&, const Problem&, const Executor&);                                \
+  keyword template void backward<T>(const BackwardCall<T>&, const Options&);                                           \
+  keyword template Index backward_bytes<T>(const Problem&, const Options&);                                            \
+  keyword template void naive_backward<T>(                                                                             \
+      const DTypeView<T>&, const DTypeView<T>&, const DTypeView<T>&, const DTypeView<const T>&,                        \
+      const TensorView<const T, 3>&, const DTypeView<const T>&, const DTypeView<const T>&, const DTypeView<const T>&,  \
+      const NaiveMods<T>&, const NaiveSlopes<T>&, const Problem&, const Executor&);                                    \
+  keyword template void jvp<T>(const JvpCall<T>&, const Options&);                                                     \
+  keyword template void naive_jvp<T>(const DTypeView<T>&, const DTypeView<T>&, const InputViews<T>&,                   \
+                                     const InputViews<T>&, const NaiveMods<T>&, const NaiveSlopes<T>&, const Problem&, \
+                                     const Executor&);
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {

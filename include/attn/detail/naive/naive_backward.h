@@ -95,6 +95,16 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
   grad_value.noalias() += weights.transpose() * grad_out;
 }
 
+/// One head as numbers T, copied.
+template <class T>
+RowMajor<T> copied_head(const DTypeView<const T>& t, Index batch, Index head) {
+  RowMajor<T> copy(t.dim(2), t.dim(3));
+  const RowsToRead rows = t.rows(batch, head);
+  for (Index i = 0; i < copy.rows(); ++i)
+    for (Index j = 0; j < copy.cols(); ++j) copy(i, j) = load_number<T>(rows, i, j);
+  return copy;
+}
+
 /// All heads, in turn those that share a key and value head; these are the tasks. Null grad_lse: zero.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void naive_backward(const DTypeView<T>& grad_q, const DTypeView<T>& grad_k, const DTypeView<T>& grad_v,
@@ -105,13 +115,7 @@ void naive_backward(const DTypeView<T>& grad_q, const DTypeView<T>& grad_k, cons
   executor.run(problem.batch * problem.kv_heads, [&](Index task, int) {
     const Index b = task / problem.kv_heads, kv_head = task % problem.kv_heads;
     const Index group = problem.heads / problem.kv_heads;
-    const auto copied = [&](const DTypeView<const T>& t, Index head) {
-      RowMajor<T> copy(t.dim(2), t.dim(3));
-      const RowsToRead rows = t.rows(b, head);
-      for (Index i = 0; i < copy.rows(); ++i)
-        for (Index j = 0; j < copy.cols(); ++j) copy(i, j) = load_number<T>(rows, i, j);
-      return copy;
-    };
+    const auto copied = [&](const DTypeView<const T>& t, Index head) { return copied_head(t, b, head); };
     const RowMajor<T> key = copied(k, kv_head), value = copied(v, kv_head);
     RowMajor<T> grad_key = RowMajor<T>::Zero(key.rows(), key.cols()),
                 grad_value = RowMajor<T>::Zero(value.rows(), value.cols()), grad_query;

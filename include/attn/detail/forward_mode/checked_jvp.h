@@ -1,0 +1,74 @@
+// A call in forward mode, checked: what CheckedCall is to attention().
+#pragma once
+
+#include "attn/detail/flash/checked_call.h"
+#include "attn/detail/forward_mode/jvp.h"
+#include "attn/detail/naive/naive_jvp.h"
+#include "attn/result.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// The direction in which a tensor moves, shaped as it.
+template <class T, class X>
+DTypeView<const T> checked_direction(const X& x, const DTypeView<const T>& of, const char* name, const char* of_name) {
+  static_assert(std::is_same_v<computed_t<typename Traits<X>::Scalar>, T>,
+                "attn: directions must hold the scalar type of the query, or floats of 32 and 16 bits");
+  const DTypeView<const T> v = as_rank4(view(x));
+  require(v.shape() == of.shape(), name, " has shape ", v.shape(), ", it must have that of the ", of_name, ", ",
+          of.shape(), " as (batch, heads, len, dim)");
+  return v;
+}
+
+template <class Q, class K, class V, class DQ, class DK, class DV, class M>
+class CheckedJvp {
+  const CheckedCall<Q, K, V, M> call_;
+  const Held<DQ> q_held_;
+  const Held<DK> k_held_;
+  const Held<DV> v_held_;
+
+ public:
+  using T = typename CheckedCall<Q, K, V, M>::T;
+
+  CheckedJvp(const Q& query, const K& key, const V& value, const DQ& direction_q, const DK& direction_k,
+             const DV& direction_v, const M& mods, const Options& options)
+      : call_(query, key, value, mods, options),
+        q_held_(evaluated(direction_q)),
+        k_held_(evaluated(direction_k)),
+        v_held_(evaluated(direction_v)),
+        directions_{checked_direction<T>(q_held_, call_.q, "direction_query", "query"),
+                    checked_direction<T>(k_held_, call_.k, "direction_key", "key"),
+                    checked_direction<T>(v_held_, call_.v, "direction_value", "value")} {}
+  CheckedJvp(const CheckedJvp&) = delete;
+
+  auto result() const {
+    auto out = Answer<Q>::out(call_.problem);
+    return JvpResult<decltype(out)>{std::move(out), Answer<Q>::out(call_.problem)};
+  }
+
+  template <class Out>
+  void run(Out& out, Out& tangent, const Options& options) const {
+    constexpr bool kHasSlopes = Bound<M>::kHasScores;
+    const auto passes = call_.passes();
+    const std::conditional_t<kHasSlopes, ScoreSlopesOf<T, Bound<M>>, NoTileMods> own_slopes(call_.mods);
+    const ScoreSlopes<T>* slopes = nullptr;
+    if constexpr (kHasSlopes) slopes = &own_slopes;
+    jvp<T>({call_.tensors(out), output_view<T>(tangent, call_.problem), directions_.q, directions_.k, directions_.v,
+            passes.in_one(), slopes},
+           options);
+  }
+
+  template <class Out>
+  void naive(Out& out, Out& tangent, const Executor& executor) const {
+    const Problem& problem = call_.problem;
+    naive_jvp<T>(output_view<T>(out, problem), output_view<T>(tangent, problem), {call_.q, call_.k, call_.v},
+                 directions_, naive_mods<T>(call_.mods, problem), naive_slopes<T>(call_.mods, problem), problem,
+                 executor);
+  }
+
+ private:
+  InputViews<T> directions_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

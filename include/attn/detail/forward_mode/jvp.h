@@ -1,0 +1,23 @@
+// Attention and its directional derivative tile by tile: forward-mode differentiation of the online softmax.
+#pragma once
+
+#include "attn/detail/base/linker_hint.h"
+#include "attn/detail/forward_mode/jvp_loop.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+void jvp(const JvpCall<T>& call, const Options& options) {
+  const ChosenKernels<T> kernels = choose_kernels<T>(options, false);
+  const JvpLoop<T> loop(call, kernels);
+  const Executor executor = executor_for(loop.flops(), options.executor);
+  const int workers = executor.concurrency();
+  const QueryBlocks<T> blocks = loop.blocks(workers);
+  if (blocks.count() == 0) return;
+  const Workspace workspace(loop.bytes(blocks), workers);
+  executor.run(blocks.count(), [&](Index block, int worker) { loop.run(blocks, block, workspace.of(worker)); });
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
