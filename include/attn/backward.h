@@ -66,7 +66,10 @@ template <class Q, class K, class V, class M = Mods<>>
 std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& value, const M& mods = {},
                                      const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options);
-  return static_cast<std::size_t>(detail::backward_bytes<typename decltype(call)::T>(call.problem, options));
+  using T = typename decltype(call)::T;
+  const detail::LearnedIfAny<T, detail::Bound<M>> learned(call.mods, call.problem);
+  return static_cast<std::size_t>(
+      detail::backward_bytes<T>(call.problem, detail::LearnedSizes::of(learned.get()), options));
 }
 template <class Q, class K, class V>
 std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& value, const Options& options) {

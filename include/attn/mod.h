@@ -135,6 +135,37 @@ constexpr auto score_mod(Score score) {
   return ScoreMod<Score>{std::move(score)};
 }
 
+namespace detail {
+
+/// A score mod that knows its derivative.
+template <class Score, class Slope>
+struct WithSlope {
+  Score score;
+  Slope slope;
+
+  template <class X>
+  auto operator()(X x, const Position& p) const {
+    if constexpr (is_dual<X>)
+      return X{static_cast<decltype(x.value)>(score(x.value, p)),
+               static_cast<decltype(x.value)>(slope(x.value, p)) * x.slope};
+    else
+      return score(x, p);
+  }
+};
+
+}  // namespace detail
+
+/// The same with the derivative of `score` with respect to x, `slope(x, p)`, for the backward pass, which otherwise
+/// calls `score` with a dual number (see Dual).
+template <class Score, class Slope>
+constexpr auto score_mod(Score score, Slope slope) {
+  using R = typename detail::ResultOf<Slope, float, Position>::type;
+  static_assert(detail::callable<R> && (std::is_floating_point_v<R> || !detail::callable<R>),
+                "attn::score_mod: the derivative must take a score and a position and return a floating-point number: "
+                "[](auto x, auto p) { return 2 * x; }");
+  return score_mod(detail::WithSlope<Score, Slope>{std::move(score), std::move(slope)});
+}
+
 /// A mod that is made when the sizes of the call are known: `make(problem)` checks its arguments against them and
 /// returns a mask or score mod.
 ///
@@ -182,6 +213,14 @@ template <class T>
 constexpr bool is_mods = false;
 template <class... M>
 constexpr bool is_mods<Mods<M...>> = true;
+
+/// Does a mod hold numbers that gradients are asked for?
+template <class T>
+constexpr bool is_learned = false;
+template <class S>
+requires(S::kIsLearned) constexpr bool is_learned<ScoreMod<S>> = true;
+template <class L>
+requires(L::kIsLearned) constexpr bool is_learned<SinkMod<L>> = true;
 
 template <class T>
 concept AnyMod = is_mask<T> || is_score<T> || is_sink<T> || is_late<T> || is_mods<T>;

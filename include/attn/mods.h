@@ -13,6 +13,7 @@
 #include "attn/mods/keep.h"
 #include "attn/mods/key_lengths.h"
 #include "attn/mods/key_ranges.h"
+#include "attn/mods/learned.h"
 #include "attn/mods/logic.h"
 #include "attn/mods/padding.h"
 #include "attn/mods/prefix_lm.h"

@@ -122,6 +122,9 @@ TEST(Dual, LambdasDifferentiateThemselves) {
                        using std::abs, std::max;
                        return exp(-x * x) + sin(x) * abs(x) + max(x, decltype(x)(0));
                      }));
+  expect_differences("derivative given", score_mod([](auto x, auto p) { return x * x * double(p.kv + 1) * 0.1; },
+                                                   [](auto x, auto p) { return 2 * x * double(p.kv + 1) * 0.1; }) |
+                                             softcap(1));
   expect_differences("sinks", sinks({0.3}) | temperature({0.7}));
 }
 

@@ -115,6 +115,17 @@ void run_scaled_dot_product(const Case& c) {
       expect_output(c, "grad_value", gradients.value, path);
     };
     expect_gradients(attn::attention_backward(grad_out, q, k, v, flash, mods, options), "flash");
+    if (c.has("bias")) {
+      const auto bias = c.input("bias").tensor<T, 4>();
+      const auto learned_as = [&](attn::Tensor<T, 4>& grad) {
+        return attn::bias(bias, grad) | attn::key_lengths(c.input("key_lengths").as<Index>());
+      };
+      attn::Tensor<T, 4> grad(bias.shape()), naive_grad(bias.shape());
+      expect_gradients(attn::attention_backward(grad_out, q, k, v, flash, learned_as(grad), options), "flash, learned");
+      expect_output(c, "grad_bias", grad, "flash");
+      attn::naive_attention_backward(grad_out, q, k, v, learned_as(naive_grad), options);
+      expect_output(c, "grad_bias", naive_grad, "naive");
+    }
     expect_gradients(attn::naive_attention_backward(grad_out, q, k, v, mods, options), "naive");
   });
 }

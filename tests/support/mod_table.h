@@ -145,6 +145,16 @@ inline auto softcap_rows() {
   return rows;
 }
 
+/// A number of a learned table for each distance, which is also where its gradient would go.
+inline auto learned_rows(const Setting& s) {
+  const auto table = std::make_shared<attn::Tensor<float, 1>>(attn::Shape<1>{7});
+  for (Index i = 0; i < 7; ++i) (*table)(i) = static_cast<float>(s.random.uniform(-1, 1));
+  const auto place = [](const auto& p) { return ((p.kv - p.q) % 7 + 7) % 7; };
+  const auto change = [](auto x, auto w, const auto&) { return x * (2 - w) + w; };
+  return score("learned", attn::learned(*table, *table, place, change),
+               [table, place](Real x, const Pair& p) { return x * (2 - (*table)(place(p))) + (*table)(place(p)); });
+}
+
 inline auto alibi_rows(const Setting& s) {
   std::vector<double> slopes;
   for (Index h = 0; h < s.sizes.heads; ++h) slopes.push_back(s.random.uniform(0.01, 0.5));
@@ -237,6 +247,7 @@ inline auto mod_table(const Setting& s) {
       bias_rows<3>(s),
       bias_rows<4>(s),
       softcap_rows(),
+      learned_rows(s),
       alibi_rows(s),
       temperature_rows(s),
       relative_bias_rows(s),

@@ -20,11 +20,11 @@
                                  const DTypeView<const T>&, const DTypeView<const T>&, const DTypeView<const T>&,      \
                                  const NaiveMods<T>&, const Problem&, const Executor&);                                \
   keyword template void backward<T>(const BackwardCall<T>&, const Options&);                                           \
-  keyword template Index backward_bytes<T>(const Problem&, const Options&);                                            \
+  keyword template Index backward_bytes<T>(const Problem&, const LearnedSizes&, const Options&);                       \
   keyword template void naive_backward<T>(                                                                             \
       const DTypeView<T>&, const DTypeView<T>&, const DTypeView<T>&, const DTypeView<const T>&,                        \
       const TensorView<const T, 3>&, const DTypeView<const T>&, const DTypeView<const T>&, const DTypeView<const T>&,  \
-      const NaiveMods<T>&, const NaiveSlopes<T>&, const Problem&, const Executor&);                                    \
+      const NaiveMods<T>&, const NaiveSlopes<T>&, const LearnedMods<T>*, const Problem&, const Executor&);             \
   keyword template void jvp<T>(const JvpCall<T>&, const Options&);                                                     \
   keyword template void naive_jvp<T>(const DTypeView<T>&, const DTypeView<T>&, const InputViews<T>&,                   \
                                      const InputViews<T>&, const NaiveMods<T>&, const NaiveSlopes<T>&, const Problem&, \

@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "attn/detail/mods/lengths.h"
+#include "attn/detail/mods/learned_by_head.h"
 #include "attn/mod.h"
 
 namespace attn {
@@ -26,6 +26,16 @@ inline auto alibi(Numbers given_slopes) {
       return x - static_cast<X>(slope[p.head]) * static_cast<X>(p.q - p.kv);
     });
   });
+}
+
+/// alibi() with slopes that are learned: the backward pass adds their gradients to `grad`, a number for each head,
+/// which must outlive the mod.
+template <class G>
+auto alibi(detail::Numbers slopes, G&& grad) {
+  alibi(slopes);  // for what it refuses
+  return detail::learned_by_head(
+      "alibi", std::move(slopes), std::forward<G>(grad),
+      [](auto x, auto slope, const Position& p) { return x - slope * static_cast<decltype(x)>(p.q - p.kv); });
 }
 
 /// The paper's slopes for a power of two heads, 2^(-8 (h + 1) / heads), and its interpolation for other numbers.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "attn/detail/mods/broadcast.h"
+#include "attn/detail/mods/learned_mods.h"
 #include "attn/detail/simd/scalar_math.h"
 #include "attn/mod.h"
 
@@ -27,6 +28,20 @@ auto bias(X&& tensor) {
     return score_mod([t = held.over(problem, "bias")](auto x, const Position& p) {
       return detail::biased(x, static_cast<decltype(x)>(t(p)));
     });
+  });
+}
+
+/// bias() of a tensor that is learned: the backward pass adds its gradient to `grad`, a tensor of the same shape,
+/// summed over what is broadcast. Both must outlive the mod.
+template <class X, class G>
+auto bias(const X& tensor, G&& grad) {
+  auto held = detail::broadcast_tensor(tensor);
+  auto gradient = detail::gradient_tensor(std::forward<G>(grad), "bias");
+  return bind_mod([held = std::move(held), gradient](const Problem& problem) {
+    held.check_gradient(gradient, "bias");
+    return detail::learned_score([](auto x, auto b, const Position&) { return detail::biased(x, b); },
+                                 gradient.slots_of_pairs(problem), held.over(problem, "bias"), gradient,
+                                 gradient.is_pairwise(problem));
   });
 }
 

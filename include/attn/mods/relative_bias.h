@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attn/detail/mods/broadcast.h"
+#include "attn/detail/mods/learned_mods.h"
 #include "attn/detail/simd/scalar_math.h"
 #include "attn/mod.h"
 
@@ -71,15 +72,28 @@ class T5Buckets {
 
 namespace detail {
 
+/// As if heads were queries, and buckets keys.
+inline Problem sizes_of_buckets(const Problem& problem, Index buckets) {
+  Problem sizes = problem;
+  sizes.batch = sizes.heads = 1;
+  sizes.q_len = problem.heads;
+  sizes.kv_len = buckets;
+  sizes.q_offset = 0;
+  return sizes;
+}
+
+/// The distances of a table with so many columns.
+inline ClippedDistance clipped_distances(Index columns) {
+  require(columns % 2 == 1,
+          "relative_bias: a table of the distances -most..most has an odd number of columns, this one has ", columns);
+  return ClippedDistance{columns / 2};
+}
+
 template <class T, class Buckets>
 auto bias_by_distance(BroadcastTensor<T> held, Buckets buckets) {
   return bind_mod([held = std::move(held), buckets = std::move(buckets)](const Problem& problem) {
-    Problem sizes = problem;
-    sizes.batch = sizes.heads = 1;
-    sizes.q_len = problem.heads;
-    sizes.kv_len = buckets.buckets();
-    sizes.q_offset = 0;
-    const auto table = held.over(sizes, "relative_bias", "(1, 1, heads, buckets)");
+    const auto table =
+        held.over(sizes_of_buckets(problem, buckets.buckets()), "relative_bias", "(1, 1, heads, buckets)");
     return score_mod([table, &buckets](auto x, const Position& p) {
       return biased(x, static_cast<decltype(x)>(table(Position{0, 0, p.head, buckets(p.kv - p.q)})));
     });
@@ -100,19 +114,39 @@ auto bias_by_distance(BroadcastTensor<T> held, Buckets buckets) {
 /// outlive it.
 /// @throws std::invalid_argument in the call, if the table does not fit.
 template <class X, class Buckets>
-auto relative_bias(X&& table, Buckets buckets) {
+requires(!detail::Viewable<Buckets>) auto relative_bias(X&& table, Buckets buckets) {
   return detail::bias_by_distance(detail::broadcast_tensor(std::forward<X>(table)), std::move(buckets));
+}
+
+/// relative_bias() of a table that is learned: the backward pass adds its gradient to `grad`, a tensor of the same
+/// shape. Both must outlive the mod.
+template <class X, class G, class Buckets>
+requires(detail::Viewable<std::remove_cvref_t<G>>) auto relative_bias(const X& table, G&& grad, Buckets buckets) {
+  auto held = detail::broadcast_tensor(table);
+  auto gradient = detail::gradient_tensor(std::forward<G>(grad), "relative_bias");
+  return bind_mod([held = std::move(held), gradient, buckets = std::move(buckets)](const Problem& problem) {
+    const Problem sizes = detail::sizes_of_buckets(problem, buckets.buckets());
+    held.check_gradient(gradient, "relative_bias");
+    const auto place = [&buckets](const Position& p) { return Position{0, 0, p.head, buckets(p.kv - p.q)}; };
+    const auto numbers = held.over(sizes, "relative_bias", "(1, 1, heads, buckets)");
+    const auto slots = gradient.slots_of_pairs(sizes);
+    return detail::learned_score([](auto x, auto b, const Position&) { return detail::biased(x, b); },
+                                 [slots, place](const Position& p) { return slots(place(p)); },
+                                 [numbers, place](const Position& p) { return numbers(place(p)); }, gradient, false);
+  });
 }
 
 template <class X>
 auto relative_bias(X&& table) {
   auto held = detail::broadcast_tensor(std::forward<X>(table));
-  const Index columns = held.columns();
-  detail::require(columns % 2 == 1,
-                  "relative_bias: a table of the distances -most..most has an odd number of columns, "
-                  "this one has ",
-                  columns);
-  return detail::bias_by_distance(std::move(held), ClippedDistance{columns / 2});
+  const ClippedDistance distances = detail::clipped_distances(held.columns());
+  return detail::bias_by_distance(std::move(held), distances);
+}
+
+template <class X, class G>
+requires(detail::Viewable<std::remove_cvref_t<G>>) auto relative_bias(const X& table, G&& grad) {
+  return relative_bias(table, std::forward<G>(grad),
+                       detail::clipped_distances(detail::broadcast_tensor(table).columns()));
 }
 
 }  // namespace attn

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/mods/lengths.h"
+#include "attn/detail/mods/learned_by_head.h"
 #include "attn/mod.h"
 
 namespace attn {
@@ -28,6 +28,18 @@ inline auto sinks(Numbers given_logits) {
     detail::require(given == problem.heads, "sinks has ", given, " logits for ", problem.heads, " heads");
     const auto logit = [all = logits.data()](Index head) { return all[head]; };
     return SinkMod<decltype(logit)>{logit};
+  });
+}
+
+/// sinks() with logits that are learned: the backward pass adds their gradients to `grad`, a number for each head,
+/// which must outlive the mod.
+template <class G>
+auto sinks(detail::Numbers given_logits, G&& grad) {
+  sinks(given_logits);  // for what it refuses
+  auto gradient = detail::gradient_tensor(std::forward<G>(grad), "sinks");
+  return bind_mod([logits = std::move(given_logits.values), gradient](const Problem& problem) {
+    detail::check_by_head("sinks", static_cast<Index>(logits.size()), gradient, problem);
+    return SinkMod<detail::LearnedLogit<decltype(gradient)>>{{logits.data(), gradient}};
   });
 }
 

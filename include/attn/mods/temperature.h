@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "attn/detail/mods/lengths.h"
+#include "attn/detail/mods/learned_by_head.h"
 #include "attn/mod.h"
 
 namespace attn {
@@ -27,6 +27,15 @@ inline auto temperature(Numbers given_temperatures) {
     return score_mod(
         [t = temperatures.data()](auto x, const Position& p) { return x / static_cast<decltype(x)>(t[p.head]); });
   });
+}
+
+/// temperature() with temperatures that are learned: the backward pass adds their gradients to `grad`, a number for
+/// each head, which must outlive the mod.
+template <class G>
+auto temperature(detail::Numbers temperatures, G&& grad) {
+  temperature(temperatures);  // for what it refuses
+  return detail::learned_by_head("temperature", std::move(temperatures), std::forward<G>(grad),
+                                 [](auto x, auto t, const Position&) { return x / t; });
 }
 
 }  // namespace attn

@@ -16,44 +16,66 @@ Executor backward_executor(const BackwardPlan<T>& plan, const Options& options) 
 }
 
 template <class T, class = include_attn_instantiate_h_in_one_unit>
-Index backward_bytes(const Problem& problem, const Options& options) {
-  const BackwardPlan<T> plan(problem, options);
+Index backward_bytes(const Problem& problem, const LearnedSizes& learned, const Options& options) {
+  const BackwardPlan<T> plan(problem, learned, options);
   const int workers = backward_executor(plan, options).concurrency();
-  return Workspace::needed(plan.worker_bytes(), workers, plan.groups_at_a_time(workers) * plan.group_bytes());
+  const Index shared = plan.sums_bytes() + plan.groups_at_a_time(workers) * plan.group_bytes();
+  return Workspace::needed(plan.worker_bytes(), workers, shared);
 }
 
 /// Some groups at a time: their queries are brought in, then all pairs are visited, then what tasks have left is added
-/// up.
+/// up, always in the same order.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void backward(const BackwardCall<T>& call, const Options& options) {
-  const BackwardPlan<T> plan(call.tensors.problem, options);
+  const BackwardPlan<T> plan(call.tensors.problem, LearnedSizes::of(call.learned), options);
   const BackwardLoop<T> loop(call, plan);
   const Executor executor = backward_executor(plan, options);
   const int workers = executor.concurrency();
-  const Index together = plan.groups_at_a_time(workers);
-  const Workspace workspace(plan.worker_bytes(), workers, options.workspace, together * plan.group_bytes());
+  const Index together = plan.groups_at_a_time(workers), tasks = plan.tasks_of_group();
+  const Workspace workspace(plan.worker_bytes(), workers, options.workspace,
+                            plan.sums_bytes() + together * plan.group_bytes());
   const auto memory_of = [&](Index group) {
-    return workspace.shared() + group % std::max<Index>(together, 1) * plan.group_bytes();
+    return workspace.shared() + plan.sums_bytes() + group % std::max<Index>(together, 1) * plan.group_bytes();
+  };
+  const LearnedSizes& learned = plan.learned();
+  auto* const sums = plan.sums(workspace.shared());
+  std::fill_n(sums, learned.slots + learned.sinks, GradientSum<T>(0));
+  const auto run = [&](Index group, Index task, std::byte* memory) {
+    auto* own = sums;
+    if (learned.learning == Learning::apart && learned.slots > 0) {
+      own = plan.sums_of(memory_of(group), task);
+      std::fill_n(own, learned.slots, GradientSum<T>(0));
+    }
+    loop.run(memory_of(group), group, task / plan.query_parts(), task % plan.query_parts(), own, memory);
   };
   for (Index first = 0; first < plan.groups(); first += together) {
     const Index groups = std::min(together, plan.groups() - first);
     const auto for_all = [&](Index of_group, const auto& visit) {
       executor.run(groups * of_group, [&](Index task, int worker) {
-        const Index group = first + task / of_group;
-        visit(group, task % of_group, workspace.of(worker));
+        visit(first + task / of_group, task % of_group, workspace.of(worker));
       });
     };
     for_all(plan.tiles_of_group(),
             [&](Index group, Index tile, std::byte* memory) { loop.prepare(memory_of(group), group, tile, memory); });
-    for_all(plan.tasks_of_group(), [&](Index group, Index task, std::byte* memory) {
-      loop.run(memory_of(group), group, task / plan.query_parts(), task % plan.query_parts(), memory);
-    });
+    if (learned.learning == Learning::in_turn)
+      for_all(1, [&](Index group, Index, std::byte* memory) {
+        for (Index task = 0; task < tasks; ++task) run(group, task, memory);
+      });
+    else
+      for_all(tasks, run);
     for_all(plan.tiles_of_group(),
             [&](Index group, Index tile, std::byte* memory) { loop.store_queries(memory_of(group), tile, memory); });
     if (plan.query_parts() > 1)
       for_all(plan.key_tiles(),
               [&](Index group, Index tile, std::byte*) { loop.store_keys(memory_of(group), group, tile); });
+    for (Index group = first; call.learned && group < first + groups; ++group) {
+      for (Index task = 0; learned.learning == Learning::apart && task < tasks; ++task)
+        for (Index slot = 0; slot < learned.slots; ++slot) sums[slot] += plan.sums_of(memory_of(group), task)[slot];
+      for (Index tile = 0; learned.sinks > 0 && tile < plan.tiles_of_group(); ++tile)
+        loop.learn_sinks(memory_of(group), tile, sums + learned.slots);
+    }
   }
+  if (call.learned) call.learned->add(sums, sums + learned.slots);
 }
 
 }  // namespace ATTN_BUILT_FOR

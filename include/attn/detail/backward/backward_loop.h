@@ -45,9 +45,11 @@ class BackwardLoop {
     }
   }
 
-  /// One task: the pairs of a part of a group's keys and a part of its queries.
-  void run(std::byte* group_memory, Index group, Index key_part, Index query_part, std::byte* worker_memory) const {
-    const WorkerMemory m = layout(worker_memory);
+  /// One task: the pairs of a part of a group's keys and a part of its queries. `sums`: see LearnedMods.
+  void run(std::byte* group_memory, Index group, Index key_part, Index query_part, GradientSum<T>* sums,
+           std::byte* worker_memory) const {
+    WorkerMemory m = layout(worker_memory);
+    m.sums = sums;
     const Range key_tiles = plan_.key_tiles_of(key_part), query_tiles = plan_.query_tiles_of(query_part);
     const Index batch = group / problem_.kv_heads, kv_head = group % problem_.kv_heads;
     for (Index first = key_tiles.begin; first < key_tiles.end; first += plan_.chunk()) {
@@ -107,6 +109,12 @@ class BackwardLoop {
               problem_.head_dim);
   }
 
+  /// The gradients of the sinks of a tile of queries.
+  void learn_sinks(std::byte* group_memory, Index i, GradientSum<T>* sums) const {
+    const PreparedQueries<T>& p = plan_.prepared(group_memory, i);
+    call_.learned->learn_sinks(p.queries.head, p.lse, p.delta, p.queries.rows.size(), sums);
+  }
+
   /// The gradients of a tile of keys and values of a group, from what the parts of the queries have left.
   void store_keys(std::byte* group_memory, Index group, Index tile) const {
     const Range keys{tile * kKeyTile, std::min((tile + 1) * kKeyTile, problem_.kv_len)};
@@ -134,7 +142,9 @@ class BackwardLoop {
     T *rows, *more_rows;           // (queries, head_dim or v_dim)
     T *packed_key, *packed_value;  // (keys of a chunk, head_dim), (…, v_dim)
     T *grad_key, *grad_value;      // (keys of a chunk, key_row), (…, value_row)
+    T* raw;                        // (keys, queries): scores before all mods, where mods learn
     bool* dropped;                 // (keys, queries)
+    GradientSum<T>* sums;
   };
   WorkerMemory layout(std::byte* memory) const {
     const Index q = plan_.most_queries(), keys = plan_.chunk() * kKeyTile,
@@ -147,7 +157,9 @@ class BackwardLoop {
     m.grad_key = take(keys * plan_.key_row()), m.grad_value = take(keys * plan_.value_row());
     m.packed_key = take(keys * problem_.head_dim), m.packed_value = take(keys * problem_.v_dim);
     m.rows = take(widest * q), m.more_rows = take(widest * q);
+    m.raw = plan_.learned().slots > 0 ? take(kKeyTile * q) : nullptr;
     m.dropped = reinterpret_cast<bool*>(next);
+    m.sums = nullptr;
     return m;
   }
 
@@ -189,15 +201,20 @@ class BackwardLoop {
     kernels.score(tile, keys.value, count, problem_.v_dim);
     tile.query = p.query, tile.scores = m.scores;
     kernels.score(tile, keys.key, count, problem_.head_dim);
-    if (call_.slopes)
+    // Where mods learn, the derivatives of their scores come with the gradients of their numbers, below.
+    const bool modded = masked || call_.has_scores();
+    if (m.raw) std::copy_n(m.scores, count * kernels.queries, m.raw);
+    const bool with_slopes = call_.slopes && !m.raw;
+    if (with_slopes)
       call_.slopes->apply(plan_.vectors(), m.scores, m.slopes, kernels.queries, pairs, masked);
-    else if (masked)
+    else if (modded)
       call_.mods->apply(plan_.vectors(), m.scores, kernels.queries, pairs, masked);
-    const bool select = (masked || call_.slopes) && !(p.finite && is_finite(keys));
+    const bool select = modded && !(p.finite && is_finite(keys));
     tile.dropped = m.dropped;
     if (select) family_.find_dropped(tile, kernels.queries, count);
-    plan_.kernels().softmax({m.scores, m.grad_scores, call_.slopes ? m.slopes : nullptr, p.lse, p.delta},
+    plan_.kernels().softmax({m.scores, m.grad_scores, with_slopes ? m.slopes : nullptr, p.lse, p.delta},
                             kernels.queries, count);
+    if (m.raw) call_.learned->learn(m.raw, m.grad_scores, kernels.queries, pairs, m.sums);
 
     tile.scores = m.grad_scores;
     tile.out = p.grad_query + key_part * plan_.grad_query_size();

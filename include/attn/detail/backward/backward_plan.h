@@ -5,6 +5,7 @@
 
 #include "attn/detail/flash/call_tensors.h"
 #include "attn/detail/kernels/backward_kernels.h"
+#include "attn/detail/mods/learned_mods.h"
 #include "attn/detail/mods/score_slopes.h"
 #include "attn/options.h"
 
@@ -21,6 +22,20 @@ struct BackwardCall {
   DTypeView<T> grad_q, grad_k, grad_v;
   const TileMods<T>* mods;
   const ScoreSlopes<T>* slopes;
+  const LearnedMods<T>* learned;  ///< null: mods hold no numbers that gradients are asked for
+
+  bool has_scores() const { return mods && mods->has_scores(); }
+};
+
+/// What gradients of numbers that mods hold take.
+struct LearnedSizes {
+  Index slots = 0, sinks = 0;
+  Learning learning = Learning::apart;
+
+  template <class T>
+  static LearnedSizes of(const LearnedMods<T>* mods) {
+    return mods ? LearnedSizes{mods->slots(), mods->sinks(), mods->learning()} : LearnedSizes{};
+  }
 };
 
 /// What the loops read of a tile of queries, and where they leave its gradient.
@@ -45,8 +60,9 @@ struct PreparedQueries {
 template <class T>
 class BackwardPlan {
  public:
-  BackwardPlan(const Problem& problem, const Options& options)
+  BackwardPlan(const Problem& problem, const LearnedSizes& learned, const Options& options)
       : problem_(problem),
+        learned_(learned),
         vectors_(vectors_of(isa_of(options))),
         family_(kernel_family<T>(vectors_)),
         kernels_(backward_kernels<T>(vectors_)),
@@ -107,18 +123,26 @@ class BackwardPlan {
   /// Groups that are worked on together: some tasks for each worker, of a millisecond or more, so that waiting for the
   /// last of them costs little. Memory is needed for so many groups, however large the batch.
   Index groups_at_a_time(int workers) const {
+    if (learned_.learning != Learning::apart) return std::min<Index>(groups(), 1);
     constexpr double kFlopsPerWorker = 1e8;
     const double wanted = kFlopsPerWorker * workers / std::max(flops_of_group(), 1.0);
     const Index for_tasks = ceil_div(Index(4) * workers, tasks_of_group());
     return std::min(groups(), std::max(for_tasks, static_cast<Index>(std::min(wanted, 1e6))));
   }
 
-  /// Bytes that a group takes, and each worker; whole cache lines.
-  Index group_bytes() const { return tiles_of_group() * tile_bytes() + partials() * static_cast<Index>(sizeof(T)); }
+  /// Bytes that a group takes, and each worker, and the gradients of numbers that mods hold; whole cache lines.
+  Index group_bytes() const {
+    return tiles_of_group() * tile_bytes() + partials() * static_cast<Index>(sizeof(T)) + tasks_of_group() * own_sums();
+  }
+  Index sums_bytes() const {
+    return padded((learned_.slots + learned_.sinks) * static_cast<Index>(sizeof(Sum)), kAlignment);
+  }
   Index worker_bytes() const {
     const Index q = most_queries(), widest = std::max(problem_.head_dim, problem_.v_dim);
     const Index of_key = problem_.head_dim + problem_.v_dim + key_row() + value_row();
-    return bytes((3 * kKeyTile + 1 + 2 * widest) * q + chunk() * kKeyTile * of_key) + padded(kKeyTile * q, kAlignment);
+    const Index raw = learned_.slots > 0 ? kKeyTile : 0;
+    return bytes((3 * kKeyTile + raw + 1 + 2 * widest) * q + chunk() * kKeyTile * of_key) +
+           padded(kKeyTile * q, kAlignment);
   }
 
   /// A tile's numbers in its group's memory. The description itself is there too.
@@ -153,7 +177,21 @@ class BackwardPlan {
     return grad_key_of(group_memory, query_part) + problem_.kv_len * key_row();
   }
 
+  /// The gradients of numbers that mods hold: of all tasks, and where they add up their own, of each.
+  using Sum = GradientSum<T>;
+  const LearnedSizes& learned() const { return learned_; }
+  Sum* sums(std::byte* memory) const { return reinterpret_cast<Sum*>(memory); }
+  Sum* sums_of(std::byte* group_memory, Index task) const {
+    std::byte* const first =
+        group_memory + tiles_of_group() * tile_bytes() + partials() * static_cast<Index>(sizeof(T));
+    return reinterpret_cast<Sum*>(first + task * own_sums());
+  }
+
  private:
+  Index own_sums() const {
+    if (learned_.learning != Learning::apart) return 0;
+    return padded(learned_.slots * static_cast<Index>(sizeof(Sum)), kAlignment);
+  }
   static constexpr Index kHeader = padded(sizeof(PreparedQueries<T>) + 8, kAlignment);
 
   static Range share(Index count, Index part, Index parts) {
@@ -171,6 +209,7 @@ class BackwardPlan {
   }
 
   const Problem& problem_;
+  LearnedSizes learned_;
   VectorSet vectors_;
   const KernelFamily<T>& family_;
   BackwardKernelSet<T> kernels_;

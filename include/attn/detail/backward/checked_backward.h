@@ -68,6 +68,23 @@ DTypeView<T> checked_gradient(Grad&& grad, const DTypeView<const T>& of, const c
   }
 }
 
+/// LearnedMods of a call, or null.
+template <class T, class Mods, bool = Mods::kLearns>
+class LearnedIfAny {
+ public:
+  LearnedIfAny(const Mods& mods, const Problem& problem) : learned_(mods, problem) {}
+  const LearnedMods<T>* get() const { return &learned_; }
+
+ private:
+  LearnedModsOf<T, Mods> learned_;
+};
+template <class T, class Mods>
+class LearnedIfAny<T, Mods, false> {
+ public:
+  LearnedIfAny(const Mods&, const Problem&) {}
+  const LearnedMods<T>* get() const { return nullptr; }
+};
+
 /// What the naive and the tiled backward pass need of the caller.
 template <class G, class Q, class K, class V, class M>
 class BackwardInputs {
@@ -132,10 +149,11 @@ class CheckedBackward {
     if constexpr (Mods::kHasMasks || Mods::kHasScores || Mods::kHasSinks) mods = &tile_mods;
     const SlopesIfAny<Mods> own_slopes(call.mods);
     if constexpr (Mods::kHasScores) slopes = &own_slopes;
+    const LearnedIfAny<T, Mods> learned(call.mods, call.problem);
     backward<T>(
         {call.tensors(), out_, in_.grad_out, lse_, in_.grad_lse, checked_gradient<T>(grad_query, call.q, "grad_query"),
          checked_gradient<T>(grad_key, call.k, "grad_key"), checked_gradient<T>(grad_value, call.v, "grad_value"), mods,
-         slopes},
+         slopes, learned.get()},
         options);
   }
 
@@ -163,11 +181,12 @@ class CheckedNaiveBackward {
   template <class GQ, class GK, class GV>
   void run(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options) const {
     const auto& call = in_.call;
+    const LearnedIfAny<T, Bound<M>> learned(call.mods, call.problem);
     naive_backward<T>(checked_gradient<T>(grad_query, call.q, "grad_query"),
                       checked_gradient<T>(grad_key, call.k, "grad_key"),
                       checked_gradient<T>(grad_value, call.v, "grad_value"), in_.grad_out, in_.grad_lse, call.q, call.k,
                       call.v, naive_mods<T>(call.mods, call.problem), naive_slopes<T>(call.mods, call.problem),
-                      call.problem, options.executor);
+                      learned.get(), call.problem, options.executor);
   }
 };
 

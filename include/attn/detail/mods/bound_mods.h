@@ -62,6 +62,8 @@ class BoundMods {
   }() || ...);
   static constexpr bool kHasSinks = (is_sink<std::remove_cvref_t<M>> || ...);
   static constexpr bool kIsGrouped = (is_grouped<std::remove_cvref_t<M>> || ...);
+  /// Does any hold numbers that gradients are asked for?
+  static constexpr bool kLearns = (is_learned<std::remove_cvref_t<M>> || ...);
 
   explicit BoundMods(std::tuple<M...> mods) : mods_(std::move(mods)) {}
 
@@ -74,6 +76,21 @@ class BoundMods {
       if constexpr (is_score<std::remove_cvref_t<decltype(mod)>>) x = static_cast<X>(mod.score(x, p));
     });
     return x;
+  }
+
+  /// What the modded score grows by with the score x. On the way, calls add(slot, gradient) for each
+  /// number that a mod used, where `grad` is the gradient of the modded score.
+  template <class T, class Add>
+  T learn(T x, T grad, const Position& p, const Add& add) const {
+    return learn_from<0>(x, grad, p, Index(0), add);
+  }
+
+  /// Calls visit(mod) for each mod that holds numbers to learn: scores in the order of their slots, and sinks.
+  template <class Visit>
+  void each_learned(const Visit& visit) const {
+    each([&](const auto& mod) {
+      if constexpr (is_learned<std::remove_cvref_t<decltype(mod)>>) visit(mod);
+    });
   }
 
   bool keep(const Position& p) const {
@@ -146,6 +163,30 @@ class BoundMods {
     return std::apply([](const auto&... mod) { return BoundMods<decltype(mod)...>(std::tie(mod...)); }, made);
   }
 
+  /// learn() for the mods from number i on, whose slots begin with `first`.
+  template <std::size_t i, class T, class Add>
+  T learn_from([[maybe_unused]] T x, [[maybe_unused]] T grad, [[maybe_unused]] const Position& p,
+               [[maybe_unused]] Index first, [[maybe_unused]] const Add& add) const {
+    if constexpr (i == sizeof...(M)) {
+      return T(1);
+    } else {
+      const auto& mod = std::get<i>(mods_);
+      using Mod = std::remove_cvref_t<decltype(mod)>;
+      if constexpr (is_score<Mod> && is_learned<Mod>) {
+        const Dual<T> w(mod.score.number(p)), by_score = mod.score.of(Dual<T>(x, T(1)), w, p),
+                                              by_number = mod.score.of(Dual<T>(x), Dual<T>(w.value, T(1)), p);
+        const T after = learn_from<i + 1>(by_score.value, grad, p, first + mod.score.slots(), add);
+        add(first + mod.score.slot(p), grad * after * by_number.slope);
+        return after * by_score.slope;
+      } else if constexpr (is_score<Mod>) {
+        const Dual<T> y = mod.score(Dual<T>(x, T(1)), p);
+        return learn_from<i + 1>(y.value, grad, p, first, add) * y.slope;
+      } else {
+        return learn_from<i + 1>(x, grad, p, first, add);
+      }
+    }
+  }
+
   template <class F>
   void each(F f) const {
     std::apply([&](const auto&... mod) { (f(mod), ...); }, mods_);
@@ -184,6 +225,7 @@ class CallMods {
   static constexpr bool kIsOpaque = One::kIsOpaque;
   static constexpr bool kHasSinks = One::kHasSinks;
   static constexpr bool kIsGrouped = One::kIsGrouped;
+  static constexpr bool kLearns = One::kLearns;
 
   /// Those of batch element number i are make(i).
   template <class Make>

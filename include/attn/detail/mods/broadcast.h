@@ -1,8 +1,10 @@
 // A tensor that lies over the (batch, head, query, key) pairs of a call, for the mods that read one.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "attn/detail/base/check.h"
 #include "attn/detail/tensor/viewable.h"
@@ -61,6 +63,26 @@ class BroadcastTensor {
       shape_[4 - Rank + i] = view.dim(i);
       stride_[4 - Rank + i] = view.stride(i);
     }
+  }
+
+  /// @throws std::invalid_argument unless the tensor for the gradients has this one's shape.
+  template <class Gradient>
+  void check_gradient(const Gradient& gradient, const char* mod) const {
+    const auto own = std::span<const Index>(shape_).last(rank_);
+    require(std::equal(own.begin(), own.end(), gradient.shape().begin(), gradient.shape().end()), mod,
+            ": the tensor for gradients has shape ", gradient.shape(), ", the tensor itself ", own);
+  }
+
+  /// All elements behind each other.
+  std::vector<T> row_major() const {
+    std::vector<T> all;
+    Index i[4];
+    for (i[0] = 0; i[0] < shape_[0]; ++i[0])
+      for (i[1] = 0; i[1] < shape_[1]; ++i[1])
+        for (i[2] = 0; i[2] < shape_[2]; ++i[2])
+          for (i[3] = 0; i[3] < shape_[3]; ++i[3])
+            all.push_back(data_[i[0] * stride_[0] + i[1] * stride_[1] + i[2] * stride_[2] + i[3] * stride_[3]]);
+    return all;
   }
 
   /// The size of the last dimension.

@@ -1,8 +1,10 @@
 // The gradients of attention by their definition. What the backward pass is tested against.
 #pragma once
 
+#include "attn/detail/mods/learned_mods.h"
 #include "attn/detail/naive/naive.h"
 #include "attn/dual.h"
+#include "attn/parallel.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -62,11 +64,13 @@ RowMajor<typename Rows::Scalar> product_over_kept(const Pairs& pairs, const Kept
 template <class T, class Matrix, class GradQuery>
 void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, const Matrix& grad_out,
                          const Eigen::Array<T, Eigen::Dynamic, 1>& grad_lse, const NaiveMods<T>& mods,
-                         const NaiveSlopes<T>& slopes_of, const Problem& problem, Index batch, Index head,
-                         GradQuery& grad_query, RowMajor<T>& grad_key, RowMajor<T>& grad_value) {
+                         const NaiveSlopes<T>& slopes_of, const LearnedMods<T>* learned, GradientSum<T>* sums,
+                         const Problem& problem, Index batch, Index head, GradQuery& grad_query, RowMajor<T>& grad_key,
+                         RowMajor<T>& grad_value) {
   const T scale = static_cast<T>(problem.scale);
   const RowMajor<T> scaled = scale * q;
   RowMajor<T> weights = scaled * k.transpose(), slopes;
+  const RowMajor<T> raw = learned ? weights : RowMajor<T>();
   Eigen::Map<RowMajor<T>> scores(weights.data(), weights.rows(), weights.cols());
   if (slopes_of)
     slopes_of(scores, slopes, batch, head);
@@ -82,7 +86,16 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
   if (selects) grad = kept.select(grad, RowMajor<T>::Zero(grad.rows(), grad.cols()));
   const Eigen::Array<T, Eigen::Dynamic, 1> delta = (weights.array() * grad.array()).rowwise().sum() - grad_lse;
   grad = weights.array() * (grad.array().colwise() - delta);  // of the modded scores
-  if (slopes_of) grad.array() *= slopes.array();
+  if (learned) {
+    const Index first = problem.first_query(batch);
+    for (Index i = 0; i < grad.rows(); ++i)
+      for (Index j = 0; j < grad.cols(); ++j)
+        if (kept(i, j))
+          learned->learn(&raw(i, j), &grad(i, j), 1, {batch, head, {first + i, first + i + 1}, {j, j + 1}}, sums);
+    learned->learn_sinks(head, lse.data(), delta.data(), problem.q_len, sums + learned->slots());
+  } else if (slopes_of) {
+    grad.array() *= slopes.array();
+  }
   if (selects) {
     grad = kept.select(grad, RowMajor<T>::Zero(grad.rows(), grad.cols()));
     grad_query = scale * product_over_kept(grad, kept, k);
@@ -110,8 +123,11 @@ template <class T, class = include_attn_instantiate_h_in_one_unit>
 void naive_backward(const DTypeView<T>& grad_q, const DTypeView<T>& grad_k, const DTypeView<T>& grad_v,
                     const DTypeView<const T>& grad_out, const TensorView<const T, 3>& grad_lse,
                     const DTypeView<const T>& q, const DTypeView<const T>& k, const DTypeView<const T>& v,
-                    const NaiveMods<T>& mods, const NaiveSlopes<T>& slopes, const Problem& problem,
-                    const Executor& executor) {
+                    const NaiveMods<T>& mods, const NaiveSlopes<T>& slopes, const LearnedMods<T>* learned,
+                    const Problem& problem, const Executor& given_executor) {
+  // Heads in turn where they add to the same numbers.
+  const Executor executor = learned ? serial() : given_executor;
+  std::vector<GradientSum<T>> sums(static_cast<std::size_t>(learned ? learned->slots() + learned->sinks() : 0), 0);
   executor.run(problem.batch * problem.kv_heads, [&](Index task, int) {
     const Index b = task / problem.kv_heads, kv_head = task % problem.kv_heads;
     const Index group = problem.heads / problem.kv_heads;
@@ -123,13 +139,14 @@ void naive_backward(const DTypeView<T>& grad_q, const DTypeView<T>& grad_k, cons
       Eigen::Array<T, Eigen::Dynamic, 1> own_grad_lse = Eigen::Array<T, Eigen::Dynamic, 1>::Zero(problem.q_len);
       for (Index i = 0; grad_lse.data() && i < problem.q_len; ++i) own_grad_lse(i) = grad_lse(b, h, i);
       grad_query.resize(problem.q_len, problem.head_dim);
-      naive_head_backward(copied(q, h), key, value, copied(grad_out, h), own_grad_lse, mods, slopes, problem, b, h,
-                          grad_query, grad_key, grad_value);
+      naive_head_backward(copied(q, h), key, value, copied(grad_out, h), own_grad_lse, mods, slopes, learned,
+                          sums.data(), problem, b, h, grad_query, grad_key, grad_value);
       store_head(grad_query, grad_q, b, h);
     }
     store_head(grad_key, grad_k, b, kv_head);
     store_head(grad_value, grad_v, b, kv_head);
   });
+  if (learned) learned->add(sums.data(), sums.data() + learned->slots());
 }
 
 }  // namespace ATTN_BUILT_FOR

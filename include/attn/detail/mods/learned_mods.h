@@ -1,0 +1,168 @@
+// Mods that hold numbers to learn, and the gradients of those.
+#pragma once
+
+#include <cmath>
+#include <utility>
+
+#include "attn/detail/mods/bound_mods.h"
+#include "attn/detail/mods/gradient_tensor.h"
+
+namespace attn::detail {
+
+/// A change of scores by a number that is learned: x -> score(x, number, p), where the number is at `slot(p)` of a
+/// table, and its gradient goes to that slot of another. Bound to a call.
+template <class Score, class Slot, class Number, class Gradient>
+struct LearnedScore {
+  static constexpr bool kIsLearned = true;
+
+  Score score;
+  Slot slot;
+  Number number_of;  ///< of a position
+  Gradient gradient;
+  bool is_pairwise;  ///< no two pairs of a head share a number
+
+  Index slots() const { return gradient.slots(); }
+  auto number(const Position& p) const {
+    using N = std::remove_cvref_t<decltype(number_of(p))>;
+    return static_cast<computed_t<N>>(number_of(p));
+  }
+
+  template <class X>
+  X of(const X& x, const X& number, const Position& p) const {
+    return static_cast<X>(score(x, number, p));
+  }
+  template <class X>
+  X operator()(X x, const Position& p) const {
+    return of(x, static_cast<X>(number(p)), p);
+  }
+};
+
+template <class Score, class Slot, class Number, class Gradient>
+auto learned_score(Score score, Slot slot, Number number, Gradient gradient, bool is_pairwise) {
+  return ScoreMod<LearnedScore<Score, Slot, Number, Gradient>>{
+      {std::move(score), std::move(slot), std::move(number), std::move(gradient), is_pairwise}};
+}
+
+/// A sink whose logits are learned.
+template <class Gradient>
+struct LearnedLogit {
+  static constexpr bool kIsLearned = true;
+
+  const double* logits;
+  Gradient gradient;
+
+  double operator()(Index head) const { return logits[head]; }
+};
+
+/// How tasks may add to the gradients of what the mods hold, so that results do not depend on who comes first.
+enum class Learning {
+  apart,    ///< each task adds up its own, few enough of them; tasks are summed in order
+  by_pair,  ///< the tasks of a head have no number in common: heads in turn
+  in_turn   ///< all tasks in turn
+};
+
+/// What the backward paths see of mods that hold numbers to learn. Slots are counted through all mods that change
+/// scores; sinks have none.
+template <class T>
+class LearnedMods {
+ public:
+  using Sum = GradientSum<T>;
+
+  virtual ~LearnedMods() = default;
+
+  virtual Index slots() const = 0;
+  virtual Learning learning() const = 0;
+
+  /// For the gradients grads[key * stride + query] of a tile's modded scores, with `scores` as they were before all
+  /// mods: adds the gradients of the numbers that were used to `sums`, and makes of `grads` those of the scores. Pairs
+  /// whose gradient is 0, as that of dropped ones, are left as they are.
+  virtual void learn(const T* scores, T* grads, Index stride, const Tile& tile, Sum* sums) const = 0;
+
+  /// Gradients of the logits of a head's sinks, from some of its queries: a logit weighs e^(logit - lse) and has no
+  /// value (see sinks()).
+  virtual void learn_sinks(Index head, const T* lse, const T* delta, Index count, Sum* sums) const = 0;
+  virtual Index sinks() const = 0;  ///< numbers of `sums` there: one for each head and learned sink
+
+  /// Adds what was summed up to the caller's tensors.
+  virtual void add(const Sum* sums, const Sum* sink_sums) const = 0;
+};
+
+/// `mods` must live as long.
+template <class T, ModsOfCall Mods>
+class LearnedModsOf final : public LearnedMods<T> {
+  using Sum = GradientSum<T>;
+
+ public:
+  LearnedModsOf(const Mods& mods, const Problem& problem) : mods_(mods), problem_(problem) {}
+
+  Index slots() const override {
+    Index all = 0;
+    each_score([&](const auto& score) { all += score.slots(); });
+    return all;
+  }
+  Learning learning() const override {
+    // A task's own sums may take as much memory as a feature of all its tokens, or a page.
+    const Index most = std::max<Index>(problem_.q_len + problem_.kv_len, 4096);
+    if (slots() <= most) return Learning::apart;
+    bool is_pairwise = true;
+    each_score([&](const auto& score) { is_pairwise = is_pairwise && score.is_pairwise; });
+    return is_pairwise ? Learning::by_pair : Learning::in_turn;
+  }
+
+  void learn(const T* scores, T* grads, Index stride, const Tile& tile, Sum* sums) const override {
+    const auto& own = mods_.of(tile.batch);
+    Position p{tile.batch, tile.head, 0, 0};
+    for (p.kv = tile.kv.begin; p.kv < tile.kv.end; ++p.kv, scores += stride, grads += stride)
+      for (p.q = tile.q.begin; p.q < tile.q.end; ++p.q) {
+        T& grad = grads[p.q - tile.q.begin];
+        if (grad == T(0)) continue;
+        grad *=
+            own.learn(scores[p.q - tile.q.begin], grad, p, [&](Index slot, T x) { sums[slot] += static_cast<Sum>(x); });
+      }
+  }
+
+  Index sinks() const override {
+    Index count = 0;
+    each_sink([&](const auto&) { count += problem_.heads; });
+    return count;
+  }
+  void learn_sinks(Index head, const T* lse, const T* delta, Index count, Sum* sums) const override {
+    each_sink([&](const auto& logit) {
+      Sum& sum = sums[head];
+      for (Index i = 0; i < count; ++i)
+        if (const T weight = std::exp(static_cast<T>(logit(head)) - lse[i]); weight > T(0))
+          sum -= static_cast<Sum>(weight) * static_cast<Sum>(delta[i]);
+      sums += problem_.heads;
+    });
+  }
+
+  void add(const Sum* sums, const Sum* sink_sums) const override {
+    each_score([&](const auto& score) {
+      score.gradient.add(sums);
+      sums += score.slots();
+    });
+    each_sink([&](const auto& logit) {
+      logit.gradient.add(sink_sums);
+      sink_sums += problem_.heads;
+    });
+  }
+
+ private:
+  template <class Visit>
+  void each_score(const Visit& visit) const {
+    mods_.of(0).each_learned([&]<class Mod>(const Mod& mod) {
+      if constexpr (is_score<Mod>) visit(mod.score);
+    });
+  }
+  template <class Visit>
+  void each_sink(const Visit& visit) const {
+    mods_.of(0).each_learned([&]<class Mod>(const Mod& mod) {
+      if constexpr (is_sink<Mod>) visit(mod.logit);
+    });
+  }
+
+  const Mods& mods_;
+  const Problem& problem_;
+};
+
+}  // namespace attn::detail

@@ -1,0 +1,169 @@
+// Gradients of the numbers that mods hold, against differences of the definition.
+#include "attn/attn.h"
+#include "support/refused.h"
+
+namespace attn::test {
+namespace {
+
+template <class T = double>
+Tensor<T, 4> drawn(const Shape<4>& shape, unsigned seed) {
+  std::srand(seed);
+  Tensor<T, 4> t(shape);
+  for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<T>(std::rand() / double(RAND_MAX) * 2 - 1);
+  return t;
+}
+template <int kRank>
+Tensor<double, kRank> numbers(const Shape<kRank>& shape) {
+  Tensor<double, kRank> t(shape);
+  for (Index i = 0; i < t.size(); ++i) t.data()[i] = 0.3 + 0.1 * std::sin(static_cast<double>(i));
+  return t;
+}
+std::vector<double> listed(const Tensor<double, 1>& t) { return {t.data(), t.data() + t.size()}; }
+
+struct Lengths {
+  Index q_len = 70, kv_len = 90;
+};
+
+/// make(numbers, gradients) is a mod. Gradients are added to what is there, by all paths.
+template <int kRank, class Make>
+void expect_learned(const char* name, Tensor<double, kRank> param, const Make& make, Lengths n = {}) {
+  SCOPED_TRACE(name);
+  const auto q = drawn({2, 4, n.q_len, 8}, 1), k = drawn({2, 2, n.kv_len, 8}, 2), v = drawn({2, 2, n.kv_len, 8}, 3),
+             w = drawn({2, 4, n.q_len, 8}, 4);
+  Tensor<double, 3> u({2, 4, n.q_len});  // the loss depends on lse, too
+  for (Index i = 0; i < u.size(); ++i) u.data()[i] = 0.01 * static_cast<double>(i % 7);
+  Tensor<double, kRank> grad(param.shape());
+  const auto loss = [&] {
+    const auto r = naive_attention(q, k, v, make(param, grad));
+    double sum = 0;
+    for (Index i = 0; i < w.size(); ++i) sum += r.out.data()[i] * w.data()[i];
+    for (Index i = 0; i < u.size(); ++i)
+      if (std::isfinite(r.lse.data()[i])) sum += r.lse.data()[i] * u.data()[i];
+    return sum;
+  };
+  std::vector<double> expected;
+  const Index step = std::max<Index>(1, param.size() / 40);
+  for (Index i = 0; i < param.size(); i += step) {
+    double& x = param.data()[i];
+    const double before = x, h = 1e-5;
+    x = before + h;
+    const double above = loss();
+    x = before - h;
+    expected.push_back((above - loss()) / (2 * h));
+    x = before;
+  }
+  std::vector<double> serial_bits;
+  for (const char* path : {"naive", "serial", "2 threads", "3 threads"}) {
+    std::fill_n(grad.data(), grad.size(), 0.5);
+    const auto mods = make(param, grad);
+    const Result into{w.view(), u.view()};
+    if (path[0] == 'n') {
+      naive_attention_backward(into, q, k, v, mods);
+    } else {
+      const Options options{.executor = path[0] == 's' ? serial() : threads(path[0] - '0')};
+      attention_backward(into, q, k, v, attention(q, k, v, mods, options), mods, options);
+    }
+    double largest = 0;
+    for (double x : expected) largest = std::max(largest, std::abs(x));
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_NEAR(grad.data()[static_cast<Index>(i) * step] - 0.5, expected[i], 1e-8 * (1 + largest))
+          << path << " " << i;
+    const std::vector<double> bits(grad.data(), grad.data() + grad.size());
+    if (path[0] == 's') serial_bits = bits;
+    if (path[0] != 's' && path[0] != 'n') EXPECT_EQ(bits, serial_bits) << path;
+  }
+}
+
+TEST(Learned, BiasOfEveryShape) {
+  const auto mod = [](const auto& t, auto& g) { return bias(t, g) | causal(); };
+  expect_learned("all pairs, between others", numbers<4>({2, 4, 70, 90}),
+                 [](const auto& t, auto& g) { return softcap(2) | bias(t, g) | softcap(3) | sliding_window(40, 5); });
+  expect_learned("a head", numbers<3>({4, 1, 90}), mod);
+  expect_learned("all heads", numbers<2>({70, 90}), mod);
+  expect_learned("keys", numbers<1>({90}), mod);
+  expect_learned("queries", numbers<2>({70, 1}), mod);
+  expect_learned("a number", numbers<1>({1}), mod);
+  expect_learned("more than tasks hold apart", numbers<2>({300, 600}), mod, {300, 600});
+}
+
+TEST(Learned, RelativeBias) {
+  expect_learned("T5", numbers<2>({4, 32}),
+                 [](const auto& t, auto& g) { return relative_bias(t, g, T5Buckets(32, 64)); });
+  expect_learned("clipped", numbers<1>({41}), [](const auto& t, auto& g) { return relative_bias(t, g); });
+  expect_learned("more than tasks hold apart", numbers<2>({4, 3001}),
+                 [](const auto& t, auto& g) { return relative_bias(t, g) | causal(); }, {300, 600});
+}
+
+TEST(Learned, NumbersOfHeads) {
+  const auto four = numbers<1>({4});
+  expect_learned("alibi", four, [](const auto& t, auto& g) { return alibi(listed(t), g) | temperature({1, 2, 3, 4}); });
+  expect_learned("temperature", four, [](const auto& t, auto& g) { return softcap(1) | temperature(listed(t), g); });
+  expect_learned("sinks", four, [](const auto& t, auto& g) { return sinks(listed(t), g) | causal(); });
+  expect_learned("sinks beside others", four, [](const auto& t, auto& g) {
+    return sinks({1, 2, -1, 0}) | sinks(listed(t), g);
+  });
+}
+
+TEST(Learned, ALambdaOfOnesOwn) {
+  expect_learned("penalty", numbers<1>({4}), [](const auto& t, auto& g) {
+    return learned(
+        t, g, [](auto p) { return p.head; },
+        [](auto x, auto w, auto p) {
+          return x - w * w * tanh(x) * double(p.q > p.kv ? p.q - p.kv : p.kv - p.q) * 0.1;
+        });
+  });
+}
+
+TEST(Learned, SeveralAtOnce) {
+  const auto table = numbers<2>({70, 90});
+  Tensor<double, 2> table_grad({70, 90}), alone({70, 90});
+  Tensor<double, 1> logits({4});
+  expect_learned("slopes beside a bias and sinks", numbers<1>({4}), [&](const auto& t, auto& g) {
+    return bias(table, table_grad) | alibi(listed(t), g) | sinks({1, 1, 1, 1}, logits);
+  });
+}
+
+TEST(Learned, ForwardCallsLeaveGradientsAlone) {
+  const auto table = numbers<2>({70, 90});
+  Tensor<double, 2> grad({70, 90});
+  const auto q = drawn({1, 1, 70, 8}, 1), k = drawn({1, 1, 90, 8}, 2);
+  attention(q, k, k, bias(table, grad));
+  naive_attention(q, k, k, bias(table, grad));
+  for (Index i = 0; i < grad.size(); ++i) EXPECT_EQ(grad.data()[i], 0);
+}
+
+TEST(Learned, FloatSumsAreFine) {
+  // 300 x 600 pairs share one number: sums in float would lose digits.
+  const auto q = drawn<float>({1, 1, 300, 8}, 1), k = drawn<float>({1, 1, 600, 8}, 2),
+             w = drawn<float>({1, 1, 300, 8}, 3);
+  const auto q2 = drawn({1, 1, 300, 8}, 1), k2 = drawn({1, 1, 600, 8}, 2), w2 = drawn({1, 1, 300, 8}, 3);
+  const auto gradient = [](const auto& x, const auto& y, const auto& z) {
+    Eigen::VectorXd slope(1), grad = Eigen::VectorXd::Zero(1);
+    slope << 0.01;
+    attention_backward(z, x, y, y, attention(x, y, y, alibi(slope)), alibi(slope, grad));
+    return grad(0);
+  };
+  const double exact = gradient(q2, k2, w2);
+  EXPECT_NEAR(gradient(q, k, w), exact, 2e-6 * std::abs(exact));
+}
+
+TEST(Learned, RefusesWhatDoesNotFit) {
+  const auto table = numbers<2>({4, 31});
+  Tensor<double, 2> wrong({4, 30});
+  Tensor<double, 1> three({3});
+  const auto q = drawn({1, 4, 5, 8}, 1);
+  const auto call = [&](const auto& mods) { attention(q, q, q, mods); };
+  expect_refused("bias", {"bias", "(4, 30)", "(4, 31)"}, [&] { call(bias(table, wrong)); });
+  expect_refused("relative_bias", {"relative_bias", "(4, 30)", "(4, 31)"}, [&] { call(relative_bias(table, wrong)); });
+  expect_refused("learned", {"learned", "(4, 30)", "(4, 31)"}, [&] {
+    learned(
+        table, wrong, [](auto) { return 0; }, [](auto x, auto w, auto) { return x * w; });
+  });
+  expect_refused("alibi", {"alibi", "(3)", "4"}, [&] { call(alibi({1, 1, 1, 1}, three)); });
+  expect_refused("temperature", {"temperature", "3", "4"}, [&] { call(temperature({1, 1, 1}, three)); });
+  expect_refused("sinks", {"sinks", "(3)", "4"}, [&] { call(sinks({1, 1, 1, 1}, three)); });
+  expect_refused("a slope", {"inf"}, [&] { call(alibi({std::numeric_limits<double>::infinity()}, three)); });
+}
+
+}  // namespace
+}  // namespace attn::test
