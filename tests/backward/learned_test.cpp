@@ -42,14 +42,15 @@ void expect_learned(const char* name, Tensor<double, kRank> param, const Make& m
     return sum;
   };
   std::vector<double> expected;
-  const Index step = std::max<Index>(1, param.size() / 40);
+  const Index step = param.size() / 12 + 1;
   for (Index i = 0; i < param.size(); i += step) {
     double& x = param.data()[i];
-    const double before = x, h = 1e-5;
-    x = before + h;
-    const double above = loss();
-    x = before - h;
-    expected.push_back((above - loss()) / (2 * h));
+    const double before = x, h = 1e-3;
+    const auto at = [&](double by) {
+      x = before + by * h;
+      return loss();
+    };
+    expected.push_back((8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * h));
     x = before;
   }
   std::vector<double> serial_bits;
@@ -70,7 +71,9 @@ void expect_learned(const char* name, Tensor<double, kRank> param, const Make& m
           << path << " " << i;
     const std::vector<double> bits(grad.data(), grad.data() + grad.size());
     if (path[0] == 's') serial_bits = bits;
-    if (path[0] != 's' && path[0] != 'n') EXPECT_EQ(bits, serial_bits) << path;
+    if (path[0] != 'n') {
+      EXPECT_EQ(bits, serial_bits) << path;
+    }
   }
 }
 

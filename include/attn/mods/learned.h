@@ -15,7 +15,9 @@ namespace attn {
 ///     // a penalty for each head that grows with distance, as far as it helps
 ///     auto penalty = attn::learned(weights, grad,
 ///                                  [](auto p) { return p.head; },
-///                                  [](auto x, auto w, auto p) { return x - w * float(p.q > p.kv ? p.q - p.kv : p.kv - p.q); });
+///                                  [](auto x, auto w, auto p) {
+///                                    return x - w * float(p.q > p.kv ? p.q - p.kv : p.kv - p.q);
+///                                  });
 ///
 /// x and w have the same type. Both tensors are viewed, of rank 1 to 4, and must outlive the mod; what the table holds
 /// when a call begins counts. `where` and `score` may be called from several threads at once, for any pair of the call.

@@ -74,6 +74,8 @@ class BackwardPlan {
     const Index rows = problem.heads / problem.kv_heads * problem.q_len;
     key_parts_ = std::clamp<Index>(problem.kv_len / kLeast, 1, kMost);
     query_parts_ = std::clamp<Index>(rows / kLeast, 1, kMost / key_parts_);
+    // Parts of the queries may be heads, which may share the numbers of their pairs.
+    if (learned.learning == Learning::by_pair) query_parts_ = 1;
   }
 
   const Problem& problem() const { return problem_; }
