@@ -31,7 +31,7 @@ inline auto alibi(Numbers given_slopes) {
 /// alibi() with slopes that are learned: the backward pass adds their gradients to `grad`, a number for each head,
 /// which must outlive the mod.
 template <class G>
-auto alibi(detail::Numbers slopes, G&& grad) {
+auto alibi(Numbers slopes, G&& grad) {
   alibi(slopes);  // for what it refuses
   return detail::learned_by_head(
       "alibi", std::move(slopes), std::forward<G>(grad),

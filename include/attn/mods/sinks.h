@@ -34,7 +34,7 @@ inline auto sinks(Numbers given_logits) {
 /// sinks() with logits that are learned: the backward pass adds their gradients to `grad`, a number for each head,
 /// which must outlive the mod.
 template <class G>
-auto sinks(detail::Numbers given_logits, G&& grad) {
+auto sinks(Numbers given_logits, G&& grad) {
   sinks(given_logits);  // for what it refuses
   auto gradient = detail::gradient_tensor(std::forward<G>(grad), "sinks");
   return bind_mod([logits = std::move(given_logits.values), gradient](const Problem& problem) {

@@ -32,7 +32,7 @@ inline auto temperature(Numbers given_temperatures) {
 /// temperature() with temperatures that are learned: the backward pass adds their gradients to `grad`, a number for
 /// each head, which must outlive the mod.
 template <class G>
-auto temperature(detail::Numbers temperatures, G&& grad) {
+auto temperature(Numbers temperatures, G&& grad) {
   temperature(temperatures);  // for what it refuses
   return detail::learned_by_head("temperature", std::move(temperatures), std::forward<G>(grad),
                                  [](auto x, auto t, const Position&) { return x / t; });

@@ -6,6 +6,7 @@
 
 #include "attn/detail/mods/bound_mods.h"
 #include "attn/detail/mods/gradient_tensor.h"
+#include "attn/isa.h"
 
 namespace attn::detail {
 
@@ -53,6 +54,8 @@ struct LearnedLogit {
 
   double operator()(Index head) const { return logits[head]; }
 };
+
+inline namespace ATTN_BUILT_FOR {
 
 /// How tasks may add to the gradients of what the mods hold, so that results do not depend on who comes first.
 enum class Learning {
@@ -165,4 +168,5 @@ class LearnedModsOf final : public LearnedMods<T> {
   const Problem& problem_;
 };
 
+}  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail
