@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "attn/detail/mods/broadcast.h"
+#include "attn/detail/tensor/dtype.h"
 
 namespace attn::detail {
 
