@@ -1,0 +1,233 @@
+// Gradients: the backward pass, both passes and the forward mode against the forward pass of the same work, and the
+// backward pass against its definition; in turn, with the FMA peak measured in between. One head.
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <attn/attn.h>
+#include <CLI/CLI.hpp>
+
+#include "memory.h"
+#include "peak.h"
+#include "progress.h"
+#include "report.h"
+#include "svg.h"
+#include "table.h"
+#include "timing.h"
+#include "workload.h"
+
+namespace {
+
+using namespace bench;
+
+struct Work {
+  Workload call;
+  int threads = 1;
+  bool naive = false;  ///< is the definition timed too? It has several matrices of q_len x kv_len
+};
+
+std::string text(const Work& w) {
+  return sizes(w.call) + (w.call.variant == Variant::full ? "" : std::string(" ").append(name(w.call.variant))) +
+         (w.call.scalar == Scalar::float32 ? "" : " double") + (w.threads == 1 ? "" : " 2 threads");
+}
+
+enum Way { forward, backward, both, jvp, naive };
+constexpr std::size_t kWays = 5;
+constexpr std::array<const char*, kWays> kNames{"forward", "backward", "both", "jvp", "naive backward"};
+/// What each does, in units of the forward pass: five products, and six, where that has two.
+constexpr std::array<double, kWays> kFlops{1, 2.5, 3.5, 3, 2.5};
+
+struct Timings {
+  std::string work;
+  std::array<double, kWays> seconds{}, rates{};  ///< 0: not timed
+  double peak = 0;
+  std::ptrdiff_t memory = 0, naive_memory = 0;
+};
+
+template <class T>
+double dot(const attn::Tensor<T, 4>& a, const attn::Tensor<T, 4>& b) {
+  double sum = 0;
+  for (Index i = 0; i < a.size(); ++i) sum += static_cast<double>(a.data()[i]) * static_cast<double>(b.data()[i]);
+  return sum;
+}
+
+/// @throws std::runtime_error if gradients and tangents do not say the same.
+template <class T>
+void check(const std::string& work, double by_gradients, double by_tangent, double size) {
+  const double allowed = (std::is_same_v<T, float> ? 1e-4 : 1e-12) * size;
+  if (std::abs(by_gradients - by_tangent) <= allowed) return;
+  throw std::runtime_error(work + ": gradients say " + std::to_string(by_gradients) + ", the tangent " +
+                           std::to_string(by_tangent));
+}
+
+template <class T>
+Timings measure(const Work& w, const Budget& budget) {
+  const attn::Options options{.executor = attn::threads(w.threads)};
+  const Inputs<T> x = make_inputs<T>(w.call), direction = make_inputs<T>(w.call, 2);
+  const attn::Tensor<T, 4>&q = x.q_numbers, &k = x.k_numbers, &v = x.v_numbers;
+  const attn::Tensor<T, 4>&dq = direction.q_numbers, &dk = direction.k_numbers, &dv = direction.v_numbers;
+  const attn::Tensor<T, 4> grad_out = make_inputs<T>(w.call, 3).q_numbers;
+  Timings row;
+  row.work = text(w);
+  with_mods(w.call, [&](const auto& mods) {
+    auto result = attn::attention(q, k, v, mods, options);
+    auto grad_q = q, grad_k = k, grad_v = v;
+    std::array<std::function<void()>, kWays> calls;
+    calls[forward] = [&] { attn::attention_into(result.out, result.lse, q, k, v, mods, options); };
+    calls[backward] = [&] {
+      attn::attention_backward_into(grad_q, grad_k, grad_v, grad_out, q, k, v, result.out, result.lse, mods, options);
+    };
+    calls[both] = [&] {
+      calls[forward]();
+      calls[backward]();
+    };
+    calls[jvp] = [&] { attn::attention_jvp(q, k, v, dq, dk, dv, mods, options); };
+    calls[naive] = [&] { attn::naive_attention_backward(grad_out, q, k, v, mods, options); };
+
+    row.memory = extra_memory(calls[backward]);
+    const auto tangent = attn::attention_jvp(q, k, v, dq, dk, dv, mods, options).tangent;
+    const double by_gradients = dot(grad_q, dq) + dot(grad_k, dk) + dot(grad_v, dv),
+                 size = std::sqrt(dot(grad_out, grad_out) * dot(tangent, tangent));
+    check<T>(row.work, by_gradients, dot(grad_out, tangent), size);
+    if (w.naive) {
+      row.naive_memory = extra_memory(calls[naive]);
+      const auto g = attn::naive_attention_backward(grad_out, q, k, v, mods, options);
+      check<T>(row.work, dot(g.query, dq) + dot(g.key, dk) + dot(g.value, dv), by_gradients, size);
+    }
+
+    std::vector<double> peaks;
+    const std::vector<std::function<void()>> timed(calls.begin(), calls.begin() + (w.naive ? naive + 1 : naive));
+    const std::vector<double> times =
+        interleaved(timed, budget, [&](int, int) { peaks.push_back(measure_fma_peak<T>(options.executor)); });
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      row.seconds[i] = times[i];
+      row.rates[i] = kFlops[i] * flops(w.call) / times[i];
+    }
+    row.peak = median(std::move(peaks));
+  });
+  return row;
+}
+
+std::string mebibytes(std::ptrdiff_t bytes) { return fixed(static_cast<double>(bytes) / (1 << 20), 1) + " MiB"; }
+
+void print(const std::vector<Timings>& rows) {
+  Table table(1);
+  table.column("", "work");
+  for (int way : {forward, backward, both, jvp}) {
+    table.column(kNames[static_cast<std::size_t>(way)], "ms");
+    table.column(kNames[static_cast<std::size_t>(way)], "GFLOP/s");
+    table.column(kNames[static_cast<std::size_t>(way)], "of peak");
+    if (way == backward || way == jvp) table.column(kNames[static_cast<std::size_t>(way)], "of forward");
+  }
+  table.column("naive backward", "ms");
+  table.column("naive backward", "speed-up");
+  table.column("extra memory", "backward");
+  table.column("extra memory", "naive");
+  for (const Timings& r : rows) {
+    std::vector<std::string> cells{r.work};
+    for (std::size_t way : {forward, backward, both, jvp}) {
+      cells.push_back(fixed(1e3 * r.seconds[way], 1));
+      cells.push_back(fixed(r.rates[way] / 1e9, 0));
+      cells.push_back(fixed(100 * r.rates[way] / r.peak, 0) + " %");
+      if (way == backward || way == jvp) cells.push_back(fixed(r.rates[way] / r.rates[forward], 2) + " x");
+    }
+    const bool timed = r.seconds[naive] > 0;
+    cells.push_back(timed ? fixed(1e3 * r.seconds[naive], 1) : "");
+    cells.push_back(timed ? fixed(r.seconds[naive] / r.seconds[backward], 1) + " x" : "");
+    cells.push_back(mebibytes(r.memory));
+    cells.push_back(timed ? mebibytes(r.naive_memory) : "");
+    table.row(cells);
+  }
+  table.print(std::cout);
+}
+
+/// Bars of the share of the FMA peak, a group for each row. @throws std::runtime_error if the file cannot be written.
+void draw(const std::string& path, const std::vector<Timings>& rows) {
+  constexpr std::array<const char*, kWays> kColours{"#7f8c9b", "#1f6fb4", "#69a5d6", "#2a9d6f", "#d9a441"};
+  constexpr double kLeft = 330, kWidth = 520, kBar = 11, kGroup = kBar * static_cast<double>(kWays) + 14, kTop = 70;
+  const double bottom = kTop + kGroup * static_cast<double>(rows.size());
+  Svg svg(kLeft + kWidth + 60, bottom + 40);
+  svg.text(20, 30, "Gradients: share of the FMA peak, longer is better", {18, "#111", "start", true});
+  for (std::size_t way = 0; way < kWays; ++way) {
+    const double x = kLeft + 115 * static_cast<double>(way);
+    svg.rect(x, 44, 14, 10, kColours[way], 2);
+    svg.text(x + 20, 53, kNames[way]);
+  }
+  for (int percent = 0; percent <= 100; percent += 20) {
+    const double x = kLeft + kWidth * percent / 100;
+    svg.line(x, kTop, x, bottom, "#ddd");
+    svg.text(x, bottom + 17, std::to_string(percent) + " %", {11, "#777", "middle"});
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const double top = kTop + kGroup * static_cast<double>(i) + 7;
+    svg.text(kLeft - 12, top + kGroup / 2, rows[i].work, {12, "#111", "end"});
+    for (std::size_t way = 0; way < kWays; ++way)
+      svg.rect(kLeft, top + kBar * static_cast<double>(way), kWidth * rows[i].rates[way] / rows[i].peak, kBar - 1,
+               kColours[way], 1.5);
+  }
+  svg.save(path);
+}
+
+Work work(Index len, Index dim, Variant variant = Variant::full, bool with_naive = false,
+          Scalar scalar = Scalar::float32, int threads = 1) {
+  return {{.scalar = scalar,
+           .variant = variant,
+           .heads = 1,
+           .kv_heads = 1,
+           .q_len = len,
+           .kv_len = len,
+           .head_dim = dim,
+           .v_dim = dim},
+          threads,
+          with_naive};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Times gradients of attention against its forward pass and against their definition.");
+  bool quick = false;
+  double seconds = 2;
+  std::string svg = "backward.svg";
+  app.add_flag("--quick", quick, "short rows, few rounds: does it run?");
+  app.add_option("--seconds", seconds, "for each way of each row")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--svg", svg, "where the chart goes; empty: no chart")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+
+  using enum Variant;
+  const std::vector<Work> works = quick ? std::vector<Work>{work(200, 64, causal_softcap_alibi, true),
+                                                            work(130, 40, full, true, Scalar::float64, 2)}
+                                        : std::vector<Work>{work(2048, 64, full, true),
+                                                            work(2048, 128, full, true),
+                                                            work(4096, 64, full, true),
+                                                            work(8192, 64),
+                                                            work(8192, 128),
+                                                            work(8192, 64, full, false, Scalar::float32, 2),
+                                                            work(2048, 64, causal, true),
+                                                            work(4096, 64, causal, true),
+                                                            work(4096, 64, causal_softcap_alibi, true),
+                                                            work(2048, 64, full, true, Scalar::float64)};
+  std::cout << "one thread unless said, " << to_string(attn::default_isa()) << ", FMA peak by " << fma_set_name()
+            << "; medians, all in turn\n\n";
+  std::vector<Timings> rows;
+  try {
+    Progress progress(works.size());
+    for (const Work& w : works) {
+      progress.begin_row(text(w));
+      const Budget budget = quick ? Budget{0.001, 1} : Budget{seconds, 5};
+      rows.push_back(w.call.scalar == Scalar::float32 ? measure<float>(w, budget) : measure<double>(w, budget));
+    }
+    progress.clear();
+    print(rows);
+    if (!svg.empty()) draw(svg, rows);
+  } catch (const std::exception& e) {
+    std::cerr << "backward: " << e.what() << '\n';
+    return 1;
+  }
+  return 0;
+}
