@@ -1,5 +1,5 @@
-// Gradients in linear memory: the weights of a call are computed again tile by tile, and each tile adds its share.
-// Checked against central differences of the loss sum(grad_out * out).
+// Gradients through a mask and a lambda of one's own, in linear memory: checked against central differences, and used to
+// fit queries, keys and values to a target. The derivative in a direction is checked likewise.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -9,35 +9,7 @@
 
 namespace {
 
-using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
-struct Gradients {
-  Matrix query, key, value;
-};
-
-/// With w the weights and s the scores, out = w v: the gradient of w is grad_out vᵀ, that of a row of s is
-/// w * (grad_w - sum(w * grad_w)), and sum(w * grad_w) of a row is sum(grad_out * out). For masks and mods that add to
-/// scores: others, softcap() say, would multiply grad_s by their derivative.
-template <class Mods>
-Gradients attention_gradients(const Matrix& grad_out, const Matrix& q, const Matrix& k, const Matrix& v, double scale,
-                              const Mods& mods) {
-  const auto [out, lse] = attn::attention(q, k, v, mods, {.scale = scale});
-  Matrix grad_q = Matrix::Zero(q.rows(), q.cols());
-  Matrix grad_k = Matrix::Zero(k.rows(), k.cols());
-  Matrix grad_v = Matrix::Zero(v.rows(), v.cols());
-  const Eigen::VectorXd dot = grad_out.cwiseProduct(out).rowwise().sum();
-  const auto add_tile = [&](const auto& tile) {
-    const auto rows = [&](auto& m) { return m.middleRows(tile.rows.begin, tile.rows.size()); };
-    const auto keys = [&](auto& m) { return m.middleRows(tile.keys.begin, tile.keys.size()); };
-    const Matrix w = tile.weights.matrix(), grad_w = rows(grad_out) * keys(v).transpose();
-    const Matrix grad_s = scale * w.cwiseProduct(grad_w.colwise() - rows(dot));
-    keys(grad_v) += w.transpose() * rows(grad_out);
-    keys(grad_k) += grad_s.transpose() * rows(q);
-    rows(grad_q) += grad_s * keys(k);
-  };
-  attn::for_each_weight_tile(q, k, lse, mods, add_tile, {.scale = scale});
-  return {grad_q, grad_k, grad_v};
-}
+using Matrix = Eigen::MatrixXd;
 
 /// The largest difference between `grad` and central differences of `loss` by each element of `x`.
 template <class Loss>
@@ -61,20 +33,42 @@ double largest_difference(Matrix& x, const Matrix& grad, const Loss& loss) {
 int main() {
   // More than one tile of queries and of keys; some tiles lie across the diagonal.
   Matrix q = Matrix::Random(60, 4), k = Matrix::Random(100, 4), v = Matrix::Random(100, 3);
-  const Matrix grad_out = Matrix::Random(60, 3);
-  const double scale = 0.7;
-  const auto mods = attn::alibi({0.1}) | attn::causal();
+  const Matrix target = Matrix::Random(60, 3);
+  // Written once; where gradients are wanted it is called with dual numbers.
+  const auto penalty = attn::score_mod(
+      [](auto x, auto p) { return 2 * tanh(x) - 0.3 * log(1.0 + std::abs(static_cast<double>(p.q - p.kv))); });
+  const auto mods = penalty | attn::causal();
+  const attn::Options options{.scale = 0.7};
 
-  const Gradients grad = attention_gradients(grad_out, q, k, v, scale, mods);
-
-  const auto loss = [&] { return grad_out.cwiseProduct(attn::attention(q, k, v, mods, {.scale = scale}).out).sum(); };
+  const auto loss = [&] { return 0.5 * (attn::attention(q, k, v, mods, options).out - target).squaredNorm(); };
+  const auto gradients = [&] {
+    const auto r = attn::attention(q, k, v, mods, options);
+    const Matrix grad_out = r.out - target;
+    return attn::attention_backward(grad_out, q, k, v, r, mods, options);
+  };
+  const auto grad = gradients();
   const double largest = std::max({largest_difference(q, grad.query, loss), largest_difference(k, grad.key, loss),
                                    largest_difference(v, grad.value, loss)});
-  std::cout << "gradients of " << q.size() + k.size() + v.size() << " numbers, the largest "
-            << std::max(
-                   {grad.query.cwiseAbs().maxCoeff(), grad.key.cwiseAbs().maxCoeff(), grad.value.cwiseAbs().maxCoeff()})
-            << "\nthe largest difference from central differences " << largest << '\n';
-  if (!(largest < 1e-7)) {
+
+  // Along the gradient, the loss grows by the square of its length; the forward mode says so without the backward pass.
+  const auto jvp = attn::attention_jvp(q, k, v, grad.query, grad.key, grad.value, mods, options);
+  const double growth = (jvp.out - target).cwiseProduct(jvp.tangent).sum(),
+               square = grad.query.squaredNorm() + grad.key.squaredNorm() + grad.value.squaredNorm();
+
+  const double before = loss();
+  for (int step = 0; step < 50; ++step) {
+    const auto g = gradients();
+    q -= 0.5 * g.query;
+    k -= 0.5 * g.key;
+    v -= 0.5 * g.value;
+  }
+  const double after = loss();
+
+  std::cout << "gradients of " << q.size() + k.size() + v.size() << " numbers\n"
+            << "loss " << before << ", after 50 steps " << after << '\n'
+            << "growth of the loss along its gradient " << growth << ", the gradient squared " << square << '\n'
+            << "the largest difference from central differences " << largest << '\n';
+  if (!(largest < 1e-7) || !(std::abs(growth - square) < 1e-10 * square) || !(after < before / 2)) {
     std::cerr << "gradients: they are wrong\n";
     return EXIT_FAILURE;
   }

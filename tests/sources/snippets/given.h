@@ -17,6 +17,16 @@ extern const float *ptr, *kptr, *vptr;
 extern const attn::Index batch, q_len, kv_len, heads, kv_heads, head_dim, v_dim;
 }  // namespace memory
 
+namespace training {
+extern const Eigen::MatrixXf x, target;
+extern Eigen::MatrixXf wq, wk, wv;
+extern const float rate;
+}  // namespace training
+
+namespace directions {
+extern const Eigen::MatrixXf q, k, v, dq, dk, dv;
+}
+
 namespace embedded {
 extern const attn::Index batch, len, heads;
 extern const attn::TensorView<const float, 3> x;
