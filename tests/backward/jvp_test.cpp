@@ -178,6 +178,16 @@ TEST(Jvp, RowsWithoutKeysHaveTangentZero) {
   EXPECT_EQ(Moving<float>({1, 1, 1, 0, 5, 4, 3}).jvp().out.size(), 0);
 }
 
+TEST(Jvp, HugeScoresStayFinite) {
+  const Moving<double> m({1, 1, 1, 60, 130, 8, 4});
+  const Options options{.scale = 3000};
+  const auto r = m.jvp(Mods<>(), options), naive = m.naive(Mods<>(), options);
+  for (Index i = 0; i < r.out.size(); ++i) {
+    ASSERT_NEAR(r.out.data()[i], naive.out.data()[i], 1e-9);
+    ASSERT_NEAR(r.tangent.data()[i], naive.tangent.data()[i], 1e-6);
+  }
+}
+
 TEST(Jvp, MemoryDoesNotGrowWithLengths) {
   const auto allocated = [](Index n) {
     const Moving<float> m({1, 1, 1, n, n, 8, 8});
