@@ -129,6 +129,13 @@ class Rope {
     rotate_into(x, x, positions);
   }
 
+  /// Turns back what has the shape of x, and multiplies it by attention_factor() as rotate() does: the gradient with
+  /// respect to rotate()'s result becomes that with respect to its x.
+  template <class X>
+  void rotate_gradient(X&& x, Index first = 0) const {
+    rotate_all(x, x, [first](Index, Index token) { return -(first + token); });
+  }
+
   /// The same into `out`, which has the shape and the scalar type of x; floats of 32 and 16 bits may be mixed. `out`
   /// may be x itself, but must not overlap it otherwise.
   template <class Out, class X>

@@ -96,6 +96,28 @@ TEST_F(MultiHeadRope, TurnsQueriesAndKeysByTheirPositions) {
   EXPECT_GT(std::abs(plain.out(0, 4, 0) - turned.out(0, 4, 0)), 1e-3);
 }
 
+/// The product of a turned x with a gradient is that of x with the gradient turned back.
+TEST_F(MultiHeadRope, GradientsAreTurnedBack) {
+  for (const RopePairs pairs : {RopePairs::halves, RopePairs::interleaved}) {
+    const Rope rope({.head_dim = 6,
+                     .rotary_dim = 4,
+                     .pairs = pairs,
+                     .base = 100,
+                     .scaling = RopeScaling::yarn,
+                     .factor = 3,
+                     .trained_length = 64});
+    const Eigen::MatrixXd x = Eigen::MatrixXd::Random(5, 6), gradient = Eigen::MatrixXd::Random(5, 6);
+    Eigen::MatrixXd turned = x, back = gradient;
+    rope.rotate(turned, 7);
+    rope.rotate_gradient(back, 7);
+    EXPECT_NEAR(turned.cwiseProduct(gradient).sum(), x.cwiseProduct(back).sum(), 1e-14);
+    EXPECT_GT((back - gradient).norm(), 0.1);
+    rope.rotate_gradient(turned, 7);
+    EXPECT_NEAR(turned(3, 1), x(3, 1) * std::pow(rope.attention_factor(), 2), 1e-14);
+    EXPECT_EQ(turned(3, 5), x(3, 5));  // it is no part of a pair
+  }
+}
+
 TEST_F(MultiHeadRope, DoesNotDependOnThreads) {
   const Layer turning = layer(kRope);
   const Tensor<double, 3> x = tensor<double>(Random(1).values(3 * 200 * 24), 3, 200, 24);
