@@ -2,31 +2,20 @@
 #pragma once
 
 #include <concepts>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "attn/attention.h"
+#include "attn/detail/layers/multi_head_backward.h"
 #include "attn/detail/layers/multi_head_cache.h"
-#include "attn/detail/layers/multi_head_results.h"
 #include "attn/kv_cache.h"
 #include "attn/paged_kv_cache.h"
 
 namespace attn {
-
-namespace detail {
-
-/// What may stand in the place of mods.
-template <class X>
-concept AnyOptions = std::same_as<X, Options> || std::same_as<X, MultiHeadOptions>;
-
-/// What is not a cache.
-template <class X>
-concept LayerInput = !KvSource<X>;
-
-}  // namespace detail
-
 inline namespace ATTN_BUILT_FOR {
 
 /// Multi-head attention (Vaswani et al. 2017, section 3.2.2):
@@ -56,7 +45,7 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// T is float, double, long double, or a float of 16 bits: Eigen::half or Eigen::bfloat16, or the compiler's own. With
 /// 16 bits, sums are formed in float; projections and the results of the heads are rounded once each. Concurrent calls
-/// are safe while no parameter is written.
+/// are safe while no parameter is written. backward() writes the gradients of the parameters: one at a time.
 template <class T>
 class MultiHeadAttention {
   static_assert(detail::is_scalar<T>,
@@ -130,6 +119,89 @@ class MultiHeadAttention {
   template <class Q, detail::LayerInput K, class V, std::same_as<Options> O = Options>
   auto operator()(const Q& query, const K& key, const V& value, const O& options) const {
     return (*this)(query, key, value, Mods<>(), options);
+  }
+
+  /// The gradients of a loss, given that with respect to the `out` of a call that kept what they need:
+  ///
+  ///     auto r = mha(x, m, m, mods, {.keep = true});
+  ///     auto g = mha.backward(grad_out, x, m, m, r, mods);   // g.query, g.key, g.value
+  ///
+  /// @param grad_out  shaped as out, of the scalar T.
+  /// @param result    what the call with the same inputs, mods and options returned, made with the same parameters.
+  /// @param options   the scale and q_offset of that call; the path, executor and instruction set of this one.
+  /// @returns gradients like query, key and value. If these are the same object, its gradient is the sum: g.all() is
+  /// that of x in mha(x, x, x), g.key_and_value() that of m above; in PyTorch, what is added to x.grad and m.grad.
+  ///
+  /// The gradients of the parameters are added to weight_gradient() and bias_gradient(), as PyTorch does. Tokens that
+  /// masks drop for all queries add nothing to them, even where they are NaN. The same bits for any number of threads.
+  /// Extra memory is linear in the lengths, unless the naive path is asked for. With 16 bits, gradients are rounded
+  /// where the forward call rounds; those of parameters are sums in float.
+  /// @throws std::invalid_argument if sizes disagree; the message has both shapes. If it, or a mod, throws, nothing
+  /// has been added.
+  template <class G, class Q, class K, class V, class Out, class M = Mods<>>
+  requires(!detail::AnyOptions<M>) auto backward(const G& grad_out, const Q& query, const K& key, const V& value,
+                                                 const MultiHeadResult<Out, T>& result, const M& mods = {},
+                                                 const MultiHeadOptions& options = {}) {
+    static_assert(detail::check_layer_types<T, Q, K, V>() && detail::check_grad_out<T, G, Q>());
+    const auto& g_held = detail::evaluated(grad_out);
+    const auto& q_held = detail::evaluated(query);
+    const auto& k_held = detail::evaluated(key);
+    const auto& v_held = detail::evaluated(value);
+    const Inputs inputs{detail::as_rank3(view(q_held)), detail::as_rank3(view(k_held)), detail::as_rank3(view(v_held))};
+    detail::check_inputs<T>(config(), inputs);
+    const TensorView<const T, 3> g = detail::as_rank3(view(g_held));
+    detail::check_backward(config(), inputs, g, result);
+    const detail::WithoutGaps<T> grad(g);
+    const auto grads = detail::head_gradients(parameters_, inputs, grad.data(), result, mods, options);
+    const auto of_input = [&](Input input) {
+      return detail::input_gradient(parameters_, input, grads, options.attention);
+    };
+    auto q = detail::result_like<Q>(of_input(Input::query));
+    auto k = detail::result_like<K>(of_input(Input::key));
+    auto v = detail::result_like<V>(of_input(Input::value));
+    if (!gradients_) gradients_ = parameters_.named().template zeros<Number>();
+    detail::add_parameter_gradients(parameters_, *gradients_, inputs, grads, result.joined, grad.data(),
+                                    options.attention);
+    return MultiHeadGradients<decltype(q), decltype(k), decltype(v)>{std::move(q), std::move(k), std::move(v)};
+  }
+  /// The same with the Options of the heads, and both forms without mods.
+  template <class G, class Q, class K, class V, class Out, class M = Mods<>, std::same_as<Options> O = Options>
+  auto backward(const G& grad_out, const Q& query, const K& key, const V& value, const MultiHeadResult<Out, T>& result,
+                const M& mods, const O& options) {
+    return backward(grad_out, query, key, value, result, mods, MultiHeadOptions{.attention = options});
+  }
+  template <class G, class Q, class K, class V, class Out>
+  auto backward(const G& grad_out, const Q& query, const K& key, const V& value, const MultiHeadResult<Out, T>& result,
+                const MultiHeadOptions& options) {
+    return backward(grad_out, query, key, value, result, Mods<>(), options);
+  }
+  template <class G, class Q, class K, class V, class Out, std::same_as<Options> O = Options>
+  auto backward(const G& grad_out, const Q& query, const K& key, const V& value, const MultiHeadResult<Out, T>& result,
+                const O& options) {
+    return backward(grad_out, query, key, value, result, Mods<>(), options);
+  }
+
+  /// The gradient of a weight or bias, the sum over all calls of backward() since zero_gradients(), to read or to
+  /// write. Names are those of weight() and bias(). Memory for all is allocated by the first backward().
+  /// @throws std::invalid_argument before that, or for an unknown name.
+  TensorView<detail::computed_t<T>, 2> weight_gradient(std::string_view name) { return gradients().weight(name); }
+  TensorView<detail::computed_t<T>, 1> bias_gradient(std::string_view name) { return gradients().bias(name); }
+
+  /// Sets the gradients of all parameters to 0, if there are any; their memory stays.
+  void zero_gradients() {
+    if (gradients_) gradients_->set_zero();
+  }
+
+  /// Calls visit(name, values, gradient) for each of parameter_names(): what the step of an optimiser takes. Both are
+  /// spans of all numbers, row-major; gradients are empty before the first backward().
+  ///
+  ///     mha.for_each_parameter([](const std::string&, std::span<float> w, std::span<const float> grad) {
+  ///       for (std::size_t i = 0; i < grad.size(); ++i) w[i] -= 0.1f * grad[i];
+  ///     });
+  template <class Visit>
+  void for_each_parameter(const Visit& visit) {
+    for (const std::string& name : parameter_names())
+      visit(name, parameters_.named().numbers(name), gradients_ ? gradients_->numbers(name) : std::span<Number>());
   }
 
   /// Applies the layer to the next tokens of the sequences of a cache. The tokens are query, key and value input at
@@ -233,6 +305,12 @@ class MultiHeadAttention {
  private:
   using Inputs = detail::Inputs<T>;
   using Input = detail::Input;
+  using Number = detail::computed_t<T>;
+
+  detail::Parameters<Number>& gradients() {
+    detail::require(gradients_.has_value(), "there are no gradients before the first backward()");
+    return *gradients_;
+  }
 
   template <class X, class Cache>
   static constexpr bool check_appendable() {
@@ -259,6 +337,7 @@ class MultiHeadAttention {
   }
 
   detail::MultiHeadParameters<T> parameters_;
+  std::optional<detail::Parameters<Number>> gradients_;
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -1,6 +1,7 @@
 // What a MultiHeadAttention is made of, how it is called, and what it returns.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -37,10 +38,19 @@ struct MultiHeadOptions {
   bool weights = false;
   bool lse = false;    ///< Return the log-sum-exp of every query and head.
   bool heads = false;  ///< Return copies of the projected heads; queries and keys are turned, if there is a rope.
+  bool keep = false;   ///< Return what backward() needs: lse, heads, and these joined.
   /// Scale (default 1/sqrt(head_dim)) and q_offset are those of the heads; executor, instruction set and `compute`
   /// those of heads and projections. Its workspace is not used.
   Options attention = {};
 };
+
+namespace detail {
+
+/// What may stand in the place of mods.
+template <class X>
+concept AnyOptions = std::same_as<X, Options> || std::same_as<X, MultiHeadOptions>;
+
+}  // namespace detail
 
 /// What a MultiHeadAttention returns. It converts to its `out`, so that `Tensor<float, 3> y = layer(x, x, x);` works.
 template <class Out, class T>
@@ -51,6 +61,7 @@ struct MultiHeadResult {
   Tensor<detail::computed_t<T>, 3> lse;  ///< (batch, heads, q_len), float where T has 16 bits
   Tensor<T, 4> query;                    ///< (batch, heads, q_len, head_dim)
   Tensor<T, 4> key, value;               ///< (batch, kv_heads, tokens, head_dim), of the tokens of this call
+  Tensor<T, 3> joined;  ///< (batch, q_len, embed_dim): results of the heads side by side, before the last projection
 
   operator Out() const& { return out; }
   operator Out() && { return std::move(out); }

@@ -28,9 +28,10 @@ Case load(const std::string& name) { return attn::test::read_case(ATTN_TEST_DATA
 /// In double the case's own tolerance, 1e-10 + 1e-9 |want|. In float, relative to max(1, |want|): the largest error of
 /// all cases and paths was 1.8e-6 (g++ and clang++ at -O1, g++ at -O3 -march=native), and five times that is allowed,
 /// since other processors sum in another order. Leaving out any one mod moved each output it concerns by at least 0.14.
+/// Gradients are sums over tokens, some of which cancel: in float they are relative to the largest of a tensor.
 template <class T>
-double allowed(const Case& c, double want) {
-  return std::is_same_v<T, double> ? c.atol + c.rtol * std::abs(want) : 1e-5 * std::max(1.0, std::abs(want));
+double allowed(const Case& c, double want, double largest) {
+  return std::is_same_v<T, double> ? c.atol + c.rtol * std::abs(want) : 1e-5 * std::max(1.0, largest);
 }
 
 template <class T, int Rank>
@@ -38,10 +39,14 @@ void expect_output(const Case& c, const std::string& name, const attn::Tensor<T,
   const Array& want = c.output(name);
   ASSERT_EQ(std::vector<Index>(got.shape().begin(), got.shape().end()), want.shape) << path << " " << name;
   const std::vector<double> values = want.as<double>();
+  double largest = 0;
+  for (double x : values) largest = std::max(largest, std::abs(x));
+  const bool is_gradient = name.rfind("grad_", 0) == 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const double x = static_cast<double>(got.data()[i]), difference = std::abs(x - values[i]);
     // Not `difference > allowed`: a NaN must fail.
-    const bool same = x == values[i] || difference <= allowed<T>(c, values[i]);
+    const bool same =
+        x == values[i] || difference <= allowed<T>(c, values[i], is_gradient ? largest : std::abs(values[i]));
     ASSERT_TRUE(same) << path << " " << name << "[" << i << "] is " << x << ", PyTorch has " << values[i];
   }
 }
@@ -136,6 +141,40 @@ std::string case_name(std::string parameter) {
   return parameter;
 }
 
+/// All gradients of a case; `keys` and `values` may be the query itself.
+template <class T, class M>
+void expect_gradients(const Case& c, attn::MultiHeadAttention<T>& layer, const attn::Tensor<T, 3>& q,
+                      const attn::Tensor<T, 3>& keys, const attn::Tensor<T, 3>& values, const M& mods) {
+  const auto grad_out = c.input("grad_out").tensor<T, 3>();
+  for (const attn::Path path : {attn::Path::flash, attn::Path::naive}) {
+    const char* const name_of_path = path == attn::Path::flash ? "flash" : "naive";
+    const attn::MultiHeadOptions options{.path = path, .keep = true};
+    layer.zero_gradients();
+    const auto kept = layer(q, keys, values, mods, options);
+    expect_output(c, "out", kept.out, name_of_path);
+    const auto gradients = layer.backward(grad_out, q, keys, values, kept, mods, options);
+    std::set<std::string> checked;
+    const auto expect = [&](const std::string& name, const auto& got) {
+      expect_output(c, "grad_" + name, got, name_of_path);
+      checked.insert("grad_" + name);
+    };
+    if (c.has("key")) {
+      expect("query", gradients.query);
+      expect("key", gradients.key);
+      expect("value", gradients.value);
+    } else {
+      expect("query", gradients.all());
+    }
+    for (const std::string& name : layer.parameter_names())
+      if (c.output("grad_" + case_name(name)).shape.size() == 1)
+        expect(case_name(name), attn::Tensor<T, 1>(layer.bias_gradient(name)));
+      else
+        expect(case_name(name), attn::Tensor<T, 2>(layer.weight_gradient(name)));
+    for (const auto& [name, array] : c.outputs)
+      EXPECT_TRUE(checked.count(name) || name.rfind("grad_", 0) != 0) << name << " was not checked";
+  }
+}
+
 template <class T>
 void run_multi_head(const Case& c) {
   const Array& query = c.input("query");
@@ -169,7 +208,11 @@ void run_multi_head(const Case& c) {
       expect_output(c, "weights", weighted.weights, "with weights");
     };
     check(k, v);
-    if (!c.has("key")) check(q, q);  // the same object, so that the projections are one product
+    expect_gradients(c, layer, q, k, v, mods);
+    if (!c.has("key")) {  // the same object, so that the projections are one product
+      check(q, q);
+      expect_gradients(c, layer, q, q, q, mods);
+    }
   });
 }
 

@@ -56,6 +56,40 @@ TEST(MultiHeadMemory, TellsThePathsApart) {
   EXPECT_GE(naive, flash + score_bytes(512) / (kBatch * kHeads) - kConstant);
 }
 
+std::ptrdiff_t peak_of_backward(Index len, const MultiHeadOptions& options) {
+  MultiHeadAttention<float> layer({.embed_dim = kEmbed, .heads = kHeads});
+  const Tensor<float, 3> x({kBatch, len, kEmbed});
+  const auto kept = layer(x, x, x, causal(), {.keep = true});
+  layer.backward(x, x, x, x, kept, causal(), options);  // gradients of parameters are allocated now
+  return allocations_of([&] { layer.backward(x, x, x, x, kept, causal(), options); }).peak;
+}
+
+TEST(MultiHeadMemory, OfBackwardIsLinear) {
+  const MultiHeadOptions options{.attention = {.executor = serial()}};
+  const std::ptrdiff_t half = peak_of_backward(1024, options), whole = peak_of_backward(2048, options);
+  // Gradients of the three projections and of the three inputs; the heads' backward pass is over before the latter, and
+  // with it the gradient of the heads' results and what its documentation says for one group of heads at a time.
+  EXPECT_LE(whole, 6 * token_bytes(2048) + 4 * kConstant);
+  EXPECT_LE(whole, 2 * half + kConstant);
+  EXPECT_LT(whole, score_bytes(2048) / 16);
+}
+
+/// Who never asks for gradients pays nothing for them; kept results are as large as they say.
+TEST(MultiHeadMemory, GradientsComeWithTheFirstBackward) {
+  MultiHeadAttention<float> layer({.embed_dim = kEmbed, .heads = kHeads});
+  const Tensor<float, 3> x({1, 8, kEmbed});
+  const auto in_use_after = [&](const auto& call) { return allocations_of(call).in_use; };
+  const auto forward = [&] { return layer(x, x, x, {.keep = true}); };
+  const auto kept = forward();
+  constexpr std::ptrdiff_t kParameters = (4 * kEmbed * kEmbed + 4 * kEmbed) * Index(sizeof(float));
+  const auto backward = [&] { layer.backward(x, x, x, x, kept); };
+  EXPECT_EQ(in_use_after([&] { forward(), layer.zero_gradients(); }), 0);
+  const std::ptrdiff_t first = in_use_after(backward);
+  EXPECT_GE(first, kParameters);
+  EXPECT_LT(first, kParameters + 8192);  // names
+  EXPECT_EQ(in_use_after([&] { backward(), layer.zero_gradients(); }), 0);
+}
+
 TEST(MultiHeadMemory, WeightsTakeAllPairs) {
   // The negative control: the same count sees the weights.
   EXPECT_GE(peak(512, {.weights = true, .attention = {.executor = serial()}}), score_bytes(512));

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
+#include <string>
 #include <vector>
 
 #include <attn/attn.h>
@@ -64,6 +66,12 @@ extern attn::PagedKvCache<float> pages;
 extern attn::KvCache<float> memory;
 extern const attn::Index a, b;
 }  // namespace decoder
+
+namespace trained_layer {
+extern attn::MultiHeadAttention<float> mha;
+extern const attn::Tensor<float, 3> x, grad_out;
+extern const float rate;
+}  // namespace trained_layer
 
 namespace rotation {
 extern Eigen::MatrixXf q, cached_k;

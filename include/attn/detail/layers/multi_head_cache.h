@@ -9,6 +9,10 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
+/// What is not a cache.
+template <class X>
+concept LayerInput = !KvSource<X>;
+
 /// A cache that a layer can append to: a KvCache, or sequences of a PagedKvCache.
 template <class Cache>
 concept KvStore = KvSource<Cache> && requires(Cache& cache, const TensorView<const float, 4>& heads) {

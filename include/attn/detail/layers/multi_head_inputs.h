@@ -31,7 +31,7 @@ constexpr bool check_layer_types() {
 
 /// Matrices are a batch of one.
 template <class X, int Rank>
-TensorView<const X, 3> as_rank3(const TensorView<X, Rank>& t) {
+TensorView<X, 3> as_rank3(const TensorView<X, Rank>& t) {
   if constexpr (Rank == 2)
     return {t.data(), {1, t.dim(0), t.dim(1)}, {0, t.stride(0), t.stride(1)}};
   else
@@ -59,19 +59,55 @@ void check_inputs(const MultiHeadConfig& config, const Inputs<T>& inputs) {
   same("length", k.dim(1), "key", v.dim(1), "value");
 }
 
-/// Turns heads (batch, heads, len, head_dim) in place, the first token of batch element b being at position first(b).
-template <class T, class First>
-void turn(const TensorView<T, 4>& heads, const Rope& rope, const First& first, const Executor& asked) {
+/// The sizes that positions depend on, of a call without a cache.
+template <class T>
+Problem sizes_of(const Inputs<T>& inputs, const Options& options) {
+  Problem sizes;
+  sizes.batch = inputs[0].dim(0);
+  sizes.q_len = inputs[0].dim(1);
+  sizes.kv_len = inputs[1].dim(1);
+  set_q_offsets(sizes, options);
+  return sizes;
+}
+
+/// Calls turn_tokens(tokens, position of the first) for some neighbouring tokens of heads (batch, heads, len, head_dim)
+/// at a time, the first token of batch element b being at position first(b).
+template <class T, class First, class TurnTokens>
+void turn(const TensorView<T, 4>& heads, const First& first, const Executor& asked, const TurnTokens& turn_tokens) {
   constexpr Index kTokens = 64;  // a task: more than a thread needs to find its sines worth the start
   const Index batch = heads.dim(0), blocks = ceil_div(heads.dim(2), kTokens);
   constexpr double kFlops = 8;  // for a number, in the time that it takes to load, turn and store one by itself
   executor_for(kFlops * static_cast<double>(heads.size()), asked).run(batch * blocks, [&](Index task, int) {
     const Index b = task / blocks, begin = task % blocks * kTokens, tokens = std::min(kTokens, heads.dim(2) - begin);
-    rope.rotate(heads.part(b * heads.stride(0) + begin * heads.stride(2), {1, heads.dim(1), tokens, heads.dim(3)},
+    turn_tokens(heads.part(b * heads.stride(0) + begin * heads.stride(2), {1, heads.dim(1), tokens, heads.dim(3)},
                            heads.strides()),
                 first(b) + begin);
   });
 }
+/// The same for the queries and keys of a call of these sizes.
+template <class T, class TurnTokens>
+void turn(const TensorView<T, 4>& query, const TensorView<T, 4>& key, const Problem& sizes, const Executor& asked,
+          const TurnTokens& turn_tokens) {
+  turn(
+      query, [&](Index batch) { return sizes.first_query(batch); }, asked, turn_tokens);
+  turn(
+      key, [](Index) { return Index(0); }, asked, turn_tokens);
+}
+
+/// A view whose numbers lie next to each other: x, or a copy of it.
+template <class T>
+class WithoutGaps {
+ public:
+  explicit WithoutGaps(const TensorView<const T, 3>& x)
+      : copy_(x.is_contiguous() ? Tensor<T, 3>() : Tensor<T, 3>(x)),
+        data_(x.is_contiguous() ? x.data() : copy_.data()) {}
+  WithoutGaps(const WithoutGaps&) = delete;
+  const T* data() const { return data_; }
+
+ private:
+  Tensor<T, 3> copy_;
+  const T* data_;
+};
 
 /// Projected inputs as heads, (batch, heads, len, head_dim), and the memory that they lie in.
 template <class T>
@@ -83,14 +119,6 @@ class ProjectedHeads {
                  const Options& options) {
     for (auto i = static_cast<std::size_t>(first); i <= static_cast<std::size_t>(last);)
       i = project(parameters, inputs, i, static_cast<std::size_t>(last), options);
-  }
-
-  /// Turns query and key by their positions in a call of these sizes.
-  void turn(const Rope& rope, const Problem& sizes, const Executor& executor) {
-    const auto of_queries = [&](Index batch) { return sizes.first_query(batch); };
-    const auto of_keys = [](Index) { return Index(0); };
-    detail::turn(heads_[0], rope, of_queries, executor);
-    detail::turn(heads_[1], rope, of_keys, executor);
   }
 
   const TensorView<T, 4>& query() const { return heads_[0]; }
@@ -111,8 +139,7 @@ class ProjectedHeads {
 
     const Index batch = x.dim(0), len = x.dim(1), dim = parameters.head_dim(), row = linear.outputs;
     Tensor<T, 3>& projected = memory_[first] = Tensor<T, 3>::uninitialized({batch, len, row});
-    const Tensor<T, 3> copy = x.is_contiguous() ? Tensor<T, 3>() : Tensor<T, 3>(x);
-    linear(x.is_contiguous() ? x.data() : copy.data(), projected.data(), batch * len, options);
+    linear(WithoutGaps<T>(x).data(), projected.data(), batch * len, options);
 
     T* column = projected.data();
     for (std::size_t i = first; i < end; ++i) {

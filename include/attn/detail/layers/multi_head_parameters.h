@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "attn/detail/layers/linear.h"
+#include "attn/detail/layers/linear_gradients.h"
 #include "attn/detail/layers/parameters.h"
 #include "attn/multi_head_options.h"
 
@@ -56,8 +56,20 @@ class MultiHeadParameters {
     return {weight.data(), *config_.in_bias ? named_.bias("in_proj_bias").data() + rows.begin : nullptr, weight.dim(1),
             rows.size()};
   }
+  Linear<T> input_projection(Input input) const { return input_projection(input, input); }
   Linear<T> output_projection() const {
     return {named_.weight("out_proj.weight").data(), *config_.out_bias ? named_.bias("out_proj.bias").data() : nullptr,
+            config_.embed_dim, config_.embed_dim};
+  }
+
+  /// Where the gradients of these projections are added up, among those of all parameters.
+  LinearGradients<T> input_gradients(Parameters<computed_t<T>>& all, Input input) const {
+    const auto weight = all.weight(kWeights[static_cast<std::size_t>(input)]);
+    return {weight.data(), *config_.in_bias ? all.bias("in_proj_bias").data() + rows_of(input).begin : nullptr,
+            weight.dim(1), weight.dim(0)};
+  }
+  LinearGradients<T> output_gradients(Parameters<computed_t<T>>& all) const {
+    return {all.weight("out_proj.weight").data(), *config_.out_bias ? all.bias("out_proj.bias").data() : nullptr,
             config_.embed_dim, config_.embed_dim};
   }
 

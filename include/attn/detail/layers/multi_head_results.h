@@ -8,37 +8,38 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// What the heads give: `out` next to each other, (batch, q_len, embed_dim), and what else is asked for.
+/// What the heads give: `joined`, and what else is asked for.
 template <class T>
 using HeadResults = MultiHeadResult<Tensor<T, 3>, T>;
+
+inline bool gives_lse(const MultiHeadOptions& options) { return options.lse || options.keep; }
+inline bool gives_heads(const MultiHeadOptions& options) { return options.heads || options.keep; }
 
 /// Room for the results of some queries.
 template <class T>
 HeadResults<T> room_for(const TensorView<T, 4>& q, const MultiHeadOptions& options) {
   HeadResults<T> r;
-  r.out = Tensor<T, 3>::uninitialized({q.dim(0), q.dim(2), q.dim(1) * q.dim(3)});
-  if (options.lse) r.lse = Tensor<computed_t<T>, 3>::uninitialized({q.dim(0), q.dim(1), q.dim(2)});
+  r.joined = Tensor<T, 3>::uninitialized({q.dim(0), q.dim(2), q.dim(1) * q.dim(3)});
+  if (gives_lse(options)) r.lse = Tensor<computed_t<T>, 3>::uninitialized({q.dim(0), q.dim(1), q.dim(2)});
   return r;
 }
 
 /// Calls run(out) with `out` as heads like the queries, or run(out, lse), if that is wanted.
 template <class T, class Run>
 void with_room(HeadResults<T>& r, const TensorView<T, 4>& q, const MultiHeadOptions& options, const Run& run) {
-  const TensorView<T, 4> out = bshd(r.out.data(), q.dim(0), q.dim(2), q.dim(1), q.dim(3));
-  options.lse ? run(out, r.lse) : run(out);
+  const TensorView<T, 4> out = bshd(r.joined.data(), q.dim(0), q.dim(2), q.dim(1), q.dim(3));
+  gives_lse(options) ? run(out, r.lse) : run(out);
 }
 
 /// The heads of a call without a cache.
 template <class T, class M>
 HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& inputs, const M& mods,
                         const MultiHeadOptions& options) {
-  Problem sizes;
-  sizes.batch = inputs[0].dim(0);
-  sizes.q_len = inputs[0].dim(1);
-  sizes.kv_len = inputs[1].dim(1);
-  set_q_offsets(sizes, options.attention);
-  ProjectedHeads<T> heads(layer, inputs, Input::query, Input::value, options.attention);
-  if (const auto& rope = layer.config().rope) heads.turn(*rope, sizes, options.attention.executor);
+  const Problem sizes = sizes_of(inputs, options.attention);
+  const ProjectedHeads<T> heads(layer, inputs, Input::query, Input::value, options.attention);
+  if (const auto& rope = layer.config().rope)
+    turn(heads.query(), heads.key(), sizes, options.attention.executor,
+         [&](const TensorView<T, 4>& tokens, Index first) { rope->rotate(tokens, first); });
   const TensorView<T, 4>&q = heads.query(), &k = heads.key(), &v = heads.value();
   HeadResults<T> r = room_for(q, options);
   if (options.weights) r.weights = Tensor<T, 4>::uninitialized({q.dim(0), q.dim(1), q.dim(2), sizes.kv_len});
@@ -50,7 +51,7 @@ HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& in
     else
       flash(call.tensors(result...), call.passes(), inner);
   });
-  if (options.heads) {
+  if (gives_heads(options)) {
     r.query = Tensor<T, 4>(q);
     r.key = Tensor<T, 4>(k);
     r.value = Tensor<T, 4>(v);
@@ -65,6 +66,9 @@ HeadResults<T> attended_over(const X& x, const ProjectedHeads<T>& heads, const K
   require(options.path == Path::flash && !options.weights,
           "over a cache there is no naive path, and there are no weights: ask for lse and heads, of which "
           "for_each_weight_tile() makes them");
+  require(!options.keep,
+          "over a cache there is no backward(), so there is nothing to keep for it: call the layer with query, key and "
+          "value");
   const TensorView<T, 4>& q = heads.query();
   HeadResults<T> r = room_for(q, options);
   const Options inner = of_heads(options);
@@ -81,14 +85,16 @@ HeadResults<T> attended_over(const X& x, const ProjectedHeads<T>& heads, const K
   return r;
 }
 
-/// The results of the heads, `out` through the last projection and like a query Q.
+/// The results of the heads, `joined` through the last projection and like a query Q.
 template <class Q, class T>
 auto join_heads(const MultiHeadParameters<T>& layer, HeadResults<T>&& r, const MultiHeadOptions& options) {
-  auto all = Tensor<T, 3>::uninitialized(r.out.shape());
-  layer.output_projection()(r.out.data(), all.data(), all.dim(0) * all.dim(1), options.attention);
+  auto all = Tensor<T, 3>::uninitialized(r.joined.shape());
+  layer.output_projection()(r.joined.data(), all.data(), all.dim(0) * all.dim(1), options.attention);
   auto out = result_like<Q>(std::move(all));
+  if (!options.keep) r.joined = {};
   return MultiHeadResult<decltype(out), T>{std::move(out),     std::move(r.weights), std::move(r.lse),
-                                           std::move(r.query), std::move(r.key),     std::move(r.value)};
+                                           std::move(r.query), std::move(r.key),     std::move(r.value),
+                                           std::move(r.joined)};
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,9 +26,7 @@ class Parameters {
     entries_.push_back({std::move(name), false, std::move(values)});
   }
   /// Zeros.
-  void add_bias(std::string name, Index outputs) {
-    entries_.push_back({std::move(name), true, Tensor<T, 2>({outputs, 1})});
-  }
+  void add_bias(std::string name, Index outputs) { add_zeros(std::move(name), true, {outputs, 1}); }
   /// A name for rows of the parameter `of`.
   void add_part(std::string name, std::string_view of, Range rows) {
     parts_.push_back({std::move(name), find(of).entry, rows});
@@ -36,6 +35,18 @@ class Parameters {
   void add_alias(std::string name, std::string_view of) {
     const Found found = find(of);
     parts_.push_back({std::move(name), found.entry, found.rows});
+  }
+
+  /// Zeros of another type under the same names.
+  template <class Other>
+  Parameters<Other> zeros() const {
+    Parameters<Other> result;
+    for (const Entry& e : entries_) result.add_zeros(e.name, e.is_bias, e.values.shape());
+    for (const Part& p : parts_) result.add_part(p.name, entries_[p.entry].name, p.rows);
+    return result;
+  }
+  void set_zero() {
+    for (Entry& e : entries_) std::fill_n(e.values.data(), e.values.size(), T(0));
   }
 
   /// Of the parameters, without those of parts.
@@ -49,6 +60,12 @@ class Parameters {
   TensorView<const T, 2> weight(std::string_view name) const { return rows_of(*this, find(name, false)); }
   TensorView<T, 1> bias(std::string_view name) { return first_column(rows_of(*this, find(name, true))); }
   TensorView<const T, 1> bias(std::string_view name) const { return first_column(rows_of(*this, find(name, true))); }
+
+  /// All numbers of a parameter, row-major.
+  std::span<T> numbers(std::string_view name) {
+    const TensorView<T, 2> all = rows_of(*this, find(name));
+    return {all.data(), static_cast<std::size_t>(all.size())};
+  }
 
   /// Copies the elements of `values` into a parameter, or a part of one, of the same shape.
   template <class X>
@@ -71,6 +88,9 @@ class Parameters {
   }
 
  private:
+  template <class Other>
+  friend class Parameters;
+
   struct Entry {
     std::string name;
     bool is_bias;
@@ -87,6 +107,10 @@ class Parameters {
     Range rows;
     bool is_bias;
   };
+
+  void add_zeros(std::string name, bool is_bias, const Shape<2>& shape) {
+    entries_.push_back({std::move(name), is_bias, Tensor<T, 2>(shape)});
+  }
 
   /// Calls use(view of values), a vector being of rank 1 where a bias is wanted.
   template <class X, class Use>

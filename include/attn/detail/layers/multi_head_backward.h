@@ -1,0 +1,139 @@
+// Multi-head attention backwards.
+#pragma once
+
+#include "attn/backward.h"
+#include "attn/detail/layers/multi_head_results.h"
+
+namespace attn {
+
+/// What MultiHeadAttention::backward() returns: the gradients of its inputs, each shaped and stored as the input.
+template <class Query, class Key, class Value>
+struct MultiHeadGradients {
+  Query query;
+  Key key;
+  Value value;
+
+  /// query + key + value: the gradient of x in mha(x, x, x), what PyTorch leaves in x.grad.
+  /// @throws std::invalid_argument if their shapes differ, so that they are of no single input; as key_and_value().
+  Query all() const { return sum(sum(query, key), value); }
+  /// key + value: the gradient of m in mha(x, m, m).
+  Key key_and_value() const { return sum(key, value); }
+
+ private:
+  template <class A, class B>
+  static A sum(const A& a, const B& b) {
+    A result = a;
+    const auto to = detail::as_rank3(view(result));
+    const auto by = detail::as_rank3(view(b));
+    detail::require(to.shape() == by.shape(), "gradients of shapes ", to.shape(), " and ", by.shape(),
+                    " are of two inputs and cannot be added");
+    using Number = detail::computed_t<typename detail::Traits<A>::Scalar>;
+    for (Index i = 0; i < to.dim(0); ++i)
+      for (Index j = 0; j < to.dim(1); ++j)
+        for (Index k = 0; k < to.dim(2); ++k) {
+          auto& x = to(i, j, k);
+          x = static_cast<std::remove_reference_t<decltype(x)>>(static_cast<Number>(x) +
+                                                                static_cast<Number>(by(i, j, k)));
+        }
+    return result;
+  }
+};
+
+namespace detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Says in one sentence what is wrong with the type of grad_out in a layer of T with the query Q.
+template <class T, class G, class Q>
+constexpr bool check_grad_out() {
+  static_assert(std::is_same_v<typename Traits<G>::Scalar, T>,
+                "attn: grad_out must hold the scalar type T of MultiHeadAttention<T>; convert with .cast<float>() or "
+                ".cast<double>()");
+  static_assert(Traits<G>::kRank == Traits<Q>::kRank,
+                "attn: grad_out must have the rank of the query: a matrix (len, features) or a rank-3 tensor (batch, "
+                "len, features)");
+  return true;
+}
+
+/// Checks grad_out, and that the result is one of a call with these inputs that kept what is needed.
+template <class Out, class T>
+void check_backward(const MultiHeadConfig& config, const Inputs<T>& inputs, const TensorView<const T, 3>& grad_out,
+                    const MultiHeadResult<Out, T>& result) {
+  const Index batch = inputs[0].dim(0), q_len = inputs[0].dim(1), kv_len = inputs[1].dim(1);
+  const Index dim = config.embed_dim / config.heads;
+  const Shape<3> joined{batch, q_len, config.embed_dim};
+  require(grad_out.shape() == joined, "grad_out has shape ", grad_out.shape(), ", the output of the call has ", joined,
+          " as (batch, len, features)");
+  const auto check = [](const char* name, const auto& got, const auto& want) {
+    require(got == want, "the result's ", name, " has shape ", got, ", backward() with these inputs needs ", want,
+            ": what the call with the same inputs returned, with MultiHeadOptions::keep");
+  };
+  check("joined", result.joined.shape(), joined);
+  check("lse", result.lse.shape(), Shape<3>{batch, config.heads, q_len});
+  check("query", result.query.shape(), Shape<4>{batch, config.heads, q_len, dim});
+  check("key", result.key.shape(), Shape<4>{batch, config.kv_heads, kv_len, dim});
+  check("value", result.value.shape(), Shape<4>{batch, config.kv_heads, kv_len, dim});
+}
+
+/// The gradients of projected heads, each (batch, len, heads * head_dim).
+template <class T>
+using HeadGradients = std::array<Tensor<T, 3>, 3>;
+
+/// Through the attention of the heads, and back through their rotation.
+template <class Out, class T, class M>
+HeadGradients<T> head_gradients(const MultiHeadParameters<T>& layer, const Inputs<T>& inputs, const T* grad_out,
+                                const MultiHeadResult<Out, T>& result, const M& mods, const MultiHeadOptions& options) {
+  const Shape<3>& shape = result.joined.shape();
+  const Index batch = shape[0], q_len = shape[1], heads = layer.config().heads, dim = layer.head_dim();
+  auto grad_joined = Tensor<T, 3>::uninitialized(shape);
+  input_gradient(layer.output_projection(), grad_out, grad_joined.data(), batch * q_len, options.attention);
+
+  HeadGradients<T> grads;
+  std::array<TensorView<T, 4>, 3> views;
+  for (const Input input : {Input::query, Input::key, Input::value}) {
+    const auto i = static_cast<std::size_t>(input);
+    const Index len = inputs[i].dim(1), features = layer.outputs(input);
+    grads[i] = Tensor<T, 3>::uninitialized({batch, len, features});
+    views[i] = bshd(grads[i].data(), batch, len, features / dim, dim);
+  }
+  const Options inner = of_heads(options);
+  const TensorView<const T, 4> grad = bshd<const T>(grad_joined.data(), batch, q_len, heads, dim);
+  if (options.path == Path::naive) {
+    CheckedNaiveBackward(grad, result.query, result.key, result.value, mods, inner)
+        .run(views[0], views[1], views[2], inner);
+  } else {
+    const TensorView<const T, 4> out = bshd<const T>(result.joined.data(), batch, q_len, heads, dim);
+    attention_backward_into(views[0], views[1], views[2], grad, result.query, result.key, result.value, out, result.lse,
+                            mods, inner);
+  }
+  if (const auto& rope = layer.config().rope)
+    turn(views[0], views[1], sizes_of(inputs, inner), inner.executor,
+         [&](const TensorView<T, 4>& tokens, Index first) { rope->rotate_gradient(tokens, first); });
+  return grads;
+}
+
+/// The gradient of one of the inputs.
+template <class T>
+Tensor<T, 3> input_gradient(const MultiHeadParameters<T>& layer, Input input, const HeadGradients<T>& grads,
+                            const Options& options) {
+  const Tensor<T, 3>& grad = grads[static_cast<std::size_t>(input)];
+  auto result = Tensor<T, 3>::uninitialized({grad.dim(0), grad.dim(1), layer.inputs(input)});
+  input_gradient(layer.input_projection(input), grad.data(), result.data(), grad.dim(0) * grad.dim(1), options);
+  return result;
+}
+
+/// Adds the gradients of all parameters.
+template <class T>
+void add_parameter_gradients(const MultiHeadParameters<T>& layer, Parameters<computed_t<T>>& sums,
+                             const Inputs<T>& inputs, const HeadGradients<T>& grads, const Tensor<T, 3>& joined,
+                             const T* grad_out, const Options& options) {
+  layer.output_gradients(sums).add(joined.data(), grad_out, joined.dim(0) * joined.dim(1), options);
+  for (const Input input : {Input::query, Input::key, Input::value}) {
+    const auto i = static_cast<std::size_t>(input);
+    layer.input_gradients(sums, input)
+        .add(WithoutGaps<T>(inputs[i]).data(), grads[i].data(), inputs[i].dim(0) * inputs[i].dim(1), options);
+  }
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace detail
+}  // namespace attn
