@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <concepts>
+#include <limits>
 #include <type_traits>
 
 #include "attn/detail/simd/scalar_math.h"
@@ -126,3 +127,14 @@ Dual<X> biased(const Dual<X>& x, const Dual<X>& b) {
 
 }  // namespace detail
 }  // namespace attn
+
+/// Those of its value: a lambda may ask for the infinity of the scores it is given.
+template <class X>
+struct std::numeric_limits<attn::Dual<X>> : std::numeric_limits<X> {
+  static constexpr attn::Dual<X> min() noexcept { return std::numeric_limits<X>::min(); }
+  static constexpr attn::Dual<X> lowest() noexcept { return std::numeric_limits<X>::lowest(); }
+  static constexpr attn::Dual<X> max() noexcept { return std::numeric_limits<X>::max(); }
+  static constexpr attn::Dual<X> epsilon() noexcept { return std::numeric_limits<X>::epsilon(); }
+  static constexpr attn::Dual<X> infinity() noexcept { return std::numeric_limits<X>::infinity(); }
+  static constexpr attn::Dual<X> quiet_NaN() noexcept { return std::numeric_limits<X>::quiet_NaN(); }
+};

@@ -128,5 +128,12 @@ TEST(Dual, LambdasDifferentiateThemselves) {
   expect_differences("sinks", sinks({0.3}) | temperature({0.7}));
 }
 
+TEST(Dual, HasTheLimitsOfItsValue) {
+  using Limits = std::numeric_limits<Dual<float>>;
+  EXPECT_EQ(Limits::infinity().value, std::numeric_limits<float>::infinity());
+  EXPECT_EQ(Limits::lowest().value, std::numeric_limits<float>::lowest());
+  EXPECT_EQ(Limits::infinity().slope, 0);
+}
+
 }  // namespace
 }  // namespace attn::test

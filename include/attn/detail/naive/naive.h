@@ -47,6 +47,7 @@ NaiveMods<T> naive_mods(const Mods& mods, const Problem& problem) {
 /// each row. Without a kept pair: weights 0, lse `sink`, which is -inf where there is none.
 template <class Scores, class Lse>
 void softmax_rows(Scores& scores, typename Scores::Scalar sink, Lse&& lse) {
+  using std::exp, std::log;  // of dual numbers, where second derivatives are wanted, there are others
   using T = typename Scores::Scalar;
   constexpr T kInf = std::numeric_limits<T>::infinity();
   for (Index i = 0; i < scores.rows(); ++i) {
@@ -63,9 +64,9 @@ void softmax_rows(Scores& scores, typename Scores::Scalar sink, Lse&& lse) {
     // is dropped or vanishes weighs exactly nothing. A select() would say so too, but keeps Eigen 3.4 from using
     // vectors.
     row = row.unaryExpr([](T x) { return x < std::numeric_limits<T>::min() ? T(0) : x; });
-    const T sum = row.sum() + std::exp(sink - max);
+    const T sum = row.sum() + exp(sink - max);
     row /= sum;
-    lse(i) = max + std::log(sum);
+    lse(i) = max + log(sum);
   }
 }
 
