@@ -14,15 +14,15 @@ constexpr double kFlopsToMove = 50;
 template <class From, class To>
 void transpose_into(To* to, const From* from, Index rows, Index columns, const Options& options) {
   using T = computed_t<From>;
-  constexpr Index kSide = 32;  // of a block: 16 kB of long double, which any thread's stack has
+  constexpr int kSide = 32;  // of a block: 16 kB of long double, which any thread's stack has
   const KernelFamily<T>& family = choose_kernels<T>(options, false).full_precision;
   const Executor executor =
       executor_for(kFlopsToMove * static_cast<double>(rows) * static_cast<double>(columns), options.executor);
   executor.run(ceil_div(columns, kSide), [&](Index task, int) {
-    alignas(kAlignment) T block[kSide * kSide];
-    const Index column = task * kSide, width = std::min(kSide, columns - column);
+    alignas(kAlignment) Array<T, kSide * kSide> block;
+    const Index column = task * kSide, width = std::min<Index>(kSide, columns - column);
     for (Index row = 0; row < rows; row += kSide) {
-      const Index height = std::min(kSide, rows - row);
+      const Index height = std::min<Index>(kSide, rows - row);
       const RowsToRead turned{reinterpret_cast<const std::byte*>(from + row * columns + column), dtype_of<From>, 1,
                               columns};
       family.pack_rows(turned, width, height, block);
