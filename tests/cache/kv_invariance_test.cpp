@@ -106,8 +106,7 @@ TYPED_TEST(KvInvariance, OtherSequences) {
   });
 }
 
-// Heads whose masks end at different keys: what one visits must not move the tiles of those it is worked on together
-// with.
+// Heads worked on together may visit different keys. One head's range must not shift the tiles of another.
 TEST(KvInvarianceOfHeads, RangesOfOtherHeadsMatterNot) {
   using T = Eigen::bfloat16;
   const Index kv_heads = 8, heads = 16, dim = 64, keys = 500;
@@ -197,7 +196,7 @@ TEST(KvChunks, AreTheWholeFloat) { expect_chunks_are_the_whole<float, float>(0.2
 TEST(KvChunks, AreTheWholeBFloat16) { expect_chunks_are_the_whole<Eigen::bfloat16, Eigen::bfloat16>(0.2); }
 TEST(KvChunks, AreTheWholeEightBits) { expect_chunks_are_the_whole<float, std::int8_t>(0.2); }
 
-// Rounded for the matrix unit on request: every storage is, and the result errs by what the roundings of 2^-8 make.
+// With Compute::bf16, caches of every type are rounded to bf16, and the error stays within what that rounding explains.
 template <class S>
 void expect_rounded() {
   Random random(4);

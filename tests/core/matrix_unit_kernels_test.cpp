@@ -1,5 +1,5 @@
-// Kernels of the matrix unit by themselves, on registers in software. A result that is not finite is computed again
-// without the matrix unit, so that whole calls cannot show what here would cost only time.
+// Kernels of the matrix unit by themselves, on registers in software. Whole calls compute results that are not finite
+// again without the matrix unit, so a faulty kernel would only look slow; these tests call the kernels directly.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -88,8 +88,8 @@ Errors errors_of(const Keys<T>& keys, Index heads, Index q_len, Isa isa, const A
   return errors(out, lse, keys);
 }
 
-/// At most the error of the definition, or what does not grow with the number of keys: the rounding of a log-sum-exp,
-/// and of sums over one tile.
+/// The error may be at most the naive path's, or a constant that does not grow with kv_len: rounding of lse and of sums
+/// over one tile.
 template <class T>
 void expect_no_worse(const Errors& flash, const Errors& naive, const Keys<T>& keys, const std::string& what) {
   constexpr Real kEps = std::numeric_limits<Wide<T>>::epsilon();

@@ -114,8 +114,8 @@ TEST(Hints, AgreeWithThePredicate) {
   });
 }
 
-// What belongs to another batch element or head is often no worse: it keeps more, or positions decide anyway. Where all
-// queries stand before the first key, positions decide nothing; of twenty draws some leave the others less.
+// A hint that uses another batch element's or head's data often goes unnoticed, because it keeps more or positions
+// decide. With all queries before the first key only the data decides; in twenty draws some element keeps fewer pairs.
 TEST(Hints, AgreeWithThePredicateInEveryBatchElementAndHead) {
   Random random(2);
   const Sizes s{3, 2, 1, 4, 9, 1, 1};

@@ -100,8 +100,8 @@ void expect_naive_gradients_close(const GradientTruth& truth, const Truth& forwa
   EXPECT_LE(largest_error(truth.value, naive.value), allowed * truth.size_value) << "naive grad_value";
 }
 
-/// Twice what the naive path errs by, and a few eps of what is summed up; those of its log-sum-exp, which stands for
-/// the sum of the row, are eps of the scores.
+/// Allowed are twice the naive path's error and a few eps of the summed magnitudes. Weights come from lse, so its
+/// rounding adds a few eps of the scores.
 template <class T>
 void expect_gradients_close(const GradientTruth& truth, const Truth& forward, const ComputedGradients<T>& naive,
                             const ComputedGradients<T>& got) {

@@ -242,7 +242,7 @@ class BackwardLoop {
     return keys.finite;
   }
 
-  /// Everything that comes next is in the cache, or nearly so: a line that is there stands in.
+  /// Nothing needs prefetching. The kernel needs some address to fetch, so this is a line that is already in the cache.
   static PrefetchPlan nothing_ahead(const PreparedQueries<T>& p) {
     PrefetchPlan plan{};
     for (PrefetchPlan::Block& block : plan.block) block = {reinterpret_cast<const std::byte*>(p.lse), 0, 64};

@@ -74,7 +74,7 @@ class BackwardPlan {
     const Index rows = problem.heads / problem.kv_heads * problem.q_len;
     key_parts_ = std::clamp<Index>(problem.kv_len / kLeast, 1, kMost);
     query_parts_ = std::clamp<Index>(rows / kLeast, 1, kMost / key_parts_);
-    // Parts of the queries may be heads, which may share the numbers of their pairs.
+    // Parts of the queries may be different heads, and heads may share a learned number: one task does all queries.
     if (learned.learning == Learning::by_pair) query_parts_ = 1;
   }
 
@@ -96,9 +96,8 @@ class BackwardPlan {
   }
   Index most_queries() const { return tiles_.most_queries(); }
 
-  /// Tiles of keys that a tile of queries meets before the next takes its place in the L1 cache, so that queries come
-  /// from far fewer times: as many as stay in the L2 cache with their gradients, of which they may have a quarter of a
-  /// MiB.
+  /// How many tiles of keys a tile of queries is multiplied with while it is in the L1 cache. Larger chunks load the
+  /// queries less often; keys, values and their gradients of a chunk must fit into 256 KiB of the L2 cache.
   Index chunk() const {
     constexpr Index kBytes = 256 * 1024;
     const Index tile = 2 * kKeyTile * (key_row() + value_row()) * static_cast<Index>(sizeof(T));

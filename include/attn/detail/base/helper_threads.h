@@ -84,8 +84,8 @@ class Helpers {
     }
   }
 
-  /// Calls often come one after the other, and to wake a thread takes as long as a short one: one of them looks out for
-  /// the next for a while, the others sleep.
+  /// Waking a thread takes as long as a short call, and calls often follow each other. So one idle thread spins for a
+  /// while; the others sleep.
   void wait(std::unique_lock<std::mutex>& lock) {
     if (!looking_out_) {
       looking_out_ = true;

@@ -55,7 +55,7 @@ class PoolBackend final : public Executor::Backend {
     if (helpers <= 0) return serial_.run(tasks, task);
 
     Call* const call = calls_->take();
-    // So many calls wait for a thread of the pool that this one would not get any in time.
+    // All call objects are in use, so no helper would come in time: this thread runs all tasks.
     if (call == nullptr) return serial_.run(tasks, task);
     call->begin(tasks, task, helpers);
     if (own_)

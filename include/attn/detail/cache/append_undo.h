@@ -9,8 +9,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Takes back what is appended to a cache in its lifetime, unless that is to be kept: sequences have the tokens, and
-/// the pages, that they had. What room there is may have grown.
+/// Undoes all appends made during its lifetime, unless told to keep them. Sequences get back their old tokens and
+/// pages; the capacity may have grown.
 template <class Cache>
 class AppendUndo {
  public:

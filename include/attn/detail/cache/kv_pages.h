@@ -48,7 +48,7 @@ struct TokenRows {
     }
   }
 
-  /// The first `count` tokens of a page of another, or of the same.
+  /// Copies the first `count` tokens of a page of another object, or of this one.
   void copy(const TokenRows& other, Index from, Index to, Index count) const {
     for (Index head = 0; count > 0 && head < numbers.dim(1); ++head) {
       std::copy_n(&other.numbers(from, head, 0, 0), count * numbers.dim(3), &numbers(to, head, 0, 0));

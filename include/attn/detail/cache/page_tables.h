@@ -98,8 +98,8 @@ class PageTables {
     drop_unused(s);
   }
 
-  /// Free pages that lens[i] more tokens of sequences[i], which differ, would take. A page that others have too is
-  /// copied before it is written to; who writes to it last need not copy it, if all who have it do.
+  /// How many free pages it takes to append lens[i] tokens to sequences[i], all different. A shared page is copied
+  /// before it is written to. If every sequence that shares it is appended to, the last one keeps the original.
   Index pages_needed(std::span<const Index> sequences, std::span<const Index> lens) const {
     Index needed = 0;
     std::unordered_map<Index, Index> copies;  // of pages
@@ -141,7 +141,8 @@ class PageTables {
     }
     return all;
   }
-  /// Right after the append. Pages become free again that were so before: there is memory for their numbers.
+  /// Undoes an append; to be called before anything else changes. It needs no memory: the free list still has room for
+  /// the pages it had.
   void restore(const std::vector<Index>& sequences, const std::vector<Mark>& marks) noexcept {
     for (std::size_t i = 0; i < marks.size(); ++i) {
       Sequence& s = at(sequences[i]);

@@ -35,10 +35,10 @@ inline bool fits_bf16(Compute compute, std::initializer_list<DType> dtypes) {
                      [&](DType s) { return s == DType::bf16 || (compute == Compute::bf16 && s != DType::i8); });
 }
 
-/// May the scale wait until products are formed, as the matrix unit's kernels have it? They take -inf times the scale
-/// for -inf, and the scale times log2(e) for finite. A product that overflows to -inf is below -2^64 when scaled, and
-/// weighs nothing beside a key that does not, unless one part of its sum alone overflows, or mods make it small: such
-/// products count as infinite.
+/// Whether scores may be scaled after the product, as the matrix unit's kernels do. The scale must be large enough that
+/// a product which overflows to -inf is below -2^64 when scaled, where its weight is 0 anyway, and small enough that
+/// scale * log2(e) is finite. Where only a part of a sum overflows, or a mod would shrink the score, the score counts
+/// as infinite.
 inline bool scales_after_products(long double scale) {
   return scale >= 0x1p-64L && scale <= std::numeric_limits<float>::max() / 2;
 }

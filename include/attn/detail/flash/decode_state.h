@@ -15,8 +15,9 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 class DecodeState {
  public:
-  /// Fixed, because tiles of keys begin where the first key of a block lies. As many as the matrix unit takes at a
-  /// time; the other kernels take some of them in turn, and keys come from memory once for all.
+  /// The matrix unit takes 16 queries at a time. The other kernels take four at a time, but a tile of keys is fetched
+  /// from memory only once for all 16. The number is fixed because the first key of a block decides where its tiles
+  /// begin.
   static constexpr Index kMost = 16;
 
   struct Row {
@@ -38,10 +39,11 @@ class DecodeState {
   }
 
   std::span<const Row> rows() const { return rows_; }
-  /// By any of the rows: tiles are cut from it, whoever is worked on together with the block.
+  /// The keys that at least one row visits. Tiles are cut from this range, so other blocks in the same task do not move
+  /// them.
   const Range& visited() const { return visited_; }
   const TileMemory<T>& memory() const { return m_; }
-  /// One of the queries, whose keys are those of all.
+  /// The first query; all queries of the block read the same keys.
   const QueryTile& any_query() const { return rows_.front().queries; }
 
   /// Whole tiles of keys are worked on with the kernels of the matrix unit from now on, which read the queries,

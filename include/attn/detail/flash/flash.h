@@ -15,7 +15,7 @@ ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& optio
   return choose_kernels<T>(options, may_round);
 }
 
-/// Calls use(run of one pass, executor, the pass as scheduled) for each pass of a call.
+/// Calls use(task list of the pass, executor, scheduled pass) for each pass of a call.
 template <class T, class Use>
 void for_each_pass(const CallTensors<T>& tensors, const PassSequence<T>& passes, const Options& options,
                    const Use& use) {

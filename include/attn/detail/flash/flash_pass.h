@@ -129,8 +129,8 @@ class FlashPass {
             std::min(prefill_loop_.most_tiles(), query_tiles() / (kBlocksPerWorker * std::max<Index>(workers, 1)))};
   }
 
-  /// A task is some neighbouring blocks: they share keys (those of a window, or of a short head), or their keys are
-  /// neighbours in memory. Tasks are small, so that no worker ends long after the others.
+  /// How many neighbouring blocks make a task. Neighbours share keys, or their keys are adjacent in memory. Small tasks
+  /// keep the workers finishing together.
   Index blocks_per_task(const QueryBlocks<T>& blocks, Index splits, Index workers) const {
     constexpr Index kMost = 8;
     const Index together = tiles_.are_single() ? decode_loop_.most_together() : 1;

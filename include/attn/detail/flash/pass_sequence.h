@@ -18,8 +18,8 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, Index first_query,
                           const Problem& problem) {
-  // Rows of a group lie a step apart, and the first rows of two groups a row. A single row has no step, which could
-  // overflow.
+  // Rows of one group are `step` rows apart; the next group begins one row later. For a single row the stride is left
+  // out, because it could overflow.
   const auto view = [&]<class View>(const View& of, Index heads, Index first, Index rows, Index step) {
     if (of.data() == nullptr) return of;
     typename View::Shape shape = of.shape(), strides = of.strides();

@@ -42,7 +42,7 @@ class PrefillLoop {
       ++i;
     }
     visit_keys(tiles, following, false);
-    // The memory of all is used again by the first that is computed again: so those that are not leave it before.
+    // Computing a tile again overwrites the memory of all tiles, so the results of the sound ones are stored first.
     Array<bool, kMostTiles> again;
     for (Index i = 0; const PrefillState<T>& tile : tiles)
       if (!(again[i++] = tile.must_compute_again())) tile.store_result();

@@ -44,8 +44,8 @@ class PrefillState {
   const KernelFamily<T>& family() const { return *family_; }
   const TileMemory<T>& memory() const { return m_; }
 
-  /// One step of the recurrence: brings max and sum up to date with the keys of a tile, and sooner or later out with
-  /// its values; by then `ahead` is fetched.
+  /// One step of the recurrence: adds one tile of keys: max and sum are updated now, `out` now or when the weights of
+  /// several tiles are multiplied together. `ahead` is fetched during that product.
   void add_keys(const KvTile& tile, Coverage coverage, bool by_selection, const PrefetchPlan& ahead) {
     const Index count = tile.keys.size(), v_dim = problem().v_dim;
     const bool modded = pass_->changes_scores(coverage);

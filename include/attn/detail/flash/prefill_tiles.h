@@ -36,10 +36,9 @@ class PrefillTiles {
   bool packs() const { return packs_keys() || packs_values(); }
   Index chunk() const { return packs() ? kChunk : 1; }
 
-  /// Calls visit(keys) for the tiles of a range. Blocks of queries that pack may be of any size (see FlashPass), and
-  /// results must not depend on it: tiles begin at multiples of their length, and end there unless nobody visits the
-  /// rest. The matrix unit adds up 32 keys before it rounds, and scales scores in another step where a mask is asked:
-  /// its tiles are whole in any case.
+  /// Calls visit(keys) for each tile of a range. Results must not depend on how many tiles of queries a block has, so
+  /// where keys are packed, tiles begin at multiples of their length. The matrix unit always gets whole tiles: it adds
+  /// up 32 keys before it rounds, and scales masked tiles in a separate step.
   template <class Visit>
   void for_each(Range all, const Visit& visit) const {
     if (format_.keys > 1 && !all.empty())
@@ -50,13 +49,13 @@ class PrefillTiles {
     }
   }
 
-  /// The keys of a tile that queries are shown which visit some.
+  /// The part of a tile of keys that queries visiting `visited` work on.
   static Range shown(const KernelFamily<T>& family, const Range& keys, const Range& visited) {
     return family.format.keys > 1 ? keys : intersect(keys, visited);
   }
 
-  /// A tile without the other keys. What another tile of queries sees there must not matter, not even whether it is
-  /// finite.
+  /// The tile cut down to `keys`. Keys that only another tile of queries visits must not affect this one, even if they
+  /// are NaN.
   static Tile part_of(const Tile& tile, const Range& keys) {
     Tile part = tile;
     part.keys = keys;

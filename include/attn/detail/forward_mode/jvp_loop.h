@@ -247,8 +247,7 @@ class JvpLoop {
               problem_.v_dim);
   }
 
-  /// A tile of keys serves some tiles of queries, and the processor fetches the next by itself: a line that is in the
-  /// cache stands in.
+  /// Nothing needs prefetching. The kernel needs some address to fetch, so this is a line that is already in the cache.
   static PrefetchPlan nothing_ahead(const State& s) {
     PrefetchPlan plan{};
     for (PrefetchPlan::Block& block : plan.block) block = {reinterpret_cast<const std::byte*>(s.m.max), 0, 64};

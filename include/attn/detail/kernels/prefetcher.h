@@ -12,8 +12,8 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// The keys of a tile and then its values, a cache line at a time in the order of memory: what the processor fetches by
-/// itself follows rising addresses. Kernels ask for lines evenly, because memory that is asked for nothing for a tenth
-/// of a microsecond stands still: without lines in the softmax, decoding took 8 % longer.
+/// itself follows rising addresses. Kernels spread the prefetches evenly, because memory idles if nothing is requested
+/// for 0.1 µs: without prefetches during the softmax, decoding took 8 % longer.
 class Prefetcher {
  public:
   /// Nothing.

@@ -24,7 +24,8 @@ struct Linear {
   /// executor, instruction set and `compute` matter.
   void operator()(const T* x, T* y, Index tokens, const Options& options) const {
     if (tokens == 0) return;
-    // Few tokens, as in decoding, wait for the weight to come from memory: each is a row, for which that is read once.
+    // With few tokens, as in decoding, reading the weight from memory is what takes time. The kernels for single
+    // queries read it once for all of them.
     const bool few = tokens <= kQueriesAtATime;
     const ChosenKernels<Number> kernels = choose_kernels<Number>(options, fits_bf16(options.compute, {kDType}));
     const KernelFamily<Number>& family = few ? kernels.full_precision : kernels.family;

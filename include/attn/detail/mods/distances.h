@@ -26,8 +26,8 @@ constexpr bool has_multiple(Range range, Index step) {
   return last - (rest < 0 ? rest + step : rest) >= range.begin;
 }
 
-/// Are there tokens between those of the tile (see TokenGroups)? No tile of neighbours is so wide. To look at all of
-/// them could cost more than the tile's pairs do; Coverage::some and all of its keys are always right answers.
+/// Whether the tile is wider than any tile of neighbouring tokens, as tiles of token groups are. Scanning it could cost
+/// more than computing its pairs; Coverage::some and the whole key range are always valid answers.
 constexpr bool is_wide(const Range& tokens) {
   constexpr Index kMost = 256;
   return tokens.size() > kMost;

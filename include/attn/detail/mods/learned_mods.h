@@ -104,7 +104,7 @@ class LearnedModsOf final : public LearnedMods<T> {
     return all;
   }
   Learning learning() const override {
-    // A task's own sums may take as much memory as a feature of all its tokens, or a page.
+    // Each task may keep sums of its own if they are at most q_len + kv_len numbers, or 4096 if that is more.
     const Index most = std::max<Index>(problem_.q_len + problem_.kv_len, 4096);
     if (slots() <= most) return Learning::apart;
     bool is_pairwise = true;

@@ -79,8 +79,8 @@ struct ModLoops {
       Array<Index, kWide> counts = {};
       for (; kv < end; ++kv) {
         for (Index i = 0; i < whole; i += kWide) {
-          // The vector is to be made of the lanes: g++ at -O3 would unroll them first, clang would take every kWide-th
-          // i.
+          // The inner loop should become one vector. Without this barrier g++ -O3 unrolls it, and clang vectorises over
+          // `i` with a stride of kWide.
           __asm__("" : "+r"(i));
           ATTN_NO_UNROLL
           for (Index lane = 0; lane < kWide; ++lane)

@@ -60,9 +60,8 @@ void softmax_rows(Scores& scores, typename Scores::Scalar sink, Lse&& lse) {
       continue;
     }
     row = (row - max).exp();
-    // Eigen's vectorised exp() never gets below the smallest numbers, and those are slow where they are denormal: what
-    // is dropped or vanishes weighs exactly nothing. A select() would say so too, but keeps Eigen 3.4 from using
-    // vectors.
+    // Eigen's vectorised exp() returns a tiny number instead of 0, and denormal numbers are slow. They are set to
+    // exactly 0. A select() would do the same, but stops Eigen 3.4 from vectorising.
     row = row.unaryExpr([](T x) { return x < std::numeric_limits<T>::min() ? T(0) : x; });
     const T sum = row.sum() + exp(sink - max);
     row /= sum;

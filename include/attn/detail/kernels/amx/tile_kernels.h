@@ -187,8 +187,8 @@ struct AmxKernels {
   }
 };
 
-/// Tiles of any height are as wide as any other. What is stored and selected is stored and selected as with AVX-512,
-/// whose family is to be given.
+/// The family of the matrix unit. All tiles have the same width, however few queries are used. Storing and selection
+/// are taken from `family`, which must be AVX-512's.
 template <class Tiles>
 constexpr KernelFamily<float> amx_family(KernelFamily<float> family) {
   family.format = {.dtype = DType::bf16,

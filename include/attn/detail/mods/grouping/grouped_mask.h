@@ -37,8 +37,8 @@ constexpr bool is_grouped<GroupedMask<Mask, Near, Far>> = true;
 template <class Mask, class Near, class Far>
 constexpr bool is_mask<GroupedMask<Mask, Near, Far>> = true;
 
-/// Some neighbouring groups of one batch element, from which a call of its own is made: its batch elements are the
-/// groups, its positions the numbers within them.
+/// Neighbouring groups of one batch element, computed as a call of their own: each group is a batch element there, and
+/// positions count tokens within the group.
 struct TokenGroups {
   Index batch;
   Index q_step, q_group;    ///< of the first group
