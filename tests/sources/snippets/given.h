@@ -12,6 +12,11 @@ namespace given {
 
 namespace matrices {
 extern const Eigen::MatrixXf q, k, v;
+extern const attn::Tensor<bool, 2> is_padding, is_token;
+}  // namespace matrices
+
+namespace learning {
+extern Eigen::VectorXf weights, grad;
 }
 
 namespace memory {
