@@ -9,5 +9,6 @@ attn::Tensor<float, 3> lse({1, 1, 6});
 
 int main() {
   attn::Tensor<float, 4> out({1, 1, 6, 4});
-  attn::merge_into(out, lse, out, lse);
+  const attn::Tensor<float, 3> part_lse({1, 1, 6});
+  attn::merge_into(out, lse, out, part_lse);
 }
