@@ -96,10 +96,12 @@ class BackwardLoop {
         sum = added;
         continue;
       }
-      for (Index x = 0; x < size; ++x) sum[x] += added[x];
+      plan_.kernels().add(sum, added, size);
     }
-    const T scale = static_cast<T>(problem_.scale);
-    for (Index x = 0; x < size; ++x) sum[x] = any ? sum[x] * scale : T(0);
+    if (any)
+      plan_.kernels().scale(sum, size, static_cast<T>(problem_.scale));
+    else
+      std::fill_n(sum, size, T(0));
     TileMemory<T> tile{};
     tile.out = sum;
     tile.scores = m.scores;
@@ -123,7 +125,7 @@ class BackwardLoop {
       T* const sum = part_of(0) + keys.begin * row;
       for (Index part = 1; part < plan_.query_parts(); ++part) {
         const T* const added = part_of(part) + keys.begin * row;
-        for (Index x = 0; x < keys.size() * row; ++x) sum[x] += added[x];
+        plan_.kernels().add(sum, added, keys.size() * row);
       }
       store(sum, row, keys.size(), dim, to);
     };

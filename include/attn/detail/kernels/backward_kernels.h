@@ -89,6 +89,26 @@ struct BackwardKernels {
     }
   }
 
+  /// to += from; `count` is a multiple of the lanes.
+  static ATTN_INLINE void add(T* to, const T* from, Index count) {
+    for (Index i = 0; i < count; i += kLanes) {
+      Vec sum, x;
+      S::load(sum, to + i);
+      S::load(x, from + i);
+      sum += x;
+      S::store(to + i, sum);
+    }
+  }
+  /// to *= factor, likewise.
+  static ATTN_INLINE void scale(T* to, Index count, T factor) {
+    for (Index i = 0; i < count; i += kLanes) {
+      Vec x;
+      S::load(x, to + i);
+      x *= factor;
+      S::store(to + i, x);
+    }
+  }
+
   /// to[i] = a.row(i) · b.row(i).
   static ATTN_INLINE void dot_rows(Rows<T> a, Rows<T> b, Index rows, Index dim, T* to) {
     for (Index i = 0; i < rows; ++i) {
@@ -170,6 +190,8 @@ struct BackwardKernelSet {
   void (*softmax)(const BackwardTile<T>&, Index queries, Index keys);
   void (*pack_panels)(Rows<T>, Index count, Index dim, T factor, T* to);
   void (*dot_rows)(Rows<T> a, Rows<T> b, Index count, Index dim, T* to);
+  void (*add)(T* to, const T* from, Index count);
+  void (*scale)(T* to, Index count, T factor);
   void (*add_rows)(const T* weights, Index stride, Index keys, const T* panels, Index count, Index row, T* to);
 };
 
@@ -186,6 +208,8 @@ struct CompiledBackward;
     ATTN_KERNEL(softmax, target)                     \
     ATTN_KERNEL(pack_panels, target)                 \
     ATTN_KERNEL(dot_rows, target)                    \
+    ATTN_KERNEL(add, target)                         \
+    ATTN_KERNEL(scale, target)                       \
     ATTN_KERNEL(add_rows, target)                    \
   };
 ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
@@ -199,7 +223,8 @@ BackwardKernelSet<T> backward_kernels(VectorSet vectors) {
     constexpr VectorSet kOwn = Simd<T, 16>::kVector ? kSet : VectorSet::generic;
     using Kernels = BackwardKernels<T, kVectorBytes<kOwn>, kVectorRegisters<kOwn>>;
     using Compiled = CompiledBackward<kOwn, Kernels>;
-    return {Kernels::kLanes, Compiled::softmax, Compiled::pack_panels, Compiled::dot_rows, Compiled::add_rows};
+    return {Kernels::kLanes, Compiled::softmax, Compiled::pack_panels, Compiled::dot_rows,
+            Compiled::add,   Compiled::scale,   Compiled::add_rows};
   });
 }
 
