@@ -1,5 +1,5 @@
-// Gradients through a mask and a lambda of one's own, in linear memory: checked against central differences, and used to
-// fit queries, keys and values to a target. The derivative in a direction is checked likewise.
+// Gradients through a mask and a lambda of one's own, in linear memory: checked against central differences, and used
+// to fit queries, keys and values to a target. The derivative in a direction is checked likewise.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>

@@ -61,8 +61,8 @@ void each_mods(const Use& use) {
 
 TEST(Jvp, TwoKeysByHand) {
   // Scores 0 and ln 3 weigh 1/4 and 3/4; values 1 and 5 make out 4. The query moves from 2 by 1, so that scores grow by
-  // 0 and ln 3 / 2, on average 3/8 ln 3; the second value grows by 2. The tangent is 1/4 (0 - 3/8) ln 3 * 1 + 3/4 (4/8 -
-  // 3/8) ln 3 * 5 + 3/4 * 2.
+  // 0 and ln 3 / 2, on average 3/8 ln 3; the second value grows by 2. The tangent is 1/4 (0 - 3/8) ln 3 * 1 + 3/4 (4/8
+  // - 3/8) ln 3 * 5 + 3/4 * 2.
   const double ln3 = std::log(3.0);
   Eigen::MatrixXd q(1, 1), k(2, 1), v(2, 1), dq(1, 1), dk(2, 1), dv(2, 1);
   q << 2, k << 0, ln3, v << 1, 5, dq << 1, dk << 0, 0, dv << 0, 2;

@@ -136,8 +136,8 @@ TYPED_TEST(Simd, ExpIsWithinWhatItsCommentSays) {
       const auto at = static_cast<std::size_t>(i);
       const long double truth = std::exp(static_cast<long double>(x[at]));
       const double error = static_cast<double>(std::abs((static_cast<long double>(y[at]) - truth) / truth)) / kEps;
-      // The exponent x log2(e) is rounded, as tests are compiled without FMA: that moves its power by up to half a unit of
-      // the exponent times ln 2. And log2(e) is a rounded number.
+      // The exponent x log2(e) is rounded, as tests are compiled without FMA: that moves its power by up to half a unit
+      // of the exponent times ln 2. And log2(e) is a rounded number.
       const double exponent = static_cast<double>(-x[at]) * std::numbers::log2e,
                    unit = std::exp2(std::floor(std::log2(exponent + 1)));
       ASSERT_LE(error, 3 + std::numbers::ln2 / 2 * unit + 0.06 * exponent) << "e^" << x[at];

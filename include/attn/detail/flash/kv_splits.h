@@ -60,8 +60,8 @@ class KvSplits {
   }
 
  private:
-  /// Where there are few blocks, their keys are split: there would be too few tasks otherwise. Splits are not short: each
-  /// costs a merge, and a worker can only guess which one it begins next, and so what to fetch.
+  /// Where there are few blocks, their keys are split: there would be too few tasks otherwise. Splits are not short:
+  /// each costs a merge, and a worker can only guess which one it begins next, and so what to fetch.
   Index count_for(Index blocks) const {
     constexpr Index kLeastKeys = 16 * kKeyTile;
     return std::max<Index>(std::min(kMostSplits / std::max<Index>(blocks, 1), kv_len_ / kLeastKeys), 1);
