@@ -151,8 +151,10 @@ inline auto learned_rows(const Setting& s) {
   for (Index i = 0; i < 7; ++i) (*table)(i) = static_cast<float>(s.random.uniform(-1, 1));
   const auto place = [](const auto& p) { return ((p.kv - p.q) % 7 + 7) % 7; };
   const auto change = [](auto x, auto w, const auto&) { return x * (2 - w) + w; };
-  return score("learned", attn::learned(*table, *table, place, change),
-               [table, place](Real x, const Pair& p) { return x * (2 - (*table)(place(p))) + (*table)(place(p)); });
+  return score("learned", attn::learned(*table, *table, place, change), [table, place](Real x, const Pair& p) {
+    const Real w = (*table)(place(p));
+    return x * (2 - w) + w;
+  });
 }
 
 inline auto alibi_rows(const Setting& s) {
