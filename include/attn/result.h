@@ -10,6 +10,8 @@ struct Result {
   Out out;
   Lse lse;
 };
+template <class Out, class Lse>
+Result(Out, Lse) -> Result<Out, Lse>;  // clang 14 deduces no arguments of aggregates by itself
 
 /// The same with the weights, (q_len, kv_len) for each head; only the naive path has them.
 template <class Out, class Lse, class Weights>
