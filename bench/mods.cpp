@@ -165,6 +165,7 @@ void every_mod(Index n, const Budget& budget) {
   bench.add("relative_bias, T5 buckets", relative_bias(Tensor<float, 2>({kHeads, 32}), T5Buckets()));
   bench.add("temperature", temperature(std::vector<double>(kHeads, 2)));
   bench.add("sinks", sinks(std::vector<double>(kHeads, 1)));
+  bench.add("dropout(0.1)", dropout(0.1, 1));
   bench.add("causal | softcap | alibi", causal() | softcap(50) | alibi(alibi_slopes(kHeads)));
   bench.print(n, budget);
   std::cout << "block_mask was made in " << fixed(1e3 * seconds([&] { block_mask(lambda, n, n); }), 2)

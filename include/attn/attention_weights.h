@@ -81,6 +81,10 @@ class WeightTiles {
         mods_->apply(vectors_, m.scores, kernels.queries, tile, coverage == Coverage::some);
       std::fill_n(m.tile_max, kernels.queries, -std::numeric_limits<T>::infinity());
       kernels.softmax(m, keys, Rows<T>{nullptr, 0}, 0);
+      if (const T factor = static_cast<T>(mods_->kept_factor()); factor != T(1)) {
+        mods_->drop_weights(vectors_, m.scores, WeightOrder::keys_by_queries, kernels.queries, tile);
+        for (Index i = 0; i < keys * kernels.queries; ++i) m.scores[i] *= factor;
+      }
       visit(WeightTile<T>{queries.batch, queries.head, queries.rows, tile.kv,
                           TensorView<const T, 2>(m.scores, {last + 1, keys}, {1, kernels.queries})});
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -78,6 +79,12 @@ struct ScoreMod {
 template <class Logit>
 struct SinkMod {
   Logit logit;  ///< `double(Index head)`; -inf for a head without a sink
+};
+
+/// Weights that become 0 at random, after the softmax. Made by dropout().
+struct DropoutMod {
+  double rate;         ///< of weights that do, 0 to 1
+  std::uint64_t seed;  ///< says which
 };
 
 /// A mod that needs the sizes of the call, and becomes a mask or a score mod when they are known. Made by bind_mod().
@@ -205,6 +212,9 @@ template <class L>
 constexpr bool is_sink<SinkMod<L>> = true;
 
 template <class T>
+constexpr bool is_dropout = std::is_same_v<T, DropoutMod>;
+
+template <class T>
 constexpr bool is_late = false;
 template <class F>
 constexpr bool is_late<BoundLate<F>> = true;
@@ -223,7 +233,7 @@ template <class L>
 requires(L::kIsLearned) constexpr bool is_learned<SinkMod<L>> = true;
 
 template <class T>
-concept AnyMod = is_mask<T> || is_score<T> || is_sink<T> || is_late<T> || is_mods<T>;
+concept AnyMod = is_mask<T> || is_score<T> || is_sink<T> || is_dropout<T> || is_late<T> || is_mods<T>;
 
 /// A mod, or several in order, as a tuple of single mods.
 template <class M>

@@ -135,6 +135,7 @@ void sweep_table() {
       Sizes all = call.sizes(0);
       all.batch = 2;
       each_erased_row<Wide<T>>({all, {}, random}, [&](const auto& erased) {
+        if (erased.meaning.factor) return;  // not to be said by lambdas; see KvDropout
         if (::testing::Test::HasFailure()) return;
         const CachedRow<T> row(erased);
         const Index page_size = random.pick(std::vector<Index>{0, 3, 48, 64});

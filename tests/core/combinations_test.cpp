@@ -39,13 +39,13 @@ TEST(Combinations, EveryPairInBothOrders) {
     cross(mods.grouped, mods.scores);
     cross(mods.scores, mods.grouped);
     cross(mods.grouped, mods.grouped);
-    cross(mods.sinks, mods.masks);
-    cross(mods.masks, mods.sinks);
-    cross(mods.sinks, mods.scores);
-    cross(mods.scores, mods.sinks);
-    cross(mods.sinks, mods.grouped);
-    cross(mods.grouped, mods.sinks);
-    cross(mods.sinks, mods.sinks);
+    cross(mods.others, mods.masks);
+    cross(mods.masks, mods.others);
+    cross(mods.others, mods.scores);
+    cross(mods.scores, mods.others);
+    cross(mods.others, mods.grouped);
+    cross(mods.grouped, mods.others);
+    cross(mods.others, mods.others);
   }
 }
 

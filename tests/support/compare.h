@@ -79,7 +79,8 @@ void expect_naive_close(const Truth& truth, const Computed<T>& naive, const Size
 template <class T>
 void expect_weights_close(const Truth& truth, const std::vector<T>& weights, const Sizes& s) {
   EXPECT_LE(largest_error(truth.weights, weights),
-            Errors<T>::kEps * (2 * score_error(truth, s) + static_cast<Real>(s.kv_len) + 4) + Errors<T>::kNarrowEps)
+            (Errors<T>::kEps * (2 * score_error(truth, s) + static_cast<Real>(s.kv_len) + 4) + Errors<T>::kNarrowEps) *
+                truth.largest_factor)
       << "weights";
 }
 

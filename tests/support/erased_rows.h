@@ -14,8 +14,8 @@ struct ErasedRows {
   std::vector<Row<decltype(erased_mask(attn::full()))>> masks;
   std::vector<Row<decltype(erased_score<T, kDual>(attn::softcap(1)))>> scores;
   std::vector<Row<decltype(erased_grouped(attn::strided_sparse(1)))>> grouped;
-  using Sinks = decltype(attn::sinks({}));
-  std::vector<Row<Sinks>> sinks;
+  /// Sinks and dropouts, which change nothing if they are of the other kind.
+  std::vector<Row<decltype(attn::sinks({}) | attn::dropout(0, 0))>> others;
 
   explicit ErasedRows(const Setting& s);
 };
@@ -27,7 +27,7 @@ void each_erased_row(const Setting& s, const Visit& visit) {
   for (const auto& row : rows.masks) visit(row);
   for (const auto& row : rows.scores) visit(row);
   for (const auto& row : rows.grouped) visit(row);
-  for (const auto& row : rows.sinks) visit(row);
+  for (const auto& row : rows.others) visit(row);
 }
 
 }  // namespace attn::test

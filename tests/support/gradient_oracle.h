@@ -20,8 +20,9 @@ inline Real slope_of(const Meaning& mod, Real x, const Pair& p) {
   return (8 * (f(1) - f(-1)) - (f(2) - f(-2))) / (12 * h);
 }
 
-/// grad_out (batch, heads, q_len, v_dim), grad_lse (batch, heads, q_len) or empty. For each pair of weight w with the
-/// gradient g of its score: value gets w * grad_out, query and key get g * scale * slope times each other.
+/// grad_out (batch, heads, q_len, v_dim), grad_lse (batch, heads, q_len) or empty. For each pair of weight w, z * w
+/// after dropout, with the gradient g of its score: value gets z * w * grad_out, query and key get g * scale * slope
+/// times each other.
 inline GradientTruth gradient_oracle(const Inputs& in, const std::vector<double>& grad_out,
                                      const std::vector<double>& grad_lse = {}, const Meaning& mod = {},
                                      const Numbers& numbers = {}) {
@@ -47,22 +48,22 @@ inline GradientTruth gradient_oracle(const Inputs& in, const std::vector<double>
         };
         Real delta = 0, delta_size = 0;
         for (Index j = 0; j < s.kv_len; ++j)
-          if (const Real w = at(forward.weights, row * s.kv_len + j); w != 0)
-            delta += w * product(j), delta_size += w * std::abs(product(j));
+          if (const Real zw = at(forward.weights, row * s.kv_len + j); zw != 0)
+            delta += zw * product(j), delta_size += zw * std::abs(product(j));
         if (!grad_lse.empty()) delta -= at(grad_lse, row);
         std::vector<Real> query_size(static_cast<std::size_t>(s.head_dim), 0);
         for (Index j = 0; j < s.kv_len; ++j) {
-          const Real w = at(forward.weights, row * s.kv_len + j);
+          const Real w = at(forward.softmax, row * s.kv_len + j), zw = at(forward.weights, row * s.kv_len + j);
           if (w == 0) continue;
           Real dot = 0;
           const Index key = (kv_head * s.kv_len + j) * s.head_dim, value = (kv_head * s.kv_len + j) * s.v_dim;
           for (Index d = 0; d < s.head_dim; ++d) dot += Real(at(in.q, row * s.head_dim + d)) * Real(at(in.k, key + d));
           const Real slope = scale * slope_of(mod, scale * dot, {b, h, i, first + i, j});
-          const Real dp = product(j), g = w * (dp - delta) * slope,
-                     g_size = w * (std::abs(dp) + std::abs(delta) + delta_size) * std::abs(slope);
+          const Real dp = product(j), g = (zw * dp - w * delta) * slope,
+                     g_size = (zw * std::abs(dp) + w * (std::abs(delta) + delta_size)) * std::abs(slope);
           for (Index c = 0; c < s.v_dim; ++c) {
-            to(t.value, value + c) += w * Real(at(grad_out, row * s.v_dim + c));
-            to(value_size, value + c) += w * std::abs(Real(at(grad_out, row * s.v_dim + c)));
+            to(t.value, value + c) += zw * Real(at(grad_out, row * s.v_dim + c));
+            to(value_size, value + c) += zw * std::abs(Real(at(grad_out, row * s.v_dim + c)));
           }
           for (Index d = 0; d < s.head_dim; ++d) {
             const Real q = at(in.q, row * s.head_dim + d), k = at(in.k, key + d);

@@ -10,8 +10,8 @@ struct TangentTruth {
   Real size = 0;  ///< largest sum of magnitudes: what rounding errors are relative to
 };
 
-/// For each query, pairs of weight w whose scores grow by s: the tangent is the sum of w * (s - mean of s) * value and
-/// of w * direction of value.
+/// For each query, pairs of weight w, z * w after dropout, whose scores grow by s: the tangent is the sum of z * w * (s
+/// - mean of s) * value and of z * w * direction of value.
 inline TangentTruth jvp_oracle(const Inputs& in, const Inputs& direction, const Meaning& mod = {},
                                const Numbers& numbers = {}) {
   const Sizes& s = in.sizes;
@@ -27,7 +27,7 @@ inline TangentTruth jvp_oracle(const Inputs& in, const Inputs& direction, const 
         std::vector<Real> growth(static_cast<std::size_t>(s.kv_len), 0), growth_size = growth;
         Real mean = 0, mean_size = 0;
         for (Index j = 0; j < s.kv_len; ++j) {
-          const Real w = at(forward.weights, row * s.kv_len + j);
+          const Real w = at(forward.softmax, row * s.kv_len + j);
           if (w == 0) continue;
           Real dot = 0, grown = 0, size = 0;
           for (Index d = 0; d < s.head_dim; ++d) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attn/mods.h"
+#include "dropout_by_hand.h"
 #include "mask_table.h"
 #include "oracle.h"
 
@@ -218,6 +219,19 @@ inline auto sink_rows(const Setting& s) {
                                                                              }}}};
 }
 
+/// From nothing to everything.
+inline auto dropout_rows(const Setting& s) {
+  Rows<attn::DropoutMod> rows;
+  for (const double p : {0.5, 0.1, 0.0, 1.0}) {
+    const auto seed = static_cast<std::uint64_t>(s.random.integer(0, 1 << 30)) << 20;
+    rows.push_back(
+        {"dropout(" + std::to_string(p) + ")",
+         attn::dropout(p, seed),
+         {{}, {}, {}, [=](const Pair& at) { return dropout_factor(p, seed, at.batch, at.head, at.q, at.kv); }}});
+  }
+  return rows;
+}
+
 /// Distances up to 3 by themselves, farther ones together; some are dropped.
 inline auto relative_bias_rows(const Setting& s) {
   attn::Tensor<float, 2> table({s.sizes.heads, 7});
@@ -254,6 +268,7 @@ inline auto mod_table(const Setting& s) {
       temperature_rows(s),
       relative_bias_rows(s),
       sink_rows(s),
+      dropout_rows(s),
       strided_rows(s),
       fixed_rows(s),
       dilated_rows(s),
@@ -283,27 +298,6 @@ template <class Visit>
 void each_kind(const Setting& s, Visit visit) {
   std::apply([&](const auto&... rows) { (..., visit(s.random.pick(rows))); }, mod_table(s));
   for (const auto& row : mask_table(s)) visit(row);
-}
-
-/// First `a`, then `b`, as `a | b` means it.
-inline Meaning both(const Meaning& a, const Meaning& b) {
-  Meaning m;
-  if (a.keep || b.keep) m.keep = [=](const Pair& p) { return (!a.keep || a.keep(p)) && (!b.keep || b.keep(p)); };
-  if (a.score || b.score)
-    m.score = [=](Real x, const Pair& p) {
-      const Real y = a.score ? a.score(x, p) : x;
-      return b.score ? b.score(y, p) : y;
-    };
-  if (a.sink || b.sink)
-    m.sink = [=](Index head) {
-      return std::log((a.sink ? std::exp(a.sink(head)) : 0) + (b.sink ? std::exp(b.sink(head)) : 0));
-    };
-  return m;
-}
-
-template <class A, class B>
-auto operator|(const Row<A>& a, const Row<B>& b) {
-  return Row<decltype(a.mod | b.mod)>{a.name + " | " + b.name, a.mod | b.mod, both(a.meaning, b.meaning)};
 }
 
 }  // namespace attn::test

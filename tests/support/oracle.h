@@ -58,11 +58,13 @@ struct Pair {
   Index batch, head, row, q, kv;
 };
 
-/// What a mod means; empty functions mean "keep all", "leave the score" and "no sink".
+/// What a mod means; empty functions mean "keep all", "leave the score", "no sink" and "leave the
+/// weight".
 struct Meaning {
   std::function<bool(const Pair&)> keep;
   std::function<Real(Real, const Pair&)> score;
-  std::function<Real(Index head)> sink = {};  ///< a logit that joins the denominator alone
+  std::function<Real(Index head)> sink = {};     ///< a logit that joins the denominator alone
+  std::function<Real(const Pair&)> factor = {};  ///< of weights, after the softmax
 };
 
 /// The numbers of a call, as the oracle defaults them.
@@ -75,9 +77,11 @@ struct Numbers {
 };
 
 struct Truth {
-  std::vector<Real> out, lse, weights;
-  Real largest_score = 0;  ///< in magnitude, of the kept pairs, before and after the score mods
-  Real largest_value = 0;  ///< in magnitude
+  std::vector<Real> out, lse;
+  std::vector<Real> softmax, weights;  ///< the second are what values are multiplied by
+  Real largest_score = 0;              ///< in magnitude, of the kept pairs, before and after the score mods
+  Real largest_value = 0;              ///< in magnitude, times the largest factor
+  Real largest_factor = 1;             ///< of weights
   Real dot_condition = 0;  ///< largest scale * sum |q||k|: what the rounding errors of a score are proportional to
 };
 
@@ -118,7 +122,13 @@ inline Truth oracle(const Inputs& in, const Meaning& mod = {}, const Numbers& nu
         Real sum = sink == -kInf ? 0 : std::exp(sink - max);
         for (Real& x : row) sum += x = x == -kInf ? 0 : std::exp(x - max);
         t.lse.push_back(sum == 0 ? -kInf : max + std::log(sum));
-        for (Real& x : row) t.weights.push_back(x = sum == 0 ? 0 : x / sum);
+        for (Index j = 0; j < s.kv_len; ++j) {
+          Real& x = row[static_cast<std::size_t>(j)];
+          t.softmax.push_back(x = sum == 0 ? 0 : x / sum);
+          const Real factor = mod.factor ? mod.factor({b, h, i, first + i, j}) : 1;
+          t.largest_factor = std::max(t.largest_factor, factor);
+          t.weights.push_back(x *= factor);
+        }
         for (Index e = 0; e < s.v_dim; ++e) {
           Real y = 0;
           for (Index j = 0; j < s.kv_len; ++j)
@@ -128,6 +138,7 @@ inline Truth oracle(const Inputs& in, const Meaning& mod = {}, const Numbers& nu
         }
       }
     }
+  t.largest_value *= t.largest_factor;
   return t;
 }
 

@@ -132,7 +132,7 @@ auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, 
   detail::set_q_offsets(problem, options);
   const auto bound = detail::bind_call(mask, problem);
   using Bound = std::remove_const_t<decltype(bound)>;
-  static_assert(!Bound::kHasScores && !Bound::kHasSinks, "attn::block_mask: the argument must be a mask");
+  static_assert(detail::has_only_masks<Bound>, "attn::block_mask: the argument must be a mask");
   const detail::TileModsOf<float, Bound> tiles(bound);
   const detail::VectorSet vectors = detail::vectors_of(detail::isa_of(options));
   const auto map = std::make_shared<detail::BlockMap>(problem);

@@ -28,7 +28,7 @@ struct CombinedCoverage {
 template <class Combine, class... Bound>
 auto combined(const Bound&... masks) {
   static_assert(
-      !((Bound::kHasScores || Bound::kHasSinks) || ...),
+      (has_only_masks<Bound> && ...),
       "attn::any_of, all_of, not_: only masks can be combined so; put changes of scores and sinks beside them "
       "with |");
   const std::tuple<Bound...> all(masks...);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +30,11 @@ extern const Eigen::MatrixXf x, target;
 extern Eigen::MatrixXf wq, wk, wv;
 extern const float rate;
 }  // namespace training
+
+namespace steps {
+extern const attn::Tensor<float, 4> q, k, v, grad_out;
+extern const std::uint64_t step;
+}  // namespace steps
 
 namespace directions {
 extern const Eigen::MatrixXf q, k, v, dq, dk, dv;

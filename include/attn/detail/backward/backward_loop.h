@@ -29,8 +29,9 @@ class BackwardLoop {
     plan_.kernels().pack_panels(query, count, head_dim, scale, p.query_panels);
     p.finite = family_.all_finite(query, count, head_dim);
     const Rows<T> grad_out = rows(call_.grad_out, queries, m.rows);
-    family_.load_columns(p.grad_out, width, grad_out, count, v_dim, T(1));
-    plan_.kernels().pack_panels(grad_out, count, v_dim, T(1), p.grad_out_panels);
+    // Weights that dropout keeps grow by a factor, which every product with grad_out gets from it.
+    family_.load_columns(p.grad_out, width, grad_out, count, v_dim, call_.kept_factor());
+    plan_.kernels().pack_panels(grad_out, count, v_dim, call_.kept_factor(), p.grad_out_panels);
     p.finite = p.finite && family_.all_finite(grad_out, count, v_dim);
     plan_.kernels().dot_rows(grad_out, rows(call_.out, queries, m.more_rows), count, v_dim, p.delta);
     const Tile all = call_.tensors.tile_of(queries);
@@ -214,8 +215,14 @@ class BackwardLoop {
     const bool select = modded && !(p.finite && is_finite(keys));
     tile.dropped = m.dropped;
     if (select) family_.find_dropped(tile, kernels.queries, count);
+    const auto drop = [&](T* weights) {
+      if (call_.kept_factor() != T(1))
+        call_.mods->drop_weights(plan_.vectors(), weights, WeightOrder::keys_by_queries, kernels.queries, pairs);
+    };
+    drop(m.grad_scores);
     plan_.kernels().softmax({m.scores, m.grad_scores, with_slopes ? m.slopes : nullptr, p.lse, p.delta},
                             kernels.queries, count);
+    drop(m.scores);
     if (m.raw) call_.learned->learn(m.raw, m.grad_scores, kernels.queries, pairs, m.sums);
 
     tile.scores = m.grad_scores;
@@ -223,8 +230,8 @@ class BackwardLoop {
     const OutUpdate update = std::exchange(p.added[key_part], 1) ? OutUpdate::add : OutUpdate::overwrite;
     if (select) {
       family_.value_by_selection(tile, kernels.queries, keys.key, count, problem_.head_dim, update);
-      add_rows_by_selection(m.scores, m.dropped, kernels.queries, count, rows(call_.grad_out, p.queries, m.rows), T(1),
-                            rows_of_tile, problem_.v_dim, plan_.value_row(), keys.grad_value);
+      add_rows_by_selection(m.scores, m.dropped, kernels.queries, count, rows(call_.grad_out, p.queries, m.rows),
+                            call_.kept_factor(), rows_of_tile, problem_.v_dim, plan_.value_row(), keys.grad_value);
       add_rows_by_selection(m.grad_scores, m.dropped, kernels.queries, count, rows(call_.tensors.q, p.queries, m.rows),
                             static_cast<T>(problem_.scale), rows_of_tile, problem_.head_dim, plan_.key_row(),
                             keys.grad_key);

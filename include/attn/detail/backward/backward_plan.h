@@ -25,6 +25,7 @@ struct BackwardCall {
   const LearnedMods<T>* learned;  ///< null: mods hold no numbers that gradients are asked for
 
   bool has_scores() const { return mods && mods->has_scores(); }
+  T kept_factor() const { return mods ? static_cast<T>(mods->kept_factor()) : T(1); }
 };
 
 /// What gradients of numbers that mods hold take.

@@ -146,7 +146,7 @@ class CheckedBackward {
     const TileModsIfAny<T, Mods> tile_mods(call.mods);
     const TileMods<T>* mods = nullptr;
     const ScoreSlopes<T>* slopes = nullptr;
-    if constexpr (Mods::kHasMasks || Mods::kHasScores || Mods::kHasSinks) mods = &tile_mods;
+    if constexpr (!changes_nothing<Mods>) mods = &tile_mods;
     const SlopesIfAny<Mods> own_slopes(call.mods);
     if constexpr (Mods::kHasScores) slopes = &own_slopes;
     const LearnedIfAny<T, Mods> learned(call.mods, call.problem);

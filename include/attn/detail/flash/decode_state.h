@@ -33,7 +33,14 @@ class DecodeState {
   /// What comes before all keys, comes before the first of them: `is_first`.
   DecodeState(const PassContext<T>& pass, const DecodeTiles<T>& tiles, std::span<Row> rows, const Range& keys,
               bool is_first, const TileMemory<T>& m)
-      : pass_(&pass), tiles_(&tiles), rows_(rows), m_(m), whole_(&family().decode), added_(0), has_totals_(false) {
+      : pass_(&pass),
+        tiles_(&tiles),
+        rows_(rows),
+        m_(m),
+        whole_(&family().decode),
+        kept_factor_(pass.kept_factor()),
+        added_(0),
+        has_totals_(false) {
     for (Index r = 0; Row & row : rows_) begin(row, keys, is_first, r++);
     visited_ = hull_of_visited(rows_);
   }
@@ -86,6 +93,7 @@ class DecodeState {
   void finish() {
     if (has_totals_) end_stretch();
     family().finish(m_, size(), problem().v_dim, has_totals_);
+    multiply_out(m_.out, size(), kept_factor_);
   }
 
   bool must_compute_again(Index r) const {
@@ -126,12 +134,19 @@ class DecodeState {
       *m.max = SoftmaxState<T>{}.max;
       *m.sum = *m.sum_rest = 0;
     }
-    if (is_first && pass_->resumes)
+    if (is_first && pass_->resumes) {
       family().pack_rows(RowsToRead(tensors.output(row.queries)), 1, v_dim, m.out);
-    else
+      multiply_out(m.out, 1, static_cast<T>(inverse_of(kept_factor_)));
+    } else {
       std::fill_n(m.out, v_dim, T(0));
+    }
     row.visited = intersect(pass_->visited(row.queries), keys);
     row.dropped_any = false;
+  }
+
+  void multiply_out(T* out, Index rows, T factor) const {
+    if (factor == T(1)) return;
+    for (Index i = 0; i < rows * problem().v_dim; ++i) out[i] *= factor;
   }
 
   /// `coverage`: of the tile, for each row.
@@ -157,6 +172,7 @@ class DecodeState {
       if (by_selection)
         for (Index i = 0; i < count; ++i) m_.dropped[i] = scores[i] == -kInfinity;
       kernels.softmax(m_, r++, count, fetching);
+      if (kept_factor_ != T(1)) pass_->drop_weights(scores, WeightOrder::one_query, 1, row.queries, tile.keys);
     }
     tiles_->multiply_by_value_scales(tile, size(), m_.scores);
     if (by_selection)
@@ -188,6 +204,7 @@ class DecodeState {
   TileMemory<T> m_;
   Range visited_;
   const DecodeKernelSet<T>* whole_;  ///< the kernels for whole tiles of keys
+  T kept_factor_;                    ///< what the output must still be multiplied by; see PassContext
   Index added_;                      ///< tiles of keys in the present stretch
   bool has_totals_;                  ///< of stretches before?
 };

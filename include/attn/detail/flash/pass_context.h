@@ -44,6 +44,13 @@ struct PassContext {
     mods->apply(kernels.vectors, scores, stride, pairs(queries, keys), coverage == Coverage::some);
   }
 
+  /// What dropout multiplies the weights that it keeps by. Loops set the others to 0, and multiply the output once.
+  T kept_factor() const { return mods ? static_cast<T>(mods->kept_factor()) : T(1); }
+  /// Weights become 0 where dropout drops the pair; `width` are the columns of queries.
+  void drop_weights(T* weights, WeightOrder order, Index width, const QueryTile& queries, const Range& keys) const {
+    mods->drop_weights(kernels.vectors, weights, order, width, pairs(queries, keys));
+  }
+
   /// Maximum and sum of `count` queries before all keys, or after those of the passes before; of `width` with
   /// repetitions of the last.
   void begin(const QueryTile& queries, Index count, Index width, const TileMemory<T>& m) const {

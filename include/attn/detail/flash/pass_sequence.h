@@ -128,8 +128,7 @@ struct NoTileMods {
   explicit NoTileMods(const Mods&) {}
 };
 template <class T, class Mods>
-using TileModsIfAny =
-    std::conditional_t<Mods::kHasScores || Mods::kHasMasks || Mods::kHasSinks, TileModsOf<T, Mods>, NoTileMods>;
+using TileModsIfAny = std::conditional_t<changes_nothing<Mods>, NoTileMods, TileModsOf<T, Mods>>;
 
 /// `mods` must live as long.
 template <class T, class Mods>

@@ -28,6 +28,7 @@ class PrefillState {
         m_(m),
         update_(pass.resumes ? OutUpdate::add : OutUpdate::overwrite),
         dropped_any_(false),
+        kept_factor_(pass.kept_factor()),
         value_{},
         first_(0),
         waiting_(0),
@@ -63,6 +64,7 @@ class PrefillState {
     const bool select = modded && by_selection && !family_->all_finite(tile.value, count, v_dim);
     if (select) family_->find_dropped(m, width(), count);
     const bool moved = kernels_->softmax(m, count, tile.value, v_dim);
+    if (kept_factor_ != T(1)) pass_->drop_weights(m.weights, order_of_weights(), width(), queries, tile.keys);
     if (moved) multiply(ahead);  // weights that wait are relative to the old maximum
     if (moved && update_ == OutUpdate::add) update_ = OutUpdate::rescale_and_add;
     if (select) {
@@ -93,6 +95,7 @@ class PrefillState {
     if (update_ == OutUpdate::overwrite) std::fill_n(m_.out, problem().v_dim * width(), T(0));
     if (has_totals_) end_stretch();
     full_precision().finish(m_, width(), problem().v_dim, has_totals_);
+    multiply_out(kept_factor_);
   }
 
   bool must_compute_again() const {
@@ -117,6 +120,10 @@ class PrefillState {
     return format.defers_value_product ? m_.weights + first * width() / format.per_number() : m_.weights;
   }
 
+  WeightOrder order_of_weights() const {
+    return family_->format.dtype == DType::native ? WeightOrder::keys_by_queries : WeightOrder::bf16_pairs;
+  }
+
   void load_queries() {
     const CallTensors<T>& tensors = pass_->tensors;
     const Index count = queries.rows.size(), dim = problem().head_dim;
@@ -135,6 +142,12 @@ class PrefillState {
     const Index v_dim = problem().v_dim, rest = padded(v_dim, family_->format.out) - v_dim;
     load_out(full_precision(), m_, width(), pass_->tensors.output(queries), queries.rows.size(), v_dim);
     std::fill_n(m_.out + v_dim * width(), rest * width(), T(0));
+    multiply_out(static_cast<T>(inverse_of(kept_factor_)));
+  }
+
+  void multiply_out(T factor) {
+    if (factor == T(1)) return;
+    for (Index i = 0; i < problem().v_dim * width(); ++i) m_.out[i] *= factor;
   }
 
   /// The output joins the totals, and another begins.
@@ -151,6 +164,7 @@ class PrefillState {
   TileMemory<T> m_;
   OutUpdate update_;  ///< of `out`, when the next weights are multiplied with values
   bool dropped_any_;  ///< may a pair have been dropped inside a tile of keys that was added?
+  T kept_factor_;     ///< what the output must still be multiplied by; see PassContext
   Rows<T> value_;     ///< those whose weights are not multiplied yet
   Index first_;       ///< the first of these, in the chunk
   Index waiting_;     ///< how many they are

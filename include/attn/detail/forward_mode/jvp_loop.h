@@ -196,6 +196,9 @@ class JvpLoop {
     if (select) family_.find_dropped(s.m, s.width, count);
     const bool moved = kernels.softmax(s.m, count, keys.value, v_dim);
     weigh_({weights, tangents, others, slopes, moved ? s.m.rescale : nullptr, sum(s)}, s.width, count);
+    if (pass_.kept_factor() != T(1))
+      for (T* const dropped : {weights, tangents})
+        pass_.drop_weights(dropped, WeightOrder::keys_by_queries, s.width, s.queries, keys.range);
 
     const OutUpdate update = moved ? OutUpdate::rescale_and_add : OutUpdate::add;
     const auto value = [&](T* to, T* of, Rows<T> values, OutUpdate how) {
@@ -239,6 +242,9 @@ class JvpLoop {
     for (Index i = 0; i < s.width; ++i) mean[i] = s.m.sum[i] == T(0) ? T(0) : mean[i] / s.m.sum[i];
     for (Index c = 0; c < problem_.v_dim; ++c)
       for (Index i = 0; i < s.width; ++i) change[c * s.width + i] -= mean[i] * out[c * s.width + i];
+    if (const T factor = pass_.kept_factor(); factor != T(1))
+      for (T* const numbers : {out, change})
+        for (Index i = 0; i < problem_.v_dim * s.width; ++i) numbers[i] *= factor;
     const Index count = s.queries.rows.size();
     store_out(family_, s.m, s.width, call_.tensors.output(s.queries), count, problem_.v_dim);
     TileMemory<T> m = s.m;

@@ -24,8 +24,8 @@ struct BackwardTile {
   T* grad_scores;   ///< (keys, queries): first the gradients of the weights
   const T* slopes;  ///< (keys, queries), of the score mods; null: there are none
   const T* lse;     ///< of each query
-  const T*
-      delta;  ///< of each query: the sum of grad_out * out, less the gradient of lse (Dao et al. 2022, appendix B.2)
+  /// Of each query: the sum of grad_out * out, less the gradient of lse (Dao et al. 2022, appendix B.2).
+  const T* delta;
 };
 
 template <class T, int Bytes, int kRegisters>

@@ -1,4 +1,4 @@
-// The mods of one call, made ready for its sizes, as the naive and the flash path see them.
+// Mods made ready for the sizes of a call, as the naive and the flash path see those of a batch element.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "attn/detail/mods/grouping/grouped_mask.h"
+#include "attn/detail/mods/pair_grid.h"
 #include "attn/detail/simd/softmax_state.h"
 
 namespace attn::detail {
@@ -19,7 +19,8 @@ template <class M>
 constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
   if constexpr (is_late<M>) {
     auto made = mod.make(problem);
-    static_assert(is_mask<decltype(made)> || is_score<decltype(made)> || is_sink<decltype(made)>,
+    using Made = decltype(made);
+    static_assert(is_mask<Made> || is_score<Made> || is_sink<Made> || is_dropout<Made>,
                   "attn::bind_mod: the lambda must return what mask_mod or score_mod returns");
     return made;
   } else {
@@ -27,25 +28,28 @@ constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
   }
 }
 
-/// What a path asks of the mods of one batch element: for a pair what becomes of its score and whether it is kept, for
-/// a head the logit of its sinks, for a tile what the hints say. Positions are absolute.
+/// What a path asks of the mods of one batch element: for a pair what becomes of its score, whether it is kept, and
+/// what its weight is multiplied by; for a head the logit of its sinks; for a tile what the hints say and where its
+/// pairs lie. Positions are absolute.
 template <class M>
 concept ModsOfElement = requires(const M& mods, const Position& p, const Tile& tile, Index head) {
   { mods.score(1.0f, p) } -> std::same_as<float>;
   { mods.keep(p) } -> std::same_as<bool>;
+  { mods.weight_factor(p) } -> std::same_as<long double>;
   { mods.sink(head) } -> std::same_as<double>;
   { mods.coverage(tile) } -> std::same_as<Coverage>;
   { mods.kv_range(tile) } -> std::same_as<Range>;
+  { mods.grid(tile) } -> std::same_as<PairGrid>;
 };
 
-/// What stands where the bound mods of a call do: those of each of its batch elements, and what all of them have in
-/// common.
+/// 1 / x, but 0 for 0.
+constexpr long double inverse_of(long double x) { return x == 0 ? 0 : 1 / x; }
+
+/// Do any mods change what attention computes? Do they more than drop pairs before the softmax?
 template <class M>
-concept ModsOfCall = requires(const M& mods, Index batch) {
-  requires std::same_as<const bool, decltype(M::kHasScores)> && std::same_as<const bool, decltype(M::kHasMasks)>;
-  requires std::same_as<const bool, decltype(M::kIsOpaque)> && std::same_as<const bool, decltype(M::kHasSinks)>;
-  { mods.of(batch) } -> ModsOfElement;
-};
+constexpr bool changes_nothing = !(M::kHasScores || M::kHasMasks || M::kHasSinks || M::kHasDropout);
+template <class M>
+constexpr bool has_only_masks = !(M::kHasScores || M::kHasSinks || M::kHasDropout);
 
 /// What the naive and the flash path see of the mods: one score change, one predicate, one hint, one sink. Each M is a
 /// value or a const reference.
@@ -61,6 +65,7 @@ class BoundMods {
       return false;
   }() || ...);
   static constexpr bool kHasSinks = (is_sink<std::remove_cvref_t<M>> || ...);
+  static constexpr bool kHasDropout = (is_dropout<std::remove_cvref_t<M>> || ...);
   static constexpr bool kIsGrouped = (is_grouped<std::remove_cvref_t<M>> || ...);
   /// Does any hold numbers that gradients are asked for?
   static constexpr bool kLearns = (is_learned<std::remove_cvref_t<M>> || ...);
@@ -98,6 +103,30 @@ class BoundMods {
     masks([&](const auto& mask) { kept = kept & mask.keep(p); });
     return kept;
   }
+
+  /// What dropout multiplies the weight of a pair by: 0, or the inverse of the share of weights that are kept.
+  long double weight_factor(const Position& p) const {
+    long double factor = 1;
+    each_dropout([&](const DropoutMod& mod) {
+      factor *= DroppedPairs(mod).keeps(p) ? inverse_of(1 - static_cast<long double>(mod.rate)) : 0;
+    });
+    return factor;
+  }
+  /// Those factors of the pairs that are kept.
+  long double kept_factor() const {
+    long double factor = 1;
+    each_dropout([&](const DropoutMod& mod) { factor *= inverse_of(1 - static_cast<long double>(mod.rate)); });
+    return factor;
+  }
+  template <class Visit>
+  void each_dropout(const Visit& visit) const {
+    each([&](const auto& mod) {
+      if constexpr (is_dropout<std::remove_cvref_t<decltype(mod)>>) visit(mod);
+    });
+  }
+
+  /// Where the pairs of a tile lie in the call.
+  PairGrid grid(const Tile& tile) const { return {{tile.batch, tile.head, tile.q.begin, tile.kv.begin}}; }
 
   /// The logit that stands for all sinks of a head: the log of the sum of their e^logit. -inf: there is none.
   double sink(Index head) const {
@@ -215,57 +244,5 @@ auto bind(const M& mods, const Problem& problem) {
   else
     return each(mods);
 }
-
-/// The mods of a call: made ready once for all batch elements, or for each where these have positions of their own.
-template <class One>
-class CallMods {
- public:
-  static constexpr bool kHasScores = One::kHasScores;
-  static constexpr bool kHasMasks = One::kHasMasks;
-  static constexpr bool kIsOpaque = One::kIsOpaque;
-  static constexpr bool kHasSinks = One::kHasSinks;
-  static constexpr bool kIsGrouped = One::kIsGrouped;
-  static constexpr bool kLearns = One::kLearns;
-
-  /// Those of batch element number i are make(i).
-  template <class Make>
-  CallMods(Index count, const Make& make) : first_(make(0)) {
-    others_.reserve(static_cast<std::size_t>(count - 1));
-    for (Index i = 1; i < count; ++i) others_.push_back(make(i));
-  }
-
-  const One& of(Index batch) const {
-    return batch == 0 || others_.empty() ? first_ : others_[static_cast<std::size_t>(batch - 1)];
-  }
-
-  /// See BoundMods. How a mask groups tokens does not depend on where they are.
-  const auto& grouped() const requires kIsGrouped { return first_.grouped(); }
-  auto with_near_part() const requires kIsGrouped {
-    const auto near = [&](Index i) { return of(i).with_near_part(); };
-    return CallMods<decltype(near(0))>(static_cast<Index>(others_.size()) + 1, near);
-  }
-
- private:
-  One first_;  // off the heap: most calls have no other
-  std::vector<One> others_;
-};
-
-/// bind() for all batch elements of a call.
-template <class M>
-auto bind_call(const M& mods, const Problem& problem) {
-  const auto of = [&](Index batch) {
-    if (problem.q_offsets.empty()) return detail::bind(mods, problem);
-    Problem own = problem;
-    own.q_offset = problem.first_query(batch);
-    own.q_offsets = {};
-    own.sequence = batch;
-    return detail::bind(mods, own);
-  };
-  return CallMods<decltype(of(0))>(std::max<Index>(static_cast<Index>(problem.q_offsets.size()), 1), of);
-}
-
-/// What it makes of mods.
-template <class M>
-using Bound = decltype(bind_call(std::declval<const M&>(), std::declval<const Problem&>()));
 
 }  // namespace attn::detail

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "attn/detail/mods/bound_mods.h"
+#include "attn/detail/mods/call_mods.h"
 #include "attn/detail/mods/gradient_tensor.h"
 #include "attn/isa.h"
 

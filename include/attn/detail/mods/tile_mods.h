@@ -6,7 +6,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "attn/detail/mods/bound_mods.h"
+#include "attn/detail/mods/call_mods.h"
+#include "attn/detail/mods/dropout_kernels.h"
 #include "attn/detail/simd/simd.h"
 #include "attn/dual.h"
 
@@ -36,6 +37,13 @@ class TileMods {
   /// Replaces scores[key * stride + query] of the tile's pairs by the modded ones;
   /// -inf for dropped pairs if `masked`.
   virtual void apply(VectorSet vectors, T* scores, Index stride, const Tile& tile, bool masked) const = 0;
+
+  /// What dropout multiplies the weights that it keeps by; 1: there is none.
+  virtual long double kept_factor() const = 0;
+
+  /// The tile's weights become 0 where dropout drops the pair; `queries` are the columns of the tile in memory.
+  virtual void drop_weights(VectorSet vectors, T* weights, WeightOrder order, Index queries,
+                            const Tile& tile) const = 0;
 };
 
 /// What apply() works on.
@@ -215,6 +223,20 @@ class TileModsOf final : public TileMods<T> {
     with_vectors(vectors, [&]<VectorSet kSet>() {
       Compiled<kSet>::all_pairs(mods_.of(tile.batch), ScoreTile<T>{scores, stride, tile}, masked);
     });
+  }
+
+  long double kept_factor() const override {
+    if constexpr (Mods::kHasDropout) return mods_.of(0).kept_factor();
+    return 1;
+  }
+  void drop_weights([[maybe_unused]] VectorSet vectors, [[maybe_unused]] T* weights, [[maybe_unused]] WeightOrder order,
+                    [[maybe_unused]] Index queries, [[maybe_unused]] const Tile& tile) const override {
+    if constexpr (Mods::kHasDropout) {
+      const auto& own = mods_.of(tile.batch);
+      own.each_dropout([&](const DropoutMod& mod) {
+        detail::drop_weights(vectors, weights, order, queries, tile.kv.size(), own.grid(tile), mod);
+      });
+    }
   }
 
   Coverage examine(VectorSet vectors, const Tile& tile) const {

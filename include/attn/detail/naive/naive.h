@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "attn/detail/base/linker_hint.h"
-#include "attn/detail/mods/bound_mods.h"
+#include "attn/detail/mods/call_mods.h"
 #include "attn/detail/tensor/problem.h"
 
 namespace attn::detail {
@@ -24,6 +24,8 @@ struct NaiveMods {
   /// changes.
   std::function<void(Eigen::Map<RowMajor<T>>& scores, Index batch, Index head)> apply;
   std::function<double(Index head)> sink;
+  /// What dropout multiplies the weights of a head by, (q_len, kv_len). Null: there is none.
+  std::function<RowMajor<T>(Index batch, Index head)> factors;
 };
 
 template <class T, class Mods>
@@ -39,6 +41,15 @@ NaiveMods<T> naive_mods(const Mods& mods, const Problem& problem) {
           const Position p{batch, head, first + i, j};
           scores(i, j) = own.keep(p) ? own.score(scores(i, j), p) : -std::numeric_limits<T>::infinity();
         }
+    };
+  if constexpr (Mods::kHasDropout)
+    erased.factors = [&mods, &problem](Index batch, Index head) {
+      RowMajor<T> factors(problem.q_len, problem.kv_len);
+      const Index first = problem.first_query(batch);
+      for (Index i = 0; i < factors.rows(); ++i)
+        for (Index j = 0; j < factors.cols(); ++j)
+          factors(i, j) = static_cast<T>(mods.of(batch).weight_factor(Position{batch, head, first + i, j}));
+      return factors;
     };
   return erased;
 }
@@ -117,17 +128,16 @@ void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMo
   const T sink = static_cast<T>(mods.sink(head));
   if (mods.apply) mods.apply(weights, batch, head);
 
-  if (!mods.apply || v.allFinite()) {
-    softmax_rows(weights, sink, lse);
-    round_weights(weights, dtype);
-    out.noalias() = weights * v;
-  } else {
-    const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept =
-        weights.array() != -std::numeric_limits<T>::infinity();
-    softmax_rows(weights, sink, lse);
-    round_weights(weights, dtype);
+  const bool selects = mods.apply && !v.allFinite();
+  Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept;
+  if (selects) kept = weights.array() != -std::numeric_limits<T>::infinity();
+  softmax_rows(weights, sink, lse);
+  if (mods.factors) weights.array() *= mods.factors(batch, head).array();
+  round_weights(weights, dtype);
+  if (selects)
     weighted_sum_of_kept(weights, kept, v, out);
-  }
+  else
+    out.noalias() = weights * v;
 }
 
 /// All heads, each a task. Null lse or weights: not wanted; then each worker keeps the weights of one head at a time.

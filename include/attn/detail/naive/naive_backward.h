@@ -51,12 +51,12 @@ RowMajor<typename Rows::Scalar> product_over_kept(const Pairs& pairs, const Kept
 ///
 ///     scores   X  = mods(scale * Q Kᵀ)                    (q_len, kv_len)
 ///     weights  P  = softmax of each row of X
-///     out      O  = P V
+///     out      O  = (P * Z) V                             Z: the factors of dropout, 1 without
 ///
 /// backwards, with dO for the gradient of out and dL for that of the log-sum-exp:
 ///
-///     dV = Pᵀ dO
-///     dP = dO Vᵀ
+///     dV = (P * Z)ᵀ dO
+///     dP = dO Vᵀ * Z
 ///     dX = P * (dP - rows' sums of P * dP + dL)           the softmax has the Jacobian diag(p) - p pᵀ, the log-sum-exp
 ///                                                         p (Dao et al. 2022, appendix B.2)
 ///     dS = dX * slopes of the mods
@@ -82,7 +82,11 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
   Eigen::Array<T, Eigen::Dynamic, 1> lse(problem.q_len);
   softmax_rows(weights, static_cast<T>(mods.sink(head)), lse);
 
-  RowMajor<T> grad = grad_out * v.transpose();  // of the weights
+  RowMajor<T> grad = grad_out * v.transpose(), factors;  // grad: of the weights
+  if (mods.factors) {
+    factors = mods.factors(batch, head);
+    grad.array() *= factors.array();
+  }
   if (selects) grad = kept.select(grad, RowMajor<T>::Zero(grad.rows(), grad.cols()));
   const Eigen::Array<T, Eigen::Dynamic, 1> delta = (weights.array() * grad.array()).rowwise().sum() - grad_lse;
   grad = weights.array() * (grad.array().colwise() - delta);  // of the modded scores
@@ -96,6 +100,7 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
   } else if (slopes_of) {
     grad.array() *= slopes.array();
   }
+  if (mods.factors) weights.array() *= factors.array();
   if (selects) {
     grad = kept.select(grad, RowMajor<T>::Zero(grad.rows(), grad.cols()));
     grad_query = scale * product_over_kept(grad, kept, k);

@@ -16,7 +16,7 @@ struct HeadInputs {
 ///
 ///     scores   X  = mods(scale * Q Kᵀ)       Ẋ = slopes of the mods * scale * (Q̇ Kᵀ + Q K̇ᵀ)
 ///     weights  P  = softmax of each row      Ṗ = P * (Ẋ - rows' sums of P * Ẋ)       (its Jacobian is diag(p) - p pᵀ)
-///     out      O  = P V                      Ȯ = Ṗ V + P V̇
+///     out      O  = (P * Z) V                Ȯ = (Ṗ * Z) V + (P * Z) V̇      (Z: the factors of dropout, 1 without)
 template <class T>
 void naive_head_jvp(const HeadInputs<T>& x, const HeadInputs<T>& direction, const NaiveMods<T>& mods,
                     const NaiveSlopes<T>& slopes_of, const Problem& problem, Index batch, Index head, RowMajor<T>& out,
@@ -41,6 +41,11 @@ void naive_head_jvp(const HeadInputs<T>& x, const HeadInputs<T>& direction, cons
   if (selects) change = kept.select(change, RowMajor<T>::Zero(change.rows(), change.cols()));
   const Eigen::Array<T, Eigen::Dynamic, 1> mean = (weights.array() * change.array()).rowwise().sum();
   change = weights.array() * (change.array().colwise() - mean);
+  if (mods.factors) {
+    const RowMajor<T> factors = mods.factors(batch, head);
+    weights.array() *= factors.array();
+    change.array() *= factors.array();
+  }
   if (selects) {
     out = product_over_kept(weights, kept, x.v);
     tangent = product_over_kept(change, kept, x.v) + product_over_kept(weights, kept, direction.v);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "attn/detail/base/ranges.h"
+#include "attn/detail/mods/pair_grid.h"
 #include "attn/mod.h"
 
 namespace attn::detail {
@@ -53,6 +54,10 @@ struct TokenGroups {
     const Position first = in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}),
                    last = in_call(Position{t.batch, t.head, t.q.end - 1, t.kv.end - 1});
     return {batch, t.head, {first.q, last.q + 1}, {first.kv, last.kv + 1}};
+  }
+  /// The pairs of a tile of the groups.
+  PairGrid grid(const Tile& t) const {
+    return {in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}), q_step, kv_step};
   }
   /// The numbers within the group `group` of the keys in a range of the whole call.
   constexpr Range kv_numbers(const Range& kv, Index group) const {

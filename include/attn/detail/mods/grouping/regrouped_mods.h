@@ -16,6 +16,7 @@ class RegroupedMods {
   static constexpr bool kHasMasks = true;
   static constexpr bool kIsOpaque = Others::kIsOpaque;
   static constexpr bool kHasSinks = Others::kHasSinks;
+  static constexpr bool kHasDropout = Others::kHasDropout;
 
   RegroupedMods(const Far& far, const Others& others, const TokenGroups& groups)
       : far_(far), others_(others), groups_(groups) {}
@@ -32,6 +33,13 @@ class RegroupedMods {
     return kept;
   }
   double sink(Index head) const { return others_.sink(head); }
+  long double weight_factor(const Position& p) const { return others_.weight_factor(groups_.in_call(p)); }
+  long double kept_factor() const { return others_.kept_factor(); }
+  template <class Visit>
+  void each_dropout(const Visit& visit) const {
+    others_.each_dropout(visit);
+  }
+  PairGrid grid(const Tile& t) const { return groups_.grid(t); }
 
   /// The others are asked about all that lies between the pairs too: what they say of none or all is true of the pairs.
   Coverage coverage(const Tile& tile) const {

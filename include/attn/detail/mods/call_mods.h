@@ -1,0 +1,76 @@
+// The mods of one call, made ready for its sizes, of all its batch elements.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/mods/bound_mods.h"
+
+namespace attn::detail {
+
+/// What stands where the bound mods of a call do: those of each of its batch elements, and what all of them have in
+/// common.
+template <class M>
+concept ModsOfCall = requires(const M& mods, Index batch) {
+  requires std::same_as<const bool, decltype(M::kHasScores)> && std::same_as<const bool, decltype(M::kHasMasks)>;
+  requires std::same_as<const bool, decltype(M::kIsOpaque)> && std::same_as<const bool, decltype(M::kHasSinks)>;
+  requires std::same_as<const bool, decltype(M::kHasDropout)>;
+  { mods.of(batch) } -> ModsOfElement;
+};
+
+/// The mods of a call: made ready once for all batch elements, or for each where these have positions of their own.
+template <class One>
+class CallMods {
+ public:
+  static constexpr bool kHasScores = One::kHasScores;
+  static constexpr bool kHasMasks = One::kHasMasks;
+  static constexpr bool kIsOpaque = One::kIsOpaque;
+  static constexpr bool kHasSinks = One::kHasSinks;
+  static constexpr bool kHasDropout = One::kHasDropout;
+  static constexpr bool kIsGrouped = One::kIsGrouped;
+  static constexpr bool kLearns = One::kLearns;
+
+  /// Those of batch element number i are make(i).
+  template <class Make>
+  CallMods(Index count, const Make& make) : first_(make(0)) {
+    others_.reserve(static_cast<std::size_t>(count - 1));
+    for (Index i = 1; i < count; ++i) others_.push_back(make(i));
+  }
+
+  const One& of(Index batch) const {
+    return batch == 0 || others_.empty() ? first_ : others_[static_cast<std::size_t>(batch - 1)];
+  }
+
+  /// See BoundMods. How a mask groups tokens does not depend on where they are.
+  const auto& grouped() const requires kIsGrouped { return first_.grouped(); }
+  auto with_near_part() const requires kIsGrouped {
+    const auto near = [&](Index i) { return of(i).with_near_part(); };
+    return CallMods<decltype(near(0))>(static_cast<Index>(others_.size()) + 1, near);
+  }
+
+ private:
+  One first_;  // off the heap: most calls have no other
+  std::vector<One> others_;
+};
+
+/// bind() for all batch elements of a call.
+template <class M>
+auto bind_call(const M& mods, const Problem& problem) {
+  const auto of = [&](Index batch) {
+    if (problem.q_offsets.empty()) return detail::bind(mods, problem);
+    Problem own = problem;
+    own.q_offset = problem.first_query(batch);
+    own.q_offsets = {};
+    own.sequence = batch;
+    return detail::bind(mods, own);
+  };
+  return CallMods<decltype(of(0))>(std::max<Index>(static_cast<Index>(problem.q_offsets.size()), 1), of);
+}
+
+/// What it makes of mods.
+template <class M>
+using Bound = decltype(bind_call(std::declval<const M&>(), std::declval<const Problem&>()));
+
+}  // namespace attn::detail

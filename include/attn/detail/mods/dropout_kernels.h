@@ -1,0 +1,169 @@
+// The kernels of dropout: weights of a tile become 0 where the pair is dropped.
+#pragma once
+
+#include <algorithm>
+
+#include "attn/detail/mods/pair_grid.h"
+#include "attn/detail/simd/simd.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// How the weights of a tile lie in memory.
+enum class WeightOrder {
+  keys_by_queries,  ///< (keys, queries)
+  bf16_pairs,       ///< (keys / 2, queries), each a number of 32 bits that has two neighbouring keys as bf16
+  one_query,        ///< (keys)
+};
+
+template <class T, int kBytes>
+struct DropoutKernels {
+  using S = Simd<T, kBytes>;
+  using Vec = typename S::Vec;
+  static constexpr int kLanes = S::kLanes;
+  template <class Number, bool = S::kVector>
+  struct LanesOf {
+    using type = Number;
+  };
+  template <class Number>
+  struct LanesOf<Number, true> {
+    typedef Number type __attribute__((vector_size(4 * kLanes)));
+  };
+  using Words = typename LanesOf<std::uint32_t>::type;  // as many as a vector of T has lanes
+  using Kept = typename LanesOf<std::int32_t>::type;    // -1: yes
+
+  template <WeightOrder kOrder>
+  static ATTN_INLINE void drop(T* weights, Index queries, Index keys, const PairGrid& grid,
+                               const DroppedPairs& dropped) {
+    if constexpr (kOrder == WeightOrder::one_query)
+      drop_of_query(weights, keys, grid, dropped);
+    else
+      for (Index i = 0; i < queries; i += kLanes)
+        drop_of_vector<kOrder == WeightOrder::bf16_pairs>(weights + i, queries, keys, i, grid, dropped);
+  }
+
+ private:
+  /// The weights of a vector of queries, the first of which is number i of the grid.
+  template <bool kPairs>
+  static ATTN_INLINE void drop_of_vector(T* weights, Index stride, Index keys, Index i, const PairGrid& grid,
+                                         const DroppedPairs& dropped) {
+    const Threefry<Words> generator = dropped.generator<Words>(grid.first);
+    const std::uint32_t largest = dropped.largest_dropped();
+    Words lower, upper;
+    positions(lower, upper, static_cast<std::uint64_t>(grid.first.q + i * grid.q_step), grid.q_step);
+    for (Index j = 0; j < keys;) {
+      const Index kv = grid.first.kv + j * grid.kv_step;
+      const std::uint64_t four = static_cast<std::uint64_t>(kv) / 4;
+      Words a = Words{} + DroppedPairs::lower(four), b = Words{} + DroppedPairs::upper(four), c = lower, d = upper;
+      generator(a, b, c, d);
+      const Index first = kv % 4, count = grid.kv_step == 1 ? std::min(4 - first, keys - j) : 1;
+      const auto row = [&](Index word, const Words& random) __attribute__((always_inline)) {
+        if (word < first || word >= first + count) return;
+        const Index key = j + word - first;
+        const Kept kept = random > largest;
+        if constexpr (kPairs)
+          zero_half(weights + key / 2 * stride, kept, key % 2 == 0);
+        else
+          zero(weights + key * stride, kept);
+      };
+      row(0, a), row(1, b), row(2, c), row(3, d);
+      j += count;
+    }
+  }
+
+  /// Those of one query. Lanes are four keys each, as far as these are neighbours.
+  static ATTN_INLINE void drop_of_query(T* weights, Index keys, const PairGrid& grid, const DroppedPairs& dropped) {
+    if (grid.kv_step != 1) {
+      for (Index j = 0; j < keys; ++j) {
+        Position p = grid.first;
+        p.kv += j * grid.kv_step;
+        if (!dropped.keeps(p)) weights[j] *= T(0);
+      }
+      return;
+    }
+    const Threefry<Words> generator = dropped.generator<Words>(grid.first);
+    const std::uint32_t largest = dropped.largest_dropped();
+    const std::uint64_t q = static_cast<std::uint64_t>(grid.first.q);
+    // The first may lie before the tile.
+    for (Index j = -(grid.first.kv % 4); j < keys; j += 4 * kLanes) {
+      Words a, b, c = Words{} + DroppedPairs::lower(q), d = Words{} + DroppedPairs::upper(q);
+      positions(a, b, static_cast<std::uint64_t>(grid.first.kv + j) / 4, 1);
+      generator(a, b, c, d);
+      Array<Words, 4> words = {a, b, c, d};
+      const auto* const numbers = reinterpret_cast<const Number*>(words);
+      for (Index key = std::max<Index>(j, 0); key < std::min(j + 4 * kLanes, keys); ++key)
+        if (numbers[(key - j) % 4 * kLanes + (key - j) / 4] <= largest) weights[key] *= T(0);
+    }
+  }
+  typedef std::uint32_t Number __attribute__((may_alias));
+
+  /// The lower and upper words of first, first + step, …
+  static ATTN_INLINE void positions(Words& lower, Words& upper, std::uint64_t first, Index step) {
+    Array<std::uint32_t, kLanes> low, high;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const std::uint64_t position = first + static_cast<std::uint64_t>(lane * step);
+      low[lane] = DroppedPairs::lower(position), high[lane] = DroppedPairs::upper(position);
+    }
+    __builtin_memcpy(&lower, low, sizeof(lower));
+    __builtin_memcpy(&upper, high, sizeof(upper));
+  }
+
+  /// What is not kept becomes 0, but NaN stays NaN and infinity becomes it, as in a product with 0.
+  static ATTN_INLINE void zero(T* weights, const Kept& kept) {
+    Vec x;
+    S::load(x, weights);
+    if constexpr (!S::kVector)
+      x = kept ? x : x * T(0);
+    else if constexpr (sizeof(T) == 4)
+      x = kept ? x : x * T(0);
+    else
+      x = __builtin_convertvector(kept, typename S::IntVec) ? x : x * T(0);
+    S::store(weights, x);
+  }
+  /// The same for the lower or upper half of pairs, which are finite.
+  static ATTN_INLINE void zero_half(T* pairs, const Kept& kept, bool is_lower) {
+    Vec x;
+    S::load(x, pairs);
+    x = (Vec)((Kept)x & (kept | (is_lower ? -0x10000 : 0xffff)));
+    S::store(pairs, x);
+  }
+};
+
+/// DropoutKernels compiled for a set of vectors.
+template <VectorSet, class Kernels>
+struct CompiledDropout;
+#define ATTN_COMPILED(set, target, ...)                                                  \
+  template <class Kernels>                                                               \
+  struct CompiledDropout<VectorSet::set, Kernels> {                                      \
+    template <WeightOrder kOrder, class T>                                               \
+    target static void drop(T* weights, Index queries, Index keys, const PairGrid& grid, \
+                            const DroppedPairs& dropped) {                               \
+      Kernels::template drop<kOrder>(weights, queries, keys, grid, dropped);             \
+    }                                                                                    \
+  };
+ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
+#undef ATTN_COMPILED
+
+/// The weights of the pairs that `mod` drops become 0.
+template <class T>
+void drop_weights(VectorSet vectors, T* weights, WeightOrder order, Index queries, Index keys, const PairGrid& grid,
+                  const DropoutMod& mod) {
+  const DroppedPairs dropped(mod);
+  if (dropped.none()) return;
+  with_vectors(vectors, [&]<VectorSet kSet>() {
+    constexpr VectorSet kOwn = Simd<T, 16>::kVector ? kSet : VectorSet::generic;
+    using Compiled = CompiledDropout<kOwn, DropoutKernels<T, kVectorBytes<kOwn>>>;
+    switch (order) {
+      case WeightOrder::keys_by_queries:
+        return Compiled::template drop<WeightOrder::keys_by_queries>(weights, queries, keys, grid, dropped);
+      case WeightOrder::one_query:
+        return Compiled::template drop<WeightOrder::one_query>(weights, queries, keys, grid, dropped);
+      case WeightOrder::bf16_pairs:
+        if constexpr (std::is_same_v<T, float>)
+          return Compiled::template drop<WeightOrder::bf16_pairs>(weights, queries, keys, grid, dropped);
+    }
+  });
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

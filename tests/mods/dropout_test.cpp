@@ -1,0 +1,277 @@
+// dropout(): which pairs it drops, and that every path drops the same. Sweeps have it among all mods.
+#include <map>
+
+#include "attn/attn.h"
+#include "support/dropout_by_hand.h"
+#include "support/paths.h"
+#include "support/refused.h"
+
+namespace attn::test {
+namespace {
+
+std::uint32_t word(const Position& p, std::uint64_t seed) { return dropout_word(seed, p.batch, p.head, p.q, p.kv); }
+
+// Known answers of the authors of Threefry: for zeros, for ones, and for digits of pi.
+TEST(Dropout, GeneratorGivesItsAuthorsAnswers) {
+  const struct {
+    FourWords counter, key, with_13_rounds, with_20_rounds;
+  } known[] = {{{0, 0, 0, 0},
+                {0, 0, 0, 0},
+                {0x531c7e4f, 0x39491ee5, 0x2c855a92, 0x3d6abf9a},
+                {0x9c6ca96a, 0xe17eae66, 0xfc10ecd4, 0x5256a7d8}},
+               {{~0u, ~0u, ~0u, ~0u},
+                {~0u, ~0u, ~0u, ~0u},
+                {0xc4189358, 0x1c9cc83a, 0xd5881c67, 0x6a0a89e0},
+                {0x2a881696, 0x57012287, 0xf6c7446e, 0xa16a6732}},
+               {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+                {0xa4093822, 0x299f31d0, 0x082efa98, 0xec4e6c89},
+                {0x4aa71d8f, 0x734738c2, 0x431fc6a8, 0xae6debf1},
+                {0x59cd1dbb, 0xb8879579, 0x86b5d00c, 0xac8b6d84}}};
+  for (const auto& k : known) {
+    EXPECT_EQ(threefry_by_hand(k.counter, k.key, 13), k.with_13_rounds);
+    EXPECT_EQ(threefry_by_hand(k.counter, k.key, 20), k.with_20_rounds);
+    FourWords x = k.counter;
+    attn::detail::Threefry<std::uint32_t>(k.key.data())(x[0], x[1], x[2], x[3]);
+    EXPECT_EQ(x, k.with_13_rounds);
+  }
+}
+
+TEST(Dropout, PositionsCountWithAllTheirBits) {
+  constexpr Index kFar = Index(1) << 40, kEdge = Index(1) << 32;
+  for (const std::uint64_t seed : {std::uint64_t(1), std::uint64_t(1) << 32, ~std::uint64_t(0)})
+    for (const Index q : {Index(-3), Index(0), kEdge - 1, kEdge, kFar})
+      for (const Index kv : {Index(0), Index(3), 4 * kEdge - 1, 4 * kEdge, kFar + 5}) {
+        const Position p{2, 5, q, kv};
+        EXPECT_EQ(attn::detail::DroppedPairs({0.5, seed}).keeps(p), word(p, seed) >= 0x80000000u) << q << " " << kv;
+      }
+}
+
+// Queries and keys on both sides of 2^32, where a tile's positions take another upper word, and negative ones.
+TEST(Dropout, TilesMayLieAnywhere) {
+  Random random(1);
+  Arguments<float> a(Inputs({1, 1, 1, 70, 9, 4, 3}, random));
+  for (const Index first : {(Index(1) << 32) - 30, -(Index(1) << 32) - 30, Index(-20)})
+    for (Isa isa : instruction_sets()) {
+      const Options options{.q_offset = first, .isa = isa};
+      const auto naive = naive_attention(a.q.cview(), a.k.cview(), a.v.cview(), dropout(0.5, 3), options).out;
+      const auto flash = attention(a.q.cview(), a.k.cview(), a.v.cview(), dropout(0.5, 3), options).out;
+      for (Index i = 0; i < flash.size(); ++i) ASSERT_NEAR(flash.data()[i], naive.data()[i], 1e-6) << first;
+    }
+}
+
+/// The statistics of a generator: word(position, seed).
+using Generator = std::function<std::uint32_t(const Position&, std::uint64_t seed)>;
+constexpr Index kSide = 512;  // all pairs of so many queries and keys are looked at
+constexpr double kPairs = static_cast<double>(kSide) * kSide;
+
+/// How far a sum of squares over `cells` equally likely ones, of which `counts` tell how often each came, lies from its
+/// mean, in standard deviations (Pearson's chi-squared).
+double deviation(const std::vector<int>& counts) {
+  double total = 0, sum = 0;
+  for (int c : counts) total += c;
+  const double expected = total / static_cast<double>(counts.size()), freedom = static_cast<double>(counts.size()) - 1;
+  for (int c : counts) sum += (c - expected) * (c - expected) / expected;
+  return (sum - freedom) / std::sqrt(2 * freedom);
+}
+
+/// The largest of them for any eight neighbouring bits of the words.
+double worst_bits(const Generator& random, std::uint64_t seed) {
+  double worst = 0;
+  for (int shift = 0; shift <= 24; shift += 4) {
+    std::vector<int> counts(256);
+    for (Index q = 0; q < kSide; ++q)
+      for (Index kv = 0; kv < kSide; ++kv) ++counts[random({0, 0, q, kv}, seed) >> shift & 255];
+    worst = std::max(worst, std::abs(deviation(counts)));
+  }
+  return worst;
+}
+
+/// The same for the upper four bits of a word and of the one that lies `by` farther, with another seed.
+double dependence(const Generator& random, std::uint64_t seed, const Position& by, std::uint64_t other_seed) {
+  std::vector<int> counts(256);
+  for (Index q = 0; q < kSide; ++q)
+    for (Index kv = 0; kv < kSide; ++kv)
+      ++counts[(random({0, 0, q, kv}, seed) >> 28) * 16 +
+               (random({by.batch, by.head, q + by.q, kv + by.kv}, other_seed) >> 28)];
+  return std::abs(deviation(counts));
+}
+
+double worst_dependence(const Generator& random, std::uint64_t seed) {
+  double worst = 0;
+  for (const Position& by :
+       {Position{0, 0, 0, 1}, Position{0, 0, 0, 2}, Position{0, 0, 0, 3}, Position{0, 0, 0, 4}, Position{0, 0, 0, 64},
+        Position{0, 0, 1, 0}, Position{0, 0, 2, 0}, Position{0, 0, 1, 1}, Position{0, 0, 1, -1}, Position{0, 0, 48, 0},
+        Position{0, 1, 0, 0}, Position{0, 8, 0, 0}, Position{1, 0, 0, 0}, Position{1, 1, 0, 0}})
+    worst = std::max(worst, dependence(random, seed, by, seed));
+  for (const std::uint64_t other : {seed + 1, seed + 2, seed ^ (std::uint64_t(1) << 32), ~seed})
+    worst = std::max(worst, dependence(random, seed, {}, other));
+  return worst;
+}
+
+/// How often a row, or a column, of kSide pairs keeps so many of them: the variance, over that of the binomial
+/// distribution, in standard deviations of such a ratio.
+double spread(const Generator& random, std::uint64_t seed, bool rows) {
+  double sum = 0;
+  for (Index a = 0; a < kSide; ++a) {
+    double kept = 0;
+    for (Index b = 0; b < kSide; ++b)
+      kept += random(rows ? Position{0, 0, a, b} : Position{0, 0, b, a}, seed) >= 0x40000000u;
+    sum += (kept - 0.75 * kSide) * (kept - 0.75 * kSide);
+  }
+  return std::abs(sum / kSide / (0.75 * 0.25 * kSide) - 1) / std::sqrt(2.0 / kSide);
+}
+
+// The seeds are fixed, so these do not fail by chance: what chance gives stays below four standard deviations here.
+constexpr double kMost = 4.5;
+
+TEST(Dropout, WordsAreUniform) {
+  for (const std::uint64_t seed : {0u, 1u, 12345u}) EXPECT_LT(worst_bits(word, seed), kMost) << seed;
+}
+TEST(Dropout, WordsAreIndependent) {
+  for (const std::uint64_t seed : {0u, 12345u}) EXPECT_LT(worst_dependence(word, seed), kMost) << seed;
+}
+TEST(Dropout, RowsAndColumnsKeepAsManyAsChanceDoes) {
+  for (const bool rows : {true, false})
+    for (const std::uint64_t seed : {0u, 7u, 12345u}) EXPECT_LT(spread(word, seed, rows), kMost) << seed;
+}
+TEST(Dropout, TheStatisticsTellBadGenerators) {
+  const Generator by_column =
+                      [](const Position&p, std::uint64_t seed) {
+                        return word({0, 0, 0, p.kv}, seed);
+                      },
+                  product = [](const Position&p, std::uint64_t seed) {
+                    const auto line = static_cast<std::uint64_t>(p.q * 40503 + p.kv);
+                    return static_cast<std::uint32_t>(line * 2654435761u + seed);
+                  };
+  EXPECT_GT(spread(by_column, 0, false), 100);
+  EXPECT_GT(worst_dependence(by_column, 0), 100);
+  EXPECT_GT(worst_dependence(product, 0), 100);
+  EXPECT_GT(worst_bits([](const Position& p, std::uint64_t s) { return word(p, s) | 1u << 20; }, 0), 100);
+  EXPECT_GT(worst_dependence([](const Position& p, std::uint64_t s) { return word(p, s / 4); }, 0), 100);
+}
+
+TEST(Dropout, KeepsTheShareItIsAskedTo) {
+  for (const double p : {0.001, 0.1, 0.5, 0.9, 0.999}) {
+    double kept = 0;
+    for (Index q = 0; q < kSide; ++q)
+      for (Index kv = 0; kv < kSide; ++kv) kept += attn::detail::DroppedPairs({p, 9}).keeps({0, 0, q, kv});
+    EXPECT_LT(std::abs(kept - (1 - p) * kPairs), 4 * std::sqrt(p * (1 - p) * kPairs)) << p;
+  }
+}
+
+template <class T>
+class DropoutCall : public ::testing::Test {
+ protected:
+  Random random_{4};
+  const Sizes sizes_{2, 4, 2, 70, 150, 16, 8};
+  Arguments<T> a_{Inputs(sizes_, random_)};
+
+  template <class M>
+  auto call(const M& mods, const Options& options = {}) {
+    return attention(a_.q.cview(), a_.k.cview(), a_.v.cview(), mods, options);
+  }
+  template <class M, class R>
+  auto gradients(const M& mods, const R& r) {
+    return attention_backward(r.out, a_.q.cview(), a_.k.cview(), a_.v.cview(), r, mods);
+  }
+};
+using Scalars = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(DropoutCall, Scalars);
+
+template <class A, class B>
+bool equal(const A& a, const B& b) {
+  return a.shape() == b.shape() && std::equal(a.data(), a.data() + a.size(), b.data());
+}
+
+TYPED_TEST(DropoutCall, OfNothingAndOfAll) {
+  const auto plain = this->call(causal()), none = this->call(causal() | dropout(0, 5)),
+             some = this->call(causal() | dropout(0.5, 5)), all = this->call(causal() | dropout(1, 5));
+  EXPECT_TRUE(equal(none.out, plain.out));
+  EXPECT_FALSE(equal(some.out, plain.out));
+  for (Index i = 0; i < all.out.size(); ++i) EXPECT_EQ(all.out.data()[i], 0);
+  for (const auto* r : {&none, &some, &all}) EXPECT_TRUE(equal(r->lse, plain.lse));
+  const auto g = this->gradients(causal() | dropout(1, 5), all);
+  for (const auto* t : {&g.query, &g.key, &g.value})
+    for (Index i = 0; i < t->size(); ++i) EXPECT_EQ(t->data()[i], 0);
+  const auto of_none = this->gradients(causal() | dropout(0, 5), plain), of_plain = this->gradients(causal(), plain);
+  EXPECT_TRUE(equal(of_none.query, of_plain.query) && equal(of_none.key, of_plain.key));
+}
+
+TYPED_TEST(DropoutCall, SeedsDifferAndRepeat) {
+  const auto one = this->call(dropout(0.3, 1)), again = this->call(dropout(0.3, 1), {.executor = threads(3)}),
+             two = this->call(dropout(0.3, 2));
+  EXPECT_TRUE(equal(one.out, again.out));
+  EXPECT_FALSE(equal(one.out, two.out));
+}
+
+/// Weights of the definition are 0 or those of a call without dropout times 1 / (1 - p).
+TYPED_TEST(DropoutCall, WeightsAreThoseOfTheProductOfAllFactors) {
+  const auto weights = [&](const auto& mods) {
+    return naive_attention(this->a_.q.cview(), this->a_.k.cview(), this->a_.v.cview(), mods).weights;
+  };
+  const auto plain = weights(Mods<>()), both = weights(dropout(0.5, 1) | dropout(0.2, 2));
+  std::map<int, int> seen;
+  for (Index b = 0; b < 2; ++b)
+    for (Index h = 0; h < 4; ++h)
+      for (Index i = 0; i < 70; ++i)
+        for (Index j = 0; j < 150; ++j) {
+          const long double factor = dropout_factor(0.5, 1, b, h, 80 + i, j) * dropout_factor(0.2, 2, b, h, 80 + i, j);
+          ASSERT_NEAR(both(b, h, i, j), plain(b, h, i, j) * static_cast<TypeParam>(factor), 1e-6);
+          ++seen[factor > 0];
+        }
+  EXPECT_NEAR(seen[1], 0.4 * 2 * 4 * 70 * 150, 700);
+}
+
+// A prompt, tokens one at a time and drafts go over a cache in tiles, single queries and pages.
+TYPED_TEST(DropoutCall, CachesDropTheSamePairs) {
+  using T = TypeParam;
+  const auto mods = causal() | dropout(0.4, 6);
+  const auto whole = this->call(mods);
+  KvCache<T> kept({.batch = 2, .kv_heads = 2, .capacity = 150, .head_dim = 16, .v_dim = 8});
+  PagedKvCache<T> paged({.pages = 64, .page_size = 16, .kv_heads = 2, .head_dim = 16, .v_dim = 8});
+  const auto k = this->a_.k.cview(), v = this->a_.v.cview(), q = this->a_.q.cview();
+  std::vector<Index> sequences{paged.add(), paged.add()};
+  kept.append(k, v);
+  paged.append(sequences, k, v);
+  for (const Index count : {1, 3, 20}) {
+    const auto rows = [&](const auto& t) { return t.slice(2, 70 - count, 70); };
+    const auto a = attention(rows(q), kept, mods).out, b = attention(rows(q), paged.view(sequences), mods).out;
+    const auto want = rows(whole.out.view());
+    for (Index s = 0; s < 2; ++s)
+      for (Index h = 0; h < 4; ++h)
+        for (Index i = 0; i < count; ++i)
+          for (Index c = 0; c < 8; ++c) {
+            ASSERT_NEAR(a(s, h, i, c), want(s, h, i, c), 1e-5) << count;
+            ASSERT_NEAR(b(s, h, i, c), want(s, h, i, c), 1e-5) << count;
+          }
+  }
+}
+
+// Passes over groups of tokens number these anew.
+TYPED_TEST(DropoutCall, PassesDropTheSamePairs) {
+  const auto compare = [&](auto mask) {
+    mask.grouping.always = true;
+    const auto mods = mask | dropout(0.4, 6);
+    for (const Index first : {0, 67}) {
+      const auto view = this->a_.q.cview().slice(2, first, 70);
+      for (Isa isa : instruction_sets()) {
+        const auto flash = attention(view, this->a_.k.cview(), this->a_.v.cview(), mods, {.isa = isa});
+        const auto naive = naive_attention(view, this->a_.k.cview(), this->a_.v.cview(), mods);
+        for (Index i = 0; i < flash.out.size(); ++i)
+          ASSERT_NEAR(flash.out.data()[i], naive.out.data()[i], 1e-5) << first << to_string(isa);
+      }
+    }
+  };
+  compare(strided_sparse(7));
+  compare(fixed_sparse(8, 2));
+  compare(dilated(6, 5, 2));
+}
+
+TEST(Dropout, IsRefusedUnlessItIsAProbability) {
+  expect_refused("negative", {"dropout", "-0.1"}, [] { dropout(-0.1, 1); });
+  expect_refused("above 1", {"dropout", "1.5"}, [] { dropout(1.5, 1); });
+  expect_refused("NaN", {"dropout", "nan"}, [] { dropout(std::numeric_limits<double>::quiet_NaN(), 1); });
+}
+
+}  // namespace
+}  // namespace attn::test
