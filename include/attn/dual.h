@@ -10,9 +10,6 @@
 
 namespace attn {
 
-/// Its name stands in every error of a compiler that does not find a function for dual numbers, std::tanh for example.
-struct write_tanh_x_without_std {};
-
 /// A number and its derivative (forward-mode differentiation; Wengert 1964). A score mod's lambda is called with one as
 /// `x` where gradients are wanted, so that nobody writes a derivative: arithmetic, comparisons (of the values), and
 /// exp, log, tanh, sqrt, abs, max, min, pow, sin and cos are there. They are found by their argument: write `tanh(x)`,
@@ -20,7 +17,7 @@ struct write_tanh_x_without_std {};
 ///
 /// Where a function has no derivative, one of its sides is taken: abs has slope 0 at 0, max and min that of their first
 /// argument where both are equal. X: float, double, long double, or a dual number again for second derivatives.
-template <class X, class = write_tanh_x_without_std>
+template <class X>
 struct Dual {
   X value{};
   X slope{};
@@ -38,11 +35,11 @@ struct Dual {
   friend constexpr Dual operator+(const Dual& a, const Dual& b) { return {a.value + b.value, a.slope + b.slope}; }
   friend constexpr Dual operator-(const Dual& a, const Dual& b) { return {a.value - b.value, a.slope - b.slope}; }
   friend constexpr Dual operator*(const Dual& a, const Dual& b) {
-    return {a.value * b.value, a.slope * b.value + a.value * b.slope};
+    return {a.value * b.value, times(a.slope, b.value) + times(b.slope, a.value)};
   }
   friend constexpr Dual operator/(const Dual& a, const Dual& b) {
     const X quotient = a.value / b.value;
-    return {quotient, (a.slope - quotient * b.slope) / b.value};
+    return {quotient, (a.slope - times(b.slope, quotient)) / b.value};
   }
   constexpr Dual& operator+=(const Dual& b) { return *this = *this + b; }
   constexpr Dual& operator-=(const Dual& b) { return *this = *this - b; }
@@ -102,6 +99,20 @@ struct Dual {
     if (y.slope != X(0)) growth = growth + power * log(x.value) * y.slope;
     return {power, growth};
   }
+
+ private:
+  template <class Y>
+  friend struct Dual;
+
+  /// A slope times a number. A constant adds nothing to a slope, also where the number is infinite: a score of -inf,
+  /// say, that softcap() makes finite again.
+  static constexpr X times(const X& slope, const X& number) { return is_zero(slope) ? X(0) : slope * number; }
+  static constexpr bool is_zero(const X& x) {
+    if constexpr (std::is_arithmetic_v<X>)
+      return x == X(0);
+    else
+      return X::is_zero(x.value) && X::is_zero(x.slope);
+  }
 };
 
 template <class X>
@@ -127,6 +138,32 @@ Dual<X> biased(const Dual<X>& x, const Dual<X>& b) {
 
 }  // namespace detail
 }  // namespace attn
+
+// Who writes std::tanh(x) in a score lambda learns what to write instead. The standard reserves namespace std for
+// itself; these take a type of ours and never compile, so that no program can come to depend on them. Where a lambda
+// says `using std::tanh; tanh(x)`, the functions above are preferred, as they are no templates.
+namespace std {
+#define ATTN_NOT_OF_STD(name, ...)                                                                                \
+  template <class X>                                                                                              \
+  constexpr attn::Dual<X> name(__VA_ARGS__) {                                                                     \
+    static_assert(sizeof(X) == 0, "attn: a score mod whose gradient is wanted must write " #name                  \
+                                  "(x), without std:: before it: then the function for attn::Dual is found too"); \
+    return {};                                                                                                    \
+  }
+ATTN_NOT_OF_STD(exp, const attn::Dual<X>&)
+ATTN_NOT_OF_STD(log, const attn::Dual<X>&)
+ATTN_NOT_OF_STD(tanh, const attn::Dual<X>&)
+ATTN_NOT_OF_STD(sqrt, const attn::Dual<X>&)
+ATTN_NOT_OF_STD(sin, const attn::Dual<X>&)
+ATTN_NOT_OF_STD(cos, const attn::Dual<X>&)
+ATTN_NOT_OF_STD(abs, const attn::Dual<X>&)
+ATTN_NOT_OF_STD(fabs, const attn::Dual<X>&)
+ATTN_NOT_OF_STD(fmax, const attn::Dual<X>&, const attn::Dual<X>&)
+ATTN_NOT_OF_STD(fmin, const attn::Dual<X>&, const attn::Dual<X>&)
+ATTN_NOT_OF_STD(pow, const attn::Dual<X>&, const attn::Dual<X>&)
+ATTN_NOT_OF_STD(pow, const attn::Dual<X>&, const X&)
+#undef ATTN_NOT_OF_STD
+}  // namespace std
 
 /// Those of its value: a lambda may ask for the infinity of the scores it is given.
 template <class X>

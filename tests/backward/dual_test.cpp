@@ -21,6 +21,21 @@ void expect_slope(const char* name, const F& f, std::initializer_list<double> at
   }
 }
 
+TEST(Dual, ConstantsLeaveInfiniteNumbersAlone) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  using D = Dual<double>;
+  EXPECT_EQ((D(-kInf, 1) * D(2)).slope, 2);
+  EXPECT_EQ((D(2) * D(-kInf, 0)).slope, 0);
+  EXPECT_EQ((D(-kInf, 1) / D(4)).slope, 0.25);
+  const D capped = softcap(0.5).score(D(-kInf, 1), Position{});
+  EXPECT_EQ(capped.value, -0.5);
+  EXPECT_EQ(capped.slope, 0);
+  // A slope of 0 may have one itself: x * x at 0, and its second derivative.
+  using DD = Dual<D>;
+  const DD x(D(0, 1), D(1, 0));
+  EXPECT_EQ((x * x).slope.slope, 2);
+}
+
 TEST(Dual, EveryOperationHasItsSlope) {
   using std::abs, std::cos, std::exp, std::fabs, std::log, std::max, std::min, std::pow, std::sin, std::sqrt, std::tanh;
   const auto points = {-2.5, -0.3, 0.2, 0.9, 4.0};
