@@ -25,7 +25,9 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// Heads that share keys add up their gradients. A query that keeps no key has gradient 0 and gives none; what stands
 /// in dropped pairs, NaN included, reaches no gradient. The same bits for any number of threads and any batch. Cost:
-/// five products where attention() has two; scores are computed again from tiles. Extra memory O(len * (head_dim +
+/// five products where attention() has two; scores are computed again from tiles. The matrix unit forms them where
+/// query, key, value and grad_out are bf16 (or Options::compute lets them be rounded) and have no row longer than 2^30;
+/// weights and gradients of scores are then rounded to bf16, sums are float. Extra memory O(len * (head_dim +
 /// v_dim)) for some heads at a time: see backward_workspace_bytes().
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class G, class Q, class K, class V, class R, class M = Mods<>>
@@ -68,8 +70,10 @@ std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& valu
   const detail::CheckedCall call(query, key, value, mods, options);
   using T = typename decltype(call)::T;
   const detail::LearnedIfAny<T, detail::Bound<M>> learned(call.mods, call.problem);
+  const bool may_round =
+      detail::rounds_to_bf16(call.problem, options, {call.q.dtype(), call.k.dtype(), call.v.dtype()});
   return static_cast<std::size_t>(
-      detail::backward_bytes<T>(call.problem, detail::LearnedSizes::of(learned.get()), options));
+      detail::backward_bytes<T>(call.problem, detail::LearnedSizes::of(learned.get()), options, may_round));
 }
 template <class Q, class K, class V>
 std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& value, const Options& options) {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "attn/detail/kernels/amx/tile_kernels.h"
+#include "attn/detail/kernels/amx/backward_kernels.h"
 
 namespace attn::detail {
 
@@ -30,6 +30,10 @@ extern template const KernelFamily<float>& kernel_family<float>(VectorSet);  // 
 const KernelFamily<float>& software_tiles_family() {
   static const KernelFamily<float> family = amx_family<test::SoftwareTiles>(kernel_family<float>(VectorSet::avx512));
   return family;
+}
+
+BackwardKernelSet<float> software_tiles_backward_kernels() {
+  return amx_backward_kernels<test::SoftwareTiles>(backward_kernels<float>(VectorSet::avx512));
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -20,7 +20,7 @@
                                  const DTypeView<const T>&, const DTypeView<const T>&, const DTypeView<const T>&,      \
                                  const NaiveMods<T>&, const Problem&, const Executor&);                                \
   keyword template void backward<T>(const BackwardCall<T>&, const Options&);                                           \
-  keyword template Index backward_bytes<T>(const Problem&, const LearnedSizes&, const Options&);                       \
+  keyword template Index backward_bytes<T>(const Problem&, const LearnedSizes&, const Options&, bool);                 \
   keyword template void naive_backward<T>(                                                                             \
       const DTypeView<T>&, const DTypeView<T>&, const DTypeView<T>&, const DTypeView<const T>&,                        \
       const TensorView<const T, 3>&, const DTypeView<const T>&, const DTypeView<const T>&, const DTypeView<const T>&,  \

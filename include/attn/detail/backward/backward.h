@@ -15,19 +15,24 @@ Executor backward_executor(const BackwardPlan<T>& plan, const Options& options) 
   return executor_for(plan.flops_of_group() * static_cast<double>(plan.groups()), options.executor);
 }
 
+/// What a call needs at most. `may_round`: do query, key and value suit the matrix unit? The call still may not use it.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
-Index backward_bytes(const Problem& problem, const LearnedSizes& learned, const Options& options) {
-  const BackwardPlan<T> plan(problem, learned, options);
-  const int workers = backward_executor(plan, options).concurrency();
-  const Index shared = plan.sums_bytes() + plan.groups_at_a_time(workers) * plan.group_bytes();
-  return Workspace::needed(plan.worker_bytes(), workers, shared);
+Index backward_bytes(const Problem& problem, const LearnedSizes& learned, const Options& options, bool may_round) {
+  Index most = 0;
+  for (const bool rounds : {false, may_round}) {
+    const BackwardPlan<T> plan(problem, learned, choose_kernels<T>(options, rounds));
+    const int workers = backward_executor(plan, options).concurrency();
+    const Index shared = plan.sums_bytes() + plan.groups_at_a_time(workers) * plan.group_bytes();
+    most = std::max(most, Workspace::needed(plan.worker_bytes(), workers, shared));
+  }
+  return most;
 }
 
 /// Some groups at a time: their queries are brought in, then all pairs are visited, then what tasks have left is added
 /// up, always in the same order.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void backward(const BackwardCall<T>& call, const Options& options) {
-  const BackwardPlan<T> plan(call.tensors.problem, LearnedSizes::of(call.learned), options);
+  const BackwardPlan<T> plan(call.tensors.problem, LearnedSizes::of(call.learned), backward_kernels_for(call, options));
   const BackwardLoop<T> loop(call, plan);
   const Executor executor = backward_executor(plan, options);
   const int workers = executor.concurrency();

@@ -14,26 +14,35 @@ template <class T>
 class BackwardLoop {
  public:
   BackwardLoop(const BackwardCall<T>& call, const BackwardPlan<T>& plan)
-      : call_(call), plan_(plan), problem_(plan.problem()), family_(plan.family()) {}
+      : call_(call),
+        plan_(plan),
+        problem_(plan.problem()),
+        family_(plan.family()),
+        scale_(static_cast<T>(problem_.scale)),
+        kept_factor_(call.kept_factor()) {}
 
   /// Brings in a tile of queries: what the loop reads of it, and an empty gradient.
   void prepare(std::byte* group_memory, Index group, Index i, std::byte* worker_memory) const {
-    const WorkerMemory m = layout(worker_memory);
+    const WorkerMemory<T> m = plan_.memory_of_worker(worker_memory);
     PreparedQueries<T>& p = plan_.prepare(group_memory, group, i);
     const QueryTile& queries = p.queries;
     const Index count = queries.rows.size(), width = family_.set_for(count).queries;
     const Index head_dim = problem_.head_dim, v_dim = problem_.v_dim;
-    const T scale = static_cast<T>(problem_.scale);
-    const Rows<T> query = rows(call_.tensors.q, queries, m.rows);
-    family_.load_columns(p.query, width, query, count, head_dim, scale);
-    plan_.kernels().pack_panels(query, count, head_dim, scale, p.query_panels);
-    p.finite = family_.all_finite(query, count, head_dim);
-    const Rows<T> grad_out = rows(call_.grad_out, queries, m.rows);
+    const KernelFamily<T>& exact = plan_.full_precision();
+    const auto rows_as = [&](const KernelFamily<T>& family, const DTypeView<const T>& t, T* packed) {
+      return rows(family, t, queries, packed);
+    };
+    const Rows<T> query = rows_as(family_, call_.tensors.q, m.rows);
+    family_.load_columns(p.query, width, query, count, family_.format.row(head_dim), before(scale_));
+    plan_.kernels().pack_panels(query, count, head_dim, before(scale_), p.query_panels);
+    p.finite = exact.all_finite(rows_as(exact, call_.tensors.q, m.rows), count, head_dim);
     // Weights that dropout keeps grow by a factor, which every product with grad_out gets from it.
-    family_.load_columns(p.grad_out, width, grad_out, count, v_dim, call_.kept_factor());
-    plan_.kernels().pack_panels(grad_out, count, v_dim, call_.kept_factor(), p.grad_out_panels);
-    p.finite = p.finite && family_.all_finite(grad_out, count, v_dim);
-    plan_.kernels().dot_rows(grad_out, rows(call_.out, queries, m.more_rows), count, v_dim, p.delta);
+    const Rows<T> grad_out = rows_as(family_, call_.grad_out, m.rows);
+    family_.load_columns(p.grad_out, width, grad_out, count, family_.format.row(v_dim), before(kept_factor_));
+    plan_.kernels().pack_panels(grad_out, count, v_dim, before(kept_factor_), p.grad_out_panels);
+    const Rows<T> numbers = rows_as(exact, call_.grad_out, m.rows);
+    p.finite = p.finite && exact.all_finite(numbers, count, v_dim);
+    plan_.kernels().dot_rows(numbers, rows_as(exact, call_.out, m.more_rows), count, v_dim, p.delta);
     const Tile all = call_.tensors.tile_of(queries);
     p.visited = call_.mods ? call_.mods->kv_range(all) : all.kv;
     for (Index row = 0; row < width; ++row) {
@@ -49,14 +58,15 @@ class BackwardLoop {
   /// One task: the pairs of a part of a group's keys and a part of its queries. `sums`: see LearnedMods.
   void run(std::byte* group_memory, Index group, Index key_part, Index query_part, GradientSum<T>* sums,
            std::byte* worker_memory) const {
-    WorkerMemory m = layout(worker_memory);
+    WorkerMemory<T> m = plan_.memory_of_worker(worker_memory);
     m.sums = sums;
+    const InUse<T> in_use(family_);
     const Range key_tiles = plan_.key_tiles_of(key_part), query_tiles = plan_.query_tiles_of(query_part);
     const Index batch = group / problem_.kv_heads, kv_head = group % problem_.kv_heads;
     for (Index first = key_tiles.begin; first < key_tiles.end; first += plan_.chunk()) {
-      Array<KeyTile, BackwardPlan<T>::kMostTogether> room;
+      Array<KvTile, BackwardPlan<T>::kMostTogether> room;
       const std::span chunk(room, static_cast<std::size_t>(std::min(plan_.chunk(), key_tiles.end - first)));
-      for (Index i = 0; KeyTile & keys : chunk) {
+      for (Index i = 0; KvTile & keys : chunk) {
         load(keys, group_memory, batch, kv_head, first + i, query_part, i, m);
         ++i;
       }
@@ -64,7 +74,7 @@ class BackwardLoop {
       for (Index i = query_tiles.begin; i < query_tiles.end; ++i) {
         PreparedQueries<T>& p = plan_.prepared(group_memory, i);
         if (intersect(p.visited, all).empty()) continue;
-        for (KeyTile& keys : chunk) {
+        for (KvTile& keys : chunk) {
           if (intersect(p.visited, keys.range).empty()) continue;
           Tile pairs = call_.tensors.tile_of(p.queries);
           pairs.kv = keys.range;
@@ -72,11 +82,11 @@ class BackwardLoop {
           if (coverage != Coverage::none) one_tile(p, pairs, coverage == Coverage::some, keys, key_part, m);
         }
       }
-      for (const KeyTile& keys : chunk) {
+      for (const KvTile& keys : chunk) {
         if (plan_.query_parts() > 1) continue;
-        store(keys.grad_key, plan_.key_row(), keys.range.size(), problem_.head_dim,
+        store(keys.grad_key, plan_.key_row(), keys.range.size(), problem_.head_dim, after(scale_),
               call_.grad_k.rows(batch, kv_head, keys.range.begin));
-        store(keys.grad_value, plan_.value_row(), keys.range.size(), problem_.v_dim,
+        store(keys.grad_value, plan_.value_row(), keys.range.size(), problem_.v_dim, after(kept_factor_),
               call_.grad_v.rows(batch, kv_head, keys.range.begin));
       }
     }
@@ -84,7 +94,7 @@ class BackwardLoop {
 
   /// The gradient of a tile of queries, from what the parts of the keys have added to it, in their order.
   void store_queries(std::byte* group_memory, Index i, std::byte* worker_memory) const {
-    const WorkerMemory m = layout(worker_memory);
+    const WorkerMemory<T> m = plan_.memory_of_worker(worker_memory);
     const PreparedQueries<T>& p = plan_.prepared(group_memory, i);
     const Index count = p.queries.rows.size(), width = family_.set_for(count).queries;
     const Index size = problem_.head_dim * width;
@@ -100,7 +110,7 @@ class BackwardLoop {
       plan_.kernels().add(sum, added, size);
     }
     if (any)
-      plan_.kernels().scale(sum, size, static_cast<T>(problem_.scale));
+      plan_.kernels().scale(sum, size, scale_);
     else
       std::fill_n(sum, size, T(0));
     TileMemory<T> tile{};
@@ -122,68 +132,46 @@ class BackwardLoop {
   void store_keys(std::byte* group_memory, Index group, Index tile) const {
     const Range keys{tile * kKeyTile, std::min((tile + 1) * kKeyTile, problem_.kv_len)};
     const Index batch = group / problem_.kv_heads, kv_head = group % problem_.kv_heads;
-    const auto add_up = [&](auto&& part_of, Index row, Index dim, const RowsToWrite& to) {
+    const auto add_up = [&](auto&& part_of, Index row, Index dim, T factor, const RowsToWrite& to) {
       T* const sum = part_of(0) + keys.begin * row;
       for (Index part = 1; part < plan_.query_parts(); ++part) {
         const T* const added = part_of(part) + keys.begin * row;
         plan_.kernels().add(sum, added, keys.size() * row);
       }
-      store(sum, row, keys.size(), dim, to);
+      store(sum, row, keys.size(), dim, factor, to);
     };
     add_up([&](Index part) { return plan_.grad_key_of(group_memory, part); }, plan_.key_row(), problem_.head_dim,
-           call_.grad_k.rows(batch, kv_head, keys.begin));
+           after(scale_), call_.grad_k.rows(batch, kv_head, keys.begin));
     add_up([&](Index part) { return plan_.grad_value_of(group_memory, part); }, plan_.value_row(), problem_.v_dim,
-           call_.grad_v.rows(batch, kv_head, keys.begin));
+           after(kept_factor_), call_.grad_v.rows(batch, kv_head, keys.begin));
   }
 
  private:
   static constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
-  struct WorkerMemory {
-    T *scores, *grad_scores, *slopes;  // (keys, queries)
-    T* tile_max;
-    T *rows, *more_rows;           // (queries, head_dim or v_dim)
-    T *packed_key, *packed_value;  // (keys of a chunk, head_dim), (…, v_dim)
-    T *grad_key, *grad_value;      // (keys of a chunk, key_row), (…, value_row)
-    T* raw;                        // (keys, queries): scores before all mods, where mods learn
-    bool* dropped;                 // (keys, queries)
-    GradientSum<T>* sums;
-  };
-  WorkerMemory layout(std::byte* memory) const {
-    const Index q = plan_.most_queries(), keys = plan_.chunk() * kKeyTile,
-                widest = std::max(problem_.head_dim, problem_.v_dim);
-    T* next = reinterpret_cast<T*>(memory);
-    const auto take = [&](Index size) { return std::exchange(next, next + size); };
-    WorkerMemory m;
-    m.scores = take(kKeyTile * q), m.grad_scores = take(kKeyTile * q), m.slopes = take(kKeyTile * q);
-    m.tile_max = take(q);
-    m.grad_key = take(keys * plan_.key_row()), m.grad_value = take(keys * plan_.value_row());
-    m.packed_key = take(keys * problem_.head_dim), m.packed_value = take(keys * problem_.v_dim);
-    m.rows = take(widest * q), m.more_rows = take(widest * q);
-    m.raw = plan_.learned().slots > 0 ? take(kKeyTile * q) : nullptr;
-    m.dropped = reinterpret_cast<bool*>(next);
-    m.sums = nullptr;
-    return m;
-  }
-
   /// A tile of keys while queries pass by.
-  struct KeyTile {
+  struct KvTile {
     Range range;
     Rows<T> key, value;
+    Rows<T> arranged_key;  ///< as the value product reads them
     T *grad_key, *grad_value;
     bool looked_at = false, finite = true;  ///< are its keys and values? Asked where a mask drops some of them
   };
 
   /// Tile number `tile` of a group's keys as number `i` of a chunk, with empty gradients.
-  void load(KeyTile& keys, std::byte* group_memory, Index batch, Index kv_head, Index tile, Index query_part, Index i,
-            const WorkerMemory& m) const {
+  void load(KvTile& keys, std::byte* group_memory, Index batch, Index kv_head, Index tile, Index query_part, Index i,
+            const WorkerMemory<T>& m) const {
     const Index first = i * kKeyTile;
     keys = {};
+    keys.looked_at = plan_.on_matrix_unit();  // whose tensors are finite
     keys.range = {tile * kKeyTile, std::min((tile + 1) * kKeyTile, problem_.kv_len)};
-    keys.key =
-        kv_rows_of(family_, call_.tensors.k, batch, kv_head, keys.range, 1, m.packed_key + first * problem_.head_dim);
-    keys.value =
-        kv_rows_of(family_, call_.tensors.v, batch, kv_head, keys.range, 1, m.packed_value + first * problem_.v_dim);
+    const auto rows = [&](const KvRows<T>& t, Index dim, T* packed) {
+      return kv_rows_of(family_, t, batch, kv_head, keys.range, family_.format.keys, packed + first * plan_.row(dim));
+    };
+    keys.key = rows(call_.tensors.k, problem_.head_dim, m.packed_key);
+    keys.value = rows(call_.tensors.v, problem_.v_dim, m.packed_value);
+    keys.arranged_key = family_.arrange_values(keys.key, keys.range.size(), problem_.head_dim,
+                                               m.arranged_key + first * plan_.arranged_row());
     keys.grad_key = m.grad_key + first * plan_.key_row();
     keys.grad_value = m.grad_value + first * plan_.value_row();
     if (plan_.query_parts() > 1) {
@@ -194,16 +182,19 @@ class BackwardLoop {
     std::fill_n(keys.grad_value, keys.range.size() * plan_.value_row(), T(0));
   }
 
-  void one_tile(PreparedQueries<T>& p, const Tile& pairs, bool masked, KeyTile& keys, Index key_part,
-                const WorkerMemory& m) const {
+  void one_tile(PreparedQueries<T>& p, const Tile& pairs, bool masked, KvTile& keys, Index key_part,
+                const WorkerMemory<T>& m) const {
     const Index rows_of_tile = p.queries.rows.size(), count = keys.range.size();
     const KernelSet<T>& kernels = family_.set_for(rows_of_tile);
     TileMemory<T> tile{};
     tile.tile_max = m.tile_max;
-    tile.query = p.grad_out, tile.scores = m.grad_scores;
-    kernels.score(tile, keys.value, count, problem_.v_dim);
-    tile.query = p.query, tile.scores = m.scores;
-    kernels.score(tile, keys.key, count, problem_.head_dim);
+    const auto score = [&](T* query, T* scores, Rows<T> key, Index dim, T factor) {
+      tile.query = query, tile.scores = scores, tile.scale = after(factor);
+      kernels.score(tile, key, count, dim);
+      family_.scale_scores(tile, count);
+    };
+    score(p.grad_out, m.grad_scores, keys.value, problem_.v_dim, kept_factor_);
+    score(p.query, m.scores, keys.key, problem_.head_dim, scale_);
     // Where mods learn, the derivatives of their scores come with the gradients of their numbers, below.
     const bool modded = masked || call_.has_scores();
     if (m.raw) std::copy_n(m.scores, count * kernels.queries, m.raw);
@@ -216,7 +207,7 @@ class BackwardLoop {
     tile.dropped = m.dropped;
     if (select) family_.find_dropped(tile, kernels.queries, count);
     const auto drop = [&](T* weights) {
-      if (call_.kept_factor() != T(1))
+      if (kept_factor_ != T(1))
         call_.mods->drop_weights(plan_.vectors(), weights, WeightOrder::keys_by_queries, kernels.queries, pairs);
     };
     drop(m.grad_scores);
@@ -226,25 +217,27 @@ class BackwardLoop {
     if (m.raw) call_.learned->learn(m.raw, m.grad_scores, kernels.queries, pairs, m.sums);
 
     tile.scores = m.grad_scores;
+    tile.weights = plan_.kernels().arrange_weights(m.grad_scores, kernels.queries, count, m.weights);
     tile.out = p.grad_query + key_part * plan_.grad_query_size();
     const OutUpdate update = std::exchange(p.added[key_part], 1) ? OutUpdate::add : OutUpdate::overwrite;
     if (select) {
       family_.value_by_selection(tile, kernels.queries, keys.key, count, problem_.head_dim, update);
-      add_rows_by_selection(m.scores, m.dropped, kernels.queries, count, rows(call_.grad_out, p.queries, m.rows),
-                            call_.kept_factor(), rows_of_tile, problem_.v_dim, plan_.value_row(), keys.grad_value);
-      add_rows_by_selection(m.grad_scores, m.dropped, kernels.queries, count, rows(call_.tensors.q, p.queries, m.rows),
-                            static_cast<T>(problem_.scale), rows_of_tile, problem_.head_dim, plan_.key_row(),
-                            keys.grad_key);
+      add_rows_by_selection(m.scores, m.dropped, kernels.queries, count,
+                            rows(family_, call_.grad_out, p.queries, m.rows), kept_factor_, rows_of_tile,
+                            problem_.v_dim, plan_.value_row(), keys.grad_value);
+      add_rows_by_selection(m.grad_scores, m.dropped, kernels.queries, count,
+                            rows(family_, call_.tensors.q, p.queries, m.rows), scale_, rows_of_tile, problem_.head_dim,
+                            plan_.key_row(), keys.grad_key);
       return;
     }
-    kernels.value(tile, keys.key, count, problem_.head_dim, update, nothing_ahead(p));
+    kernels.value(tile, keys.arranged_key, count, problem_.head_dim, update, nothing_ahead(p));
     plan_.kernels().add_rows(m.scores, kernels.queries, count, p.grad_out_panels, rows_of_tile, plan_.value_row(),
                              keys.grad_value);
     plan_.kernels().add_rows(m.grad_scores, kernels.queries, count, p.query_panels, rows_of_tile, plan_.key_row(),
                              keys.grad_key);
   }
 
-  bool is_finite(KeyTile& keys) const {
+  bool is_finite(KvTile& keys) const {
     if (!std::exchange(keys.looked_at, true))
       keys.finite = family_.all_finite(keys.key, keys.range.size(), problem_.head_dim) &&
                     family_.all_finite(keys.value, keys.range.size(), problem_.v_dim);
@@ -259,13 +252,18 @@ class BackwardLoop {
   }
 
   /// The rows of a tile of queries as the kernels read them, copied to `packed` if they must.
-  Rows<T> rows(const DTypeView<const T>& t, const QueryTile& queries, T* packed) const {
-    return rows_of(family_, t.rows(queries.batch, queries.head, queries.rows.begin), queries.rows.size(), t.dim(3), 1,
+  static Rows<T> rows(const KernelFamily<T>& family, const DTypeView<const T>& t, const QueryTile& queries, T* packed) {
+    return rows_of(family, t.rows(queries.batch, queries.head, queries.rows.begin), queries.rows.size(), t.dim(3), 1,
                    packed);
   }
 
-  /// Rows of `dim` numbers, each padded to a stride, as the caller's tensor holds them.
-  void store(const T* from, Index stride, Index count, Index dim, const RowsToWrite& rows) const {
+  /// Factors of products: what they are before the product, as a factor of what is multiplied, and after it.
+  T before(T factor) const { return family_.format.scales_queries ? factor : T(1); }
+  T after(T factor) const { return family_.format.scales_queries ? T(1) : factor; }
+
+  /// Sums of add_rows(), rows of `dim` numbers, each padded to a stride, as the caller's tensor holds them.
+  void store(T* from, Index stride, Index count, Index dim, T factor, const RowsToWrite& rows) const {
+    plan_.kernels().finish_rows(from, count, stride, factor);
     if (stride == dim) return family_.unpack_rows(from, count, dim, rows);
     const Index size = size_of_number<T>(rows.dtype);
     for (Index i = 0; i < count; ++i) {
@@ -279,6 +277,7 @@ class BackwardLoop {
   const BackwardPlan<T>& plan_;
   const Problem& problem_;
   const KernelFamily<T>& family_;
+  T scale_, kept_factor_;  ///< of dropout
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -3,41 +3,11 @@
 
 #include <algorithm>
 
-#include "attn/detail/flash/call_tensors.h"
-#include "attn/detail/kernels/backward_kernels.h"
-#include "attn/detail/mods/learned_mods.h"
-#include "attn/detail/mods/score_slopes.h"
+#include "attn/detail/backward/choose_backward_kernels.h"
 #include "attn/options.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
-
-/// One call. `tensors` has queries, keys, values, and out and lse of the forward pass; null mods: nothing is changed or
-/// dropped; null slopes: no score is changed; null grad_lse: zero.
-template <class T>
-struct BackwardCall {
-  CallTensors<T> tensors;
-  DTypeView<const T> out, grad_out;
-  TensorView<const T, 3> lse, grad_lse;
-  DTypeView<T> grad_q, grad_k, grad_v;
-  const TileMods<T>* mods;
-  const ScoreSlopes<T>* slopes;
-  const LearnedMods<T>* learned;  ///< null: mods hold no numbers that gradients are asked for
-
-  bool has_scores() const { return mods && mods->has_scores(); }
-  T kept_factor() const { return mods ? static_cast<T>(mods->kept_factor()) : T(1); }
-};
-
-/// What gradients of numbers that mods hold take.
-struct LearnedSizes {
-  Index slots = 0, sinks = 0;
-  Learning learning = Learning::apart;
-
-  template <class T>
-  static LearnedSizes of(const LearnedMods<T>* mods) {
-    return mods ? LearnedSizes{mods->slots(), mods->sinks(), mods->learning()} : LearnedSizes{};
-  }
-};
 
 /// What the loops read of a tile of queries, and where they leave its gradient.
 template <class T>
@@ -45,14 +15,28 @@ struct PreparedQueries {
   QueryTile queries;
   Range visited;       ///< keys
   bool finite;         ///< are all queries and gradients of the output?
-  T* query;            ///< (head_dim, queries), scaled
+  T* query;            ///< (head_dim, queries), scaled where kernels want that
   T* grad_out;         ///< (v_dim, queries)
-  T* query_panels;     ///< (queries, key_row), scaled, as panels
+  T* query_panels;     ///< (queries, key_row), likewise, as panels
   T* grad_out_panels;  ///< (queries, value_row), likewise
   T* lse;
   T* delta;
   T* grad_query;         ///< (key parts, grad_query_size)
   unsigned char* added;  ///< (key parts): has the part added to it?
+};
+
+/// What a worker has for itself.
+template <class T>
+struct WorkerMemory {
+  T *scores, *grad_scores, *slopes;  // (keys, queries)
+  T* tile_max;
+  T *rows, *more_rows;           // (queries, head_dim or v_dim)
+  T *packed_key, *packed_value;  // (keys of a chunk, head_dim), (…, v_dim)
+  T *arranged_key, *weights;     // (keys of a chunk, head_dim) and (keys, queries) in another order, if kernels want it
+  T *grad_key, *grad_value;      // (keys of a chunk, key_row), (…, value_row)
+  T* raw;                        // (keys, queries): scores before all mods, where mods learn
+  bool* dropped;                 // (keys, queries)
+  GradientSum<T>* sums;
 };
 
 /// The heads that share a key and value head are a group. Its keys are cut into parts and its tiles of queries are cut
@@ -61,13 +45,12 @@ struct PreparedQueries {
 template <class T>
 class BackwardPlan {
  public:
-  BackwardPlan(const Problem& problem, const LearnedSizes& learned, const Options& options)
+  BackwardPlan(const Problem& problem, const LearnedSizes& learned, const ChosenKernels<T>& chosen)
       : problem_(problem),
         learned_(learned),
-        vectors_(vectors_of(isa_of(options))),
-        family_(kernel_family<T>(vectors_)),
-        kernels_(backward_kernels<T>(vectors_)),
-        tiles_(family_, problem.q_len, false) {
+        chosen_(chosen),
+        kernels_(backward_kernels_of(chosen)),
+        tiles_(chosen.family, problem.q_len, false) {
     // Eight tasks keep a few workers busy, also where causal masks make some longer than others. Each part of the keys
     // has a gradient of all queries of its own, and each part of the queries one of all keys: shorter parts than 256
     // tokens would spend more than a few per cent of their time on adding those up.
@@ -80,8 +63,10 @@ class BackwardPlan {
   }
 
   const Problem& problem() const { return problem_; }
-  VectorSet vectors() const { return vectors_; }
-  const KernelFamily<T>& family() const { return family_; }
+  bool on_matrix_unit() const { return chosen_.on_matrix_unit(); }
+  VectorSet vectors() const { return chosen_.vectors; }
+  const KernelFamily<T>& family() const { return chosen_.family; }
+  const KernelFamily<T>& full_precision() const { return chosen_.full_precision; }
   const BackwardKernelSet<T>& kernels() const { return kernels_; }
 
   Index groups() const { return problem_.batch * problem_.kv_heads; }
@@ -112,10 +97,15 @@ class BackwardPlan {
   Range query_tiles_of(Index part) const { return share(tiles_of_group(), part, query_parts_); }
 
   /// Rows of head_dim and v_dim numbers as the kernels want them.
-  Index key_row() const { return padded(problem_.head_dim, kernels_.lanes); }
-  Index value_row() const { return padded(problem_.v_dim, kernels_.lanes); }
+  Index key_row() const { return padded(problem_.head_dim, kernels_.columns); }
+  Index value_row() const { return padded(problem_.v_dim, kernels_.columns); }
+  /// Room for as many numbers of a row, whether as the kernels read them or as T; for those of a key in another order;
+  /// and for a tile of weights likewise.
+  Index row(Index dim) const { return std::max(dim, family().format.row(dim)); }
+  Index arranged_row() const { return family().format.arranges_values ? row(problem_.head_dim) : 0; }
+  Index arranged_weights() const { return family().format.arranges_values ? kKeyTile * most_queries() / 2 : 0; }
   /// The numbers of a gradient of a tile's queries, with the columns that the kernel adds.
-  Index grad_query_size() const { return padded(problem_.head_dim, family_.format.out) * most_queries(); }
+  Index grad_query_size() const { return padded(problem_.head_dim, family().format.out) * most_queries(); }
 
   double flops_of_group() const {
     return 4 * static_cast<double>(group_heads() * problem_.q_len) * static_cast<double>(problem_.kv_len) *
@@ -140,11 +130,29 @@ class BackwardPlan {
     return padded((learned_.slots + learned_.sinks) * static_cast<Index>(sizeof(Sum)), kAlignment);
   }
   Index worker_bytes() const {
-    const Index q = most_queries(), widest = std::max(problem_.head_dim, problem_.v_dim);
-    const Index of_key = problem_.head_dim + problem_.v_dim + key_row() + value_row();
+    const Index q = most_queries(), widest = std::max(row(problem_.head_dim), row(problem_.v_dim));
+    const Index of_key = row(problem_.head_dim) + row(problem_.v_dim) + arranged_row() + key_row() + value_row();
     const Index raw = learned_.slots > 0 ? kKeyTile : 0;
-    return bytes((3 * kKeyTile + raw + 1 + 2 * widest) * q + chunk() * kKeyTile * of_key) +
+    return bytes((3 * kKeyTile + raw + 1 + 2 * widest) * q + arranged_weights() + chunk() * kKeyTile * of_key) +
            padded(kKeyTile * q, kAlignment);
+  }
+
+  WorkerMemory<T> memory_of_worker(std::byte* memory) const {
+    const Index q = most_queries(), keys = chunk() * kKeyTile, key = row(problem_.head_dim),
+                value = row(problem_.v_dim), widest = std::max(key, value);
+    T* next = reinterpret_cast<T*>(memory);
+    const auto take = [&](Index size) { return std::exchange(next, next + size); };
+    WorkerMemory<T> m;
+    m.scores = take(kKeyTile * q), m.grad_scores = take(kKeyTile * q), m.slopes = take(kKeyTile * q);
+    m.tile_max = take(q);
+    m.grad_key = take(keys * key_row()), m.grad_value = take(keys * value_row());
+    m.packed_key = take(keys * key), m.packed_value = take(keys * value);
+    m.arranged_key = take(keys * arranged_row()), m.weights = take(arranged_weights());
+    m.rows = take(widest * q), m.more_rows = take(widest * q);
+    m.raw = learned_.slots > 0 ? take(kKeyTile * q) : nullptr;
+    m.dropped = reinterpret_cast<bool*>(next);
+    m.sums = nullptr;
+    return m;
   }
 
   /// A tile's numbers in its group's memory. The description itself is there too.
@@ -157,8 +165,8 @@ class BackwardPlan {
     T* next = reinterpret_cast<T*>(group_memory + i * tile_bytes() + kHeader);
     const auto take = [&](Index size) { return std::exchange(next, next + size); };
     p.queries = tile(group, i);
-    p.query = take(problem_.head_dim * q);
-    p.grad_out = take(problem_.v_dim * q);
+    p.query = take(row(problem_.head_dim) * q);
+    p.grad_out = take(row(problem_.v_dim) * q);
     p.query_panels = take(key_row() * q);
     p.grad_out_panels = take(value_row() * q);
     p.lse = take(q);
@@ -203,7 +211,7 @@ class BackwardPlan {
 
   Index group_heads() const { return problem_.heads / problem_.kv_heads; }
   Index tile_bytes() const {
-    const Index of_query = problem_.head_dim + problem_.v_dim + key_row() + value_row() + 2;
+    const Index of_query = row(problem_.head_dim) + row(problem_.v_dim) + key_row() + value_row() + 2;
     return kHeader + bytes(of_query * most_queries() + key_parts_ * grad_query_size());
   }
   Index partials() const {
@@ -212,8 +220,7 @@ class BackwardPlan {
 
   const Problem& problem_;
   LearnedSizes learned_;
-  VectorSet vectors_;
-  const KernelFamily<T>& family_;
+  ChosenKernels<T> chosen_;
   BackwardKernelSet<T> kernels_;
   QueryTiles<T> tiles_;
   Index key_parts_, query_parts_;

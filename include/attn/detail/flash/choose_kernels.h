@@ -43,6 +43,11 @@ inline bool scales_after_products(long double scale) {
   return scale >= 0x1p-64L && scale <= std::numeric_limits<float>::max() / 2;
 }
 
+/// Whether a call on such tensors may be left to the matrix unit.
+inline bool rounds_to_bf16(const Problem& problem, const Options& options, std::initializer_list<DType> dtypes) {
+  return fits_bf16(options.compute, dtypes) && scales_after_products(problem.scale);
+}
+
 #if ATTN_AMX
 #if defined(ATTN_SOFTWARE_TILES)
 const KernelFamily<float>& software_tiles_family();  ///< of tests, as software_tiles() is

@@ -10,9 +10,8 @@ inline namespace ATTN_BUILT_FOR {
 
 template <class T>
 ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
-  const bool may_round = fits_bf16(options.compute, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}) &&
-                         scales_after_products(tensors.problem.scale);
-  return choose_kernels<T>(options, may_round);
+  return choose_kernels<T>(
+      options, rounds_to_bf16(tensors.problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
 }
 
 /// Calls use(task list of the pass, executor, scheduled pass) for each pass of a call.

@@ -94,7 +94,7 @@ class JvpLoop {
   };
 
   /// A tile of keys as the kernels read it.
-  struct KeyTile {
+  struct KvTile {
     Range range;
     Rows<T> key, value, tangent_key, tangent_value;
   };
@@ -141,7 +141,7 @@ class JvpLoop {
   void visit_keys(std::span<State> states, bool by_selection) const {
     const Range all = hull_of_visited(states);
     for (Index j = all.begin / kKeyTile * kKeyTile; j < all.end; j += kKeyTile) {
-      KeyTile keys{{j, std::min(j + kKeyTile, problem_.kv_len)}, {}, {}, {}, {}};
+      KvTile keys{{j, std::min(j + kKeyTile, problem_.kv_len)}, {}, {}, {}, {}};
       bool loaded = false;
       for (State& s : states) {
         const Coverage coverage = pass_.coverage(s.queries, s.visited, keys.range);
@@ -156,7 +156,7 @@ class JvpLoop {
     }
   }
 
-  void load(KeyTile& keys, const State& s) const {
+  void load(KvTile& keys, const State& s) const {
     const Index batch = s.queries.batch, kv_head = problem_.kv_head(s.queries.head);
     const auto rows = [&](const KvRows<T>& t, T* packed) {
       return kv_rows_of(family_, t, batch, kv_head, keys.range, 1, packed);
@@ -168,7 +168,7 @@ class JvpLoop {
   }
 
   /// One step of the recurrence.
-  void add_keys(State& s, const KeyTile& keys, Coverage coverage, bool by_selection) const {
+  void add_keys(State& s, const KvTile& keys, Coverage coverage, bool by_selection) const {
     if (s.added == kStretch) end_stretch(s);
     ++s.added;
     const KernelSet<T>& kernels = family_.set_for(s.queries.rows.size());

@@ -183,16 +183,26 @@ struct BackwardKernels {
   }
 };
 
-/// The kernels of one set of vectors as pointers; see KernelSet.
+/// The kernels of one set of vectors, or of the matrix unit, as pointers; see KernelSet.
 template <class T>
 struct BackwardKernelSet {
-  Index lanes;
+  Index columns;  ///< sums of rows are padded to a multiple of it
   void (*softmax)(const BackwardTile<T>&, Index queries, Index keys);
   void (*pack_panels)(Rows<T>, Index count, Index dim, T factor, T* to);
   void (*dot_rows)(Rows<T> a, Rows<T> b, Index count, Index dim, T* to);
   void (*add)(T* to, const T* from, Index count);
   void (*scale)(T* to, Index count, T factor);
   void (*add_rows)(const T* weights, Index stride, Index keys, const T* panels, Index count, Index row, T* to);
+
+  // What the matrix unit does besides; for vectors there is nothing to do.
+  /// Gradients of scores as the value product reads weights, in `to` if that is another order.
+  T* (*arrange_weights)(T* weights, Index queries, Index keys, T* to) = leave_weights;
+  /// After the last add_rows(): sums (rows, row) in the order of their columns, multiplied by a factor, which is 1
+  /// where factors were taken up before.
+  void (*finish_rows)(T* sums, Index rows, Index row, T factor) = leave_rows;
+
+  static T* leave_weights(T* weights, Index, Index, T*) { return weights; }
+  static void leave_rows(T*, Index, Index, T) {}
 };
 
 #define ATTN_KERNEL(name, target)         \
@@ -223,8 +233,13 @@ BackwardKernelSet<T> backward_kernels(VectorSet vectors) {
     constexpr VectorSet kOwn = Simd<T, 16>::kVector ? kSet : VectorSet::generic;
     using Kernels = BackwardKernels<T, kVectorBytes<kOwn>, kVectorRegisters<kOwn>>;
     using Compiled = CompiledBackward<kOwn, Kernels>;
-    return {Kernels::kLanes, Compiled::softmax, Compiled::pack_panels, Compiled::dot_rows,
-            Compiled::add,   Compiled::scale,   Compiled::add_rows};
+    return {.columns = Kernels::kLanes,
+            .softmax = Compiled::softmax,
+            .pack_panels = Compiled::pack_panels,
+            .dot_rows = Compiled::dot_rows,
+            .add = Compiled::add,
+            .scale = Compiled::scale,
+            .add_rows = Compiled::add_rows};
   });
 }
 

@@ -144,21 +144,15 @@ struct AmxDecodeKernels {
   }
 
   ATTN_TARGET_AVX512 static ATTN_INLINE void add_sums(const float* sums, float rescale, float* out) {
-    constexpr auto kAll = std::make_integer_sequence<int, 16>();
     Vec a, b, x, y;
     S::load(a, sums);
     S::load(b, sums + kLanes);
     S::load(x, out);
     S::load(y, out + kLanes);
-    x = x * rescale + in_turn<0>(a, b, kAll);
-    y = y * rescale + in_turn<8>(a, b, kAll);
+    x = x * rescale + AmxPacking::in_order<0>(a, b);
+    y = y * rescale + AmxPacking::in_order<8>(a, b);
     S::store(out, x);
     S::store(out + kLanes, y);
-  }
-  /// Fours of a and of b in turn, from number `first` on.
-  template <int first, int... e>
-  ATTN_TARGET_AVX512 static ATTN_INLINE Vec in_turn(const Vec& a, const Vec& b, std::integer_sequence<int, e...>) {
-    return __builtin_shufflevector(a, b, (first + e / 8 * 4 + e % 4 + e / 4 % 2 * 16)...);
   }
 };
 

@@ -92,6 +92,13 @@ struct AmxPacking {
     *reinterpret_cast<WordsInMemory*>(high) = y;
   }
 
+  /// Numbers in the order of the columns, 0 to 15 (kFirst 0) or 16 to 31 (kFirst 8), where `low` and `high` have one
+  /// for each pair of pair_up().
+  template <int kFirst, class V>
+  ATTN_TARGET_AVX512 static ATTN_INLINE V in_order(const V& low, const V& high) {
+    return fours_in_turn<kFirst>(low, high, std::make_integer_sequence<int, 16>());
+  }
+
  private:
   using S = Simd<float, 64>;
   using Vec = S::Vec;
@@ -117,6 +124,11 @@ struct AmxPacking {
   template <int kLane, class V>
   ATTN_TARGET_AVX512 static ATTN_INLINE void insert(V& x, const void* from) {
     asm("vinserti32x4 %2, %1, %0, %0" : "+v"(x) : "m"(*static_cast<const Lane*>(from)), "i"(kLane));
+  }
+
+  template <int first, class V, int... e>
+  ATTN_TARGET_AVX512 static ATTN_INLINE V fours_in_turn(const V& a, const V& b, std::integer_sequence<int, e...>) {
+    return __builtin_shufflevector(a, b, (first + e / 8 * 4 + e % 4 + e / 4 % 2 * 16)...);
   }
 
   /// The words of a and b in turn: of the lower, and of the upper half of each 16 bytes.

@@ -1,0 +1,39 @@
+// What a backward pass is given, whatever the types of its mods.
+#pragma once
+
+#include "attn/detail/flash/call_tensors.h"
+#include "attn/detail/mods/learned_mods.h"
+#include "attn/detail/mods/score_slopes.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// One call. `tensors` has queries, keys, values, and out and lse of the forward pass; null mods: nothing is changed or
+/// dropped; null slopes: no score is changed; null grad_lse: zero.
+template <class T>
+struct BackwardCall {
+  CallTensors<T> tensors;
+  DTypeView<const T> out, grad_out;
+  TensorView<const T, 3> lse, grad_lse;
+  DTypeView<T> grad_q, grad_k, grad_v;
+  const TileMods<T>* mods;
+  const ScoreSlopes<T>* slopes;
+  const LearnedMods<T>* learned;  ///< null: mods hold no numbers that gradients are asked for
+
+  bool has_scores() const { return mods && mods->has_scores(); }
+  T kept_factor() const { return mods ? static_cast<T>(mods->kept_factor()) : T(1); }
+};
+
+/// What gradients of numbers that mods hold take.
+struct LearnedSizes {
+  Index slots = 0, sinks = 0;
+  Learning learning = Learning::apart;
+
+  template <class T>
+  static LearnedSizes of(const LearnedMods<T>* mods) {
+    return mods ? LearnedSizes{mods->slots(), mods->sinks(), mods->learning()} : LearnedSizes{};
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,79 @@
+// The kernels of a backward pass, by what its tensors hold and what the machine has.
+#pragma once
+
+#include <atomic>
+
+#include "attn/detail/backward/backward_call.h"
+#include "attn/detail/flash/choose_kernels.h"
+#include "attn/detail/kernels/amx/backward_kernels.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+#if ATTN_AMX
+#if defined(ATTN_SOFTWARE_TILES)
+BackwardKernelSet<float> software_tiles_backward_kernels();  ///< of tests, as software_tiles_family() is
+#endif
+
+/// Those that go with matrix_unit_family().
+inline BackwardKernelSet<float> matrix_unit_backward_kernels() {
+#if defined(ATTN_SOFTWARE_TILES)
+  if (software_tiles()) return software_tiles_backward_kernels();
+#endif
+  return amx_backward_kernels<AmxTiles>(backward_kernels<float>(VectorSet::avx512));
+}
+#endif
+
+/// Are the rows of a tensor finite and shorter than 2^30? Then no product of two of them, and no sum of such products
+/// times a third, overflows on the matrix unit, and nothing needs to be selected.
+template <class T>
+bool has_short_rows(const KernelFamily<T>& family, const BackwardKernelSet<T>& kernels, const DTypeView<const T>& t,
+                    const Executor& executor) {
+  constexpr T kMost = 0x1p60;
+  std::atomic<bool> short_rows = true;
+  const Index heads = t.dim(0) * t.dim(1);
+  executor.run(heads, [&](Index head, int) {
+    Array<T, kKeyTile * kKeyTile> packed;  // the columns come kKeyTile at a time
+    for (Index i = 0; i < t.dim(2); i += kKeyTile) {
+      const Index count = std::min(kKeyTile, t.dim(2) - i);
+      Array<T, kKeyTile> squares = {}, part;
+      by_columns(t.rows(head / t.dim(1), head % t.dim(1), i), t.dim(3), t.size_of_number(),
+                 [&](Index, Index columns, const RowsToRead& from) {
+                   family.pack_rows(from, count, columns, packed);
+                   kernels.dot_rows({packed, columns}, {packed, columns}, count, columns, part);
+                   for (Index r = 0; r < count; ++r) squares[r] += part[r];
+                 });
+      for (Index r = 0; r < count; ++r)
+        if (!(squares[r] < kMost)) short_rows = false;  // NaN is not less
+    }
+  });
+  return short_rows;
+}
+
+template <class T>
+BackwardKernelSet<T> backward_kernels_of(const ChosenKernels<T>& chosen) {
+#if ATTN_AMX
+  if constexpr (std::is_same_v<T, float>)
+    if (chosen.on_matrix_unit()) return matrix_unit_backward_kernels();
+#endif
+  return backward_kernels<T>(chosen.vectors);
+}
+
+/// The matrix unit serves calls whose four tensors suit it.
+template <class T>
+ChosenKernels<T> backward_kernels_for(const BackwardCall<T>& call, const Options& options) {
+  const CallTensors<T>& t = call.tensors;
+  const ChosenKernels<T> in_full = choose_kernels<T>(options, false);
+  const std::initializer_list<DType> dtypes = {t.q.dtype(), t.k.dtype(), t.v.dtype(), call.grad_out.dtype()};
+  if (!rounds_to_bf16(t.problem, options, dtypes)) return in_full;
+  const ChosenKernels<T> rounding = choose_kernels<T>(options, true);
+  if (!rounding.on_matrix_unit()) return in_full;
+  const BackwardKernelSet<T> kernels = backward_kernels<T>(in_full.vectors);
+  const DTypeView<const T>* const tensors[] = {&t.q, &t.k, &t.v, &call.grad_out};
+  for (const auto* tensor : tensors)
+    if (!has_short_rows(in_full.full_precision, kernels, *tensor, options.executor)) return in_full;
+  return rounding;
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

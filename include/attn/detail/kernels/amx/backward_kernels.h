@@ -1,0 +1,157 @@
+// The kernels of the backward pass on the matrix unit, for numbers of bf16.
+//
+// Of the five products of detail/kernels/backward_kernels.h, the two of scores and that of grad_query are those of
+// detail/kernels/amx/tile_kernels.h. Gradients of keys and values are here:
+//
+//     grad_value (keys, v_dim)    += weights (keys, queries) · grad_out (queries, v_dim)
+//     grad_key   (keys, head_dim) += grad_scores (keys, queries) · query (queries, head_dim)
+//
+// A tile's 32 queries are one step of these products. Their left factors are rows of scores, rounded to bf16; their
+// right ones are pairs of rows. Pairing two rows up leaves the columns in an order of its own, which the sums keep
+// until they are stored; see AmxPacking::pair_up().
+#pragma once
+
+#include "attn/detail/kernels/amx/tile_kernels.h"
+#include "attn/detail/kernels/backward_kernels.h"
+
+#if ATTN_AMX
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+template <class Tiles>
+struct AmxBackwardKernels {
+  static constexpr Index kQueries = AmxSoftmax::kQueries, kColumns = AmxTiles::kColumns;
+
+  /// Up to 32 rows of bf16 as pairs: of each 32 columns two tiles, each (queries / 2, 16) pairs. Zeros stand for the
+  /// queries that there are not. There is no factor: products are scaled in float.
+  ATTN_TARGET_AVX512 static void pack_panels(Rows<float> rows, Index count, Index dim, float, float* to) {
+    alignas(64) static constexpr Array<std::byte, AmxTiles::kBytes> kZeros = {};
+    const auto* const first = reinterpret_cast<const std::byte*>(rows.data);
+    auto* block = reinterpret_cast<std::byte*>(to);
+    for (Index c = 0; c < dim; c += kColumns, block += 2 * kTileBytes) {
+      const auto row = [&](Index i) { return i < count ? first + 4 * i * rows.stride + 2 * c : kZeros; };
+      for (Index i = 0; i < kQueries; i += 2)
+        AmxPacking::pair_up(row(i), row(i + 1), block + i / 2 * AmxTiles::kBytes,
+                            block + kTileBytes + i / 2 * AmxTiles::kBytes);
+    }
+  }
+
+  /// to (keys, row) += weights (keys, 32) * panels (32, row), the weights rounded to bf16, for the first `count`
+  /// queries: those of the others may be anything.
+  ATTN_TARGET_AVX512 static void add_rows(const float* weights, Index, Index keys, const float* panels, Index count,
+                                          Index row, float* to) {
+    IntVec lane, first, second;
+    for (int i = 0; i < kLanes; ++i) lane[i] = i;
+    first = lane < static_cast<std::int32_t>(count);
+    second = lane + kLanes < static_cast<std::int32_t>(count);
+    alignas(64) Array<float, kKeyTile * kLanes> rounded;  // (keys, 32) of bf16
+    for (Index j = 0; j < keys; ++j) {
+      Vec low, high;
+      S::load(low, weights + j * kQueries);
+      S::load(high, weights + j * kQueries + kLanes);
+      low = (Vec)((IntVec)low & first);
+      high = (Vec)((IntVec)high & second);
+      Tiles::round_to_bf16(low, high);
+      S::store(rounded + j * kLanes, low);
+    }
+    const Index whole = keys / kStep * kStep;
+    if (whole < keys) std::fill(rounded + keys * kLanes, rounded + (whole + kStep) * kLanes, 0.0f);
+    const auto* panel = reinterpret_cast<const std::byte*>(panels);
+    for (Index c = 0; c < row; c += kColumns, panel += 2 * kTileBytes) {
+      Tiles::load(tmm6, panel, AmxTiles::kBytes);
+      Tiles::load(tmm7, panel + kTileBytes, AmxTiles::kBytes);
+      for (Index j = 0; j < whole; j += kStep) add_square(rounded + j * kLanes, to + j * row + c, row);
+      if (whole == keys) continue;
+      // Behind the last key lie the sums of others.
+      alignas(64) Array<float, kStep* kColumns> rest = {};
+      add_square(rounded + whole * kLanes, rest, kColumns);
+      for (Index j = whole; j < keys; ++j)
+        for (Index i = 0; i < kColumns; i += kLanes) {
+          Vec sum, x;
+          S::load(sum, to + j * row + c + i);
+          S::load(x, rest + (j - whole) * kColumns + i);
+          sum += x;
+          S::store(to + j * row + c + i, sum);
+        }
+    }
+  }
+
+  /// Gradients of scores (keys, 32) in pairs of keys, (keys / 2, 32), as the value product reads weights.
+  ATTN_TARGET_AVX512 static float* arrange_weights(float* weights, Index, Index keys, float* to) {
+    constexpr auto kAll = std::make_integer_sequence<int, 32>();
+    for (Index j = 0; j < padded(keys, kStep); j += 2)
+      for (Index i = 0; i < kQueries; i += kLanes) {
+        Vec first = {}, second = {};
+        if (j < keys) S::load(first, weights + j * kQueries + i);
+        if (j + 1 < keys) S::load(second, weights + (j + 1) * kQueries + i);
+        Tiles::round_to_bf16(first, second);
+        take_halves_in_turn(first, kAll);
+        S::store(to + j / 2 * kQueries + i, first);
+      }
+    return to;
+  }
+
+  /// Sums of add_rows() in the order of the columns, times a factor.
+  ATTN_TARGET_AVX512 static void finish_rows(float* sums, Index rows, Index row, float factor) {
+    for (float* at = sums; at < sums + rows * row; at += kColumns) {
+      Vec low, high;
+      S::load(low, at);
+      S::load(high, at + kLanes);
+      const Vec first = AmxPacking::in_order<0>(low, high) * factor,
+                second = AmxPacking::in_order<8>(low, high) * factor;
+      S::store(at, first);
+      S::store(at + kLanes, second);
+    }
+  }
+
+ private:
+  using S = Simd<float, 64>;
+  using Vec = S::Vec;
+  using IntVec = S::IntVec;
+  typedef std::int16_t Words __attribute__((vector_size(64)));
+  static constexpr int kLanes = S::kLanes;
+  static constexpr Index kStep = 2 * AmxTiles::kRows, kTileBytes = AmxTiles::kRows * AmxTiles::kBytes;
+  static_assert(kQueries == AmxTiles::kColumns, "a tile of queries is one step of the products over queries");
+
+  /// 32 keys and 32 columns, of which the pairs are in registers 6 and 7.
+  static ATTN_INLINE void add_square(const float* rounded, float* sums, Index row) {
+    const Index stride = 4 * row;
+    float* const below = sums + AmxTiles::kRows * row;
+    Tiles::load(tmm4, rounded, AmxTiles::kBytes);
+    Tiles::load(tmm5, rounded + AmxTiles::kRows * kLanes, AmxTiles::kBytes);
+    Tiles::load(tmm0, sums, stride);
+    Tiles::load(tmm1, sums + kLanes, stride);
+    Tiles::load(tmm2, below, stride);
+    Tiles::load(tmm3, below + kLanes, stride);
+    Tiles::multiply(tmm0, tmm4, tmm6);
+    Tiles::multiply(tmm1, tmm4, tmm7);
+    Tiles::multiply(tmm2, tmm5, tmm6);
+    Tiles::multiply(tmm3, tmm5, tmm7);
+    Tiles::store(tmm0, sums, stride);
+    Tiles::store(tmm1, sums + kLanes, stride);
+    Tiles::store(tmm2, below, stride);
+    Tiles::store(tmm3, below + kLanes, stride);
+  }
+
+  template <int... i>
+  ATTN_TARGET_AVX512 static ATTN_INLINE void take_halves_in_turn(Vec& x, std::integer_sequence<int, i...>) {
+    const Words words = (Words)x;
+    x = (Vec)__builtin_shufflevector(words, words, (i / 2 + i % 2 * 16)...);
+  }
+};
+
+/// The backward pass on the matrix unit. What is done in float is taken from `kernels`, which must be AVX-512's.
+template <class Tiles>
+BackwardKernelSet<float> amx_backward_kernels(BackwardKernelSet<float> kernels) {
+  using Kernels = AmxBackwardKernels<Tiles>;
+  kernels.columns = Kernels::kColumns;
+  kernels.pack_panels = Kernels::pack_panels;
+  kernels.add_rows = Kernels::add_rows;
+  kernels.arrange_weights = Kernels::arrange_weights;
+  kernels.finish_rows = Kernels::finish_rows;
+  return kernels;
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
+#endif

@@ -1,0 +1,96 @@
+// The backward pass on the matrix unit: which calls it serves, and what it needs. Its numbers are in the sweep.
+#include "attn/attn.h"
+#include "support/gradient_oracle.h"
+#include "support/paths.h"
+
+namespace attn::test {
+namespace {
+
+using Eigen::bfloat16;
+
+template <class T>
+Tensor<T, 4> drawn(const Shape<4>& shape, unsigned seed) {
+  Random random(seed);
+  Tensor<T, 4> t(shape);
+  for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<T>(static_cast<float>(random.uniform(-1, 1)));
+  return t;
+}
+
+template <class T>
+bool same(const Tensor<T, 4>& a, const Tensor<T, 4>& b) {
+  return std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(T)) == 0;
+}
+
+class BackwardMatrixUnit : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!available(Isa::amx)) GTEST_SKIP() << "no matrix unit here, nor one in software";
+  }
+
+  Tensor<bfloat16, 4> q = drawn<bfloat16>({2, 4, 70, 64}, 1), k = drawn<bfloat16>({2, 2, 100, 64}, 2),
+                      v = drawn<bfloat16>({2, 2, 100, 40}, 3), g = drawn<bfloat16>({2, 4, 70, 40}, 4);
+
+  /// Do the matrix unit and vectors give other bits? Both start from the result of vectors.
+  template <class G, class M = Mods<>>
+  bool is_used(const G& grad_out, const M& mods = {}, Options options = {}) const {
+    Options vectors = options;
+    options.isa = Isa::amx;
+    vectors.isa = Isa::avx512;
+    const auto r = attention(q, k, v, mods, vectors);
+    const auto a = attention_backward(grad_out, q, k, v, r, mods, options),
+               b = attention_backward(grad_out, q, k, v, r, mods, vectors);
+    const bool equal = same(a.query, b.query) && same(a.key, b.key) && same(a.value, b.value);
+    return !equal;
+  }
+};
+
+TEST_F(BackwardMatrixUnit, ServesBf16) {
+  EXPECT_TRUE(is_used(g));
+  EXPECT_TRUE(is_used(g, causal() | dropout(0.2, 1)));
+}
+
+TEST_F(BackwardMatrixUnit, LeavesOtherNumbersAlone) {
+  const auto floats = drawn<float>(g.shape(), 4);
+  EXPECT_FALSE(is_used(floats));
+  EXPECT_TRUE(is_used(floats, Mods<>(), {.compute = Compute::bf16}));
+  EXPECT_FALSE(is_used(g, Mods<>(), {.scale = -0.1}));
+}
+
+// Sums of products may overflow on the way where exact ones do not, and what is not finite must be selected.
+TEST_F(BackwardMatrixUnit, LeavesLongRowsAlone) {
+  for (auto* tensor : {&q, &k, &v, &g})
+    for (const float x : {0x1p31f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+      bfloat16& number = tensor->data()[tensor->size() - 1];
+      const bfloat16 before = number;
+      number = bfloat16(x);
+      EXPECT_FALSE(is_used(g)) << x;
+      number = before;
+      EXPECT_TRUE(is_used(g));
+    }
+}
+
+TEST_F(BackwardMatrixUnit, DroppedKeysMayHoldAnything) {
+  const auto mods = key_lengths({90, 90});
+  const auto clean = attention_backward(g, q, k, v, attention(q, k, v, mods), mods);
+  for (Index b = 0; b < 2; ++b)
+    for (Index h = 0; h < 2; ++h) k(b, h, 95, 3) = v(b, h, 95, 3) = bfloat16(std::numeric_limits<float>::quiet_NaN());
+  const auto got = attention_backward(g, q, k, v, attention(q, k, v, mods), mods);
+  for (Index i = 0; i < got.query.size(); ++i)
+    ASSERT_NEAR(float(got.query.data()[i]), float(clean.query.data()[i]), 0.01f);
+  for (Index i = 0; i < got.key.size(); ++i) ASSERT_NEAR(float(got.key.data()[i]), float(clean.key.data()[i]), 0.01f);
+}
+
+TEST_F(BackwardMatrixUnit, TakesTheWorkspaceItAsksFor) {
+  Tensor<bfloat16, 4> grad_q(q.shape()), grad_k(k.shape()), grad_v(v.shape());
+  Options options{.executor = threads(2), .isa = Isa::amx};
+  const auto r = attention(q, k, v, options);
+  std::vector<std::byte> memory(backward_workspace_bytes(q, k, v, options) + 64, std::byte(0x5a));
+  options.workspace = std::span(memory).first(memory.size() - 64);
+  attention_backward_into(grad_q, grad_k, grad_v, g, q, k, v, r.out, r.lse, options);
+  EXPECT_TRUE(std::all_of(memory.end() - 64, memory.end(), [](std::byte b) { return b == std::byte(0x5a); }));
+  const auto alone = attention_backward(g, q, k, v, r, {.executor = serial(), .isa = Isa::amx});
+  EXPECT_TRUE(same(grad_q, alone.query) && same(grad_k, alone.key) && same(grad_v, alone.value));
+}
+
+}  // namespace
+}  // namespace attn::test
