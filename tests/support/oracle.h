@@ -85,61 +85,6 @@ struct Truth {
   Real dot_condition = 0;  ///< largest scale * sum |q||k|: what the rounding errors of a score are proportional to
 };
 
-inline Truth oracle(const Inputs& in, const Meaning& mod = {}, const Numbers& numbers = {}) {
-  constexpr Real kInf = std::numeric_limits<Real>::infinity();
-  const Sizes& s = in.sizes;
-  const Real scale = numbers.scale ? *numbers.scale : 1 / std::sqrt(static_cast<Real>(s.head_dim));
-  const Index first = numbers.first_position(s);
-  const auto at = [](const std::vector<double>& x, Index i) { return Real(x[static_cast<std::size_t>(i)]); };
-
-  Truth t;
-  for (double x : in.v) t.largest_value = std::max(t.largest_value, std::abs(Real(x)));
-  std::vector<Real> row(static_cast<std::size_t>(s.kv_len));
-  for (Index b = 0; b < s.batch; ++b)
-    for (Index h = 0; h < s.heads; ++h) {
-      const Index query_head = b * s.heads + h;
-      const Index kv_head = b * s.kv_heads + h * s.kv_heads / s.heads;
-      for (Index i = 0; i < s.q_len; ++i) {
-        const Real sink = mod.sink ? mod.sink(h) : -kInf;
-        Real max = sink;
-        for (Index j = 0; j < s.kv_len; ++j) {
-          Real dot = 0, size = 0;
-          for (Index d = 0; d < s.head_dim; ++d) {
-            const Real product = at(in.q, (query_head * s.q_len + i) * s.head_dim + d) *
-                                 at(in.k, (kv_head * s.kv_len + j) * s.head_dim + d);
-            dot += product;
-            size += std::abs(product);
-          }
-          const Pair p{b, h, i, first + i, j};
-          Real x = -kInf;
-          if (!mod.keep || mod.keep(p)) x = mod.score ? mod.score(scale * dot, p) : scale * dot;
-          row[static_cast<std::size_t>(j)] = x;
-          if (x == -kInf) continue;
-          max = std::max(max, x);
-          t.largest_score = std::max({t.largest_score, std::abs(x), std::abs(scale * dot)});
-          t.dot_condition = std::max(t.dot_condition, std::abs(scale) * size);
-        }
-        Real sum = sink == -kInf ? 0 : std::exp(sink - max);
-        for (Real& x : row) sum += x = x == -kInf ? 0 : std::exp(x - max);
-        t.lse.push_back(sum == 0 ? -kInf : max + std::log(sum));
-        for (Index j = 0; j < s.kv_len; ++j) {
-          Real& x = row[static_cast<std::size_t>(j)];
-          t.softmax.push_back(x = sum == 0 ? 0 : x / sum);
-          const Real factor = mod.factor ? mod.factor({b, h, i, first + i, j}) : 1;
-          t.largest_factor = std::max(t.largest_factor, factor);
-          t.weights.push_back(x *= factor);
-        }
-        for (Index e = 0; e < s.v_dim; ++e) {
-          Real y = 0;
-          for (Index j = 0; j < s.kv_len; ++j)
-            if (row[static_cast<std::size_t>(j)] != 0)
-              y += row[static_cast<std::size_t>(j)] * at(in.v, (kv_head * s.kv_len + j) * s.v_dim + e);
-          t.out.push_back(y);
-        }
-      }
-    }
-  t.largest_value *= t.largest_factor;
-  return t;
-}
+Truth oracle(const Inputs& in, const Meaning& mod = {}, const Numbers& numbers = {});
 
 }  // namespace attn::test
