@@ -1,6 +1,7 @@
 // Attention over caches: sequences of all lengths in one call, some prefilling and some decoding, under all kinds of
 // mods.
 #include "support/cached.h"
+#include "support/sample.h"
 
 namespace attn::test {
 namespace {
@@ -26,6 +27,8 @@ void sweep() {
   const Index page_sizes[] = {0, 1, 3, 16, 48, 64, 128, 1000};
   Random random(1);
   std::size_t turn = 0;
+  Sample sample;
+  SCOPED_TRACE("a sample" + sample.text());
   for (const auto& q_lens : all_q_lens)
     for (Index group : {1, 2})
       for (Index dim : {32, 7}) {
@@ -33,6 +36,7 @@ void sweep() {
         call.round_queries_to<T>();
         const RaggedRows<T> table(lengths, call.heads, random);
         for (const CachedRow<T>& row : table.rows) {
+          if (!sample.takes_next()) continue;
           const Expected<T> expected(call, row.meaning);
           for (Isa isa : sets_for<T>()) {
             const Index page_size = page_sizes[turn++ % std::size(page_sizes)];
