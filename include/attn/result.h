@@ -21,6 +21,14 @@ struct NaiveResult {
   Weights weights;
 };
 
+/// The gradients of an attention call, shaped as query, key and value.
+template <class Query, class Key, class Value>
+struct Gradients {
+  Query query;
+  Key key;
+  Value value;
+};
+
 /// What attention_jvp() returns: the output, and its derivative in the direction that was given.
 template <class Out>
 struct JvpResult {

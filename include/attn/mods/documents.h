@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "attn/detail/base/ranges.h"
 #include "attn/detail/mods/lengths.h"
 #include "attn/mod.h"
 
@@ -34,10 +35,8 @@ struct DocumentTable {
   /// The smallest range with all documents that these positions belong to. Cost: one step for each run.
   Range span_of(Range positions) const {
     Range all{span[at(positions.begin)]};
-    for (Index i = run_end[at(positions.begin)]; i < positions.end; i = run_end[at(i)]) {
-      all.begin = std::min(all.begin, span[at(i)].begin);
-      all.end = std::max(all.end, span[at(i)].end);
-    }
+    for (Index i = run_end[at(positions.begin)]; i < positions.end; i = run_end[at(i)])
+      all = detail::hull(all, span[at(i)]);
     return all;
   }
   bool is_one_document(Range positions) const { return run_end[at(positions.begin)] >= positions.end; }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "attn/detail/base/ranges.h"
 #include "attn/detail/mods/distances.h"
 #include "attn/detail/mods/lengths.h"
 #include "attn/mod.h"
@@ -65,9 +66,9 @@ inline auto tree(const Indices& given) {
         },
         [=](const Tile& t) {
           if (detail::is_wide(t.q) || detail::is_wide(t.kv)) return Coverage::some;
-          Range entered{detail::kUnbounded, 0};  // when the walk enters the tile's queries, from the first to the last
+          Range entered{0, 0};  // when the walk enters the tile's queries, from the first to the last
           for (Index node = t.q.begin - first; node < t.q.end - first; ++node)
-            entered = {std::min(entered.begin, enter[node]), std::max(entered.end, enter[node] + 1)};
+            entered = detail::hull(entered, {enter[node], enter[node] + 1});
           bool any = t.kv.begin < context, all = true;
           for (Index node = std::max<Index>(t.kv.begin - context, 0); node < t.kv.end - context; ++node) {
             any |= enter[node] < entered.end && leave[node] > entered.begin;

@@ -230,7 +230,7 @@ class BackwardLoop {
                             plan_.key_row(), keys.grad_key);
       return;
     }
-    kernels.value(tile, keys.arranged_key, count, problem_.head_dim, update, nothing_ahead(p));
+    kernels.value(tile, keys.arranged_key, count, problem_.head_dim, update, PrefetchPlan::nothing(p.lse));
     plan_.kernels().add_rows(m.scores, kernels.queries, count, p.grad_out_panels, rows_of_tile, plan_.value_row(),
                              keys.grad_value);
     plan_.kernels().add_rows(m.grad_scores, kernels.queries, count, p.query_panels, rows_of_tile, plan_.key_row(),
@@ -242,13 +242,6 @@ class BackwardLoop {
       keys.finite = family_.all_finite(keys.key, keys.range.size(), problem_.head_dim) &&
                     family_.all_finite(keys.value, keys.range.size(), problem_.v_dim);
     return keys.finite;
-  }
-
-  /// Nothing needs prefetching. The kernel needs some address to fetch, so this is a line that is already in the cache.
-  static PrefetchPlan nothing_ahead(const PreparedQueries<T>& p) {
-    PrefetchPlan plan{};
-    for (PrefetchPlan::Block& block : plan.block) block = {reinterpret_cast<const std::byte*>(p.lse), 0, 64};
-    return plan;
   }
 
   /// The rows of a tile of queries as the kernels read them, copied to `packed` if they must.

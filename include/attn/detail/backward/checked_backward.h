@@ -4,18 +4,9 @@
 #include "attn/detail/backward/backward.h"
 #include "attn/detail/flash/checked_call.h"
 #include "attn/detail/naive/naive_backward.h"
+#include "attn/result.h"
 
-namespace attn {
-
-/// The gradients of an attention call, shaped as query, key and value.
-template <class Query, class Key, class Value>
-struct Gradients {
-  Query query;
-  Key key;
-  Value value;
-};
-
-namespace detail {
+namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// Is it {grad_out, grad_lse}?
@@ -147,7 +138,7 @@ class CheckedBackward {
     const TileMods<T>* mods = nullptr;
     const ScoreSlopes<T>* slopes = nullptr;
     if constexpr (!changes_nothing<Mods>) mods = &tile_mods;
-    const SlopesIfAny<Mods> own_slopes(call.mods);
+    const ScoreSlopesIfAny<T, Mods> own_slopes(call.mods);
     if constexpr (Mods::kHasScores) slopes = &own_slopes;
     const LearnedIfAny<T, Mods> learned(call.mods, call.problem);
     backward<T>(
@@ -158,9 +149,6 @@ class CheckedBackward {
   }
 
  private:
-  template <class Mods>
-  using SlopesIfAny = std::conditional_t<Mods::kHasScores, ScoreSlopesOf<T, Mods>, NoTileMods>;
-
   DTypeView<const T> out_;
   TensorView<const T, 3> lse_;
 };
@@ -191,5 +179,4 @@ class CheckedNaiveBackward {
 };
 
 }  // namespace ATTN_BUILT_FOR
-}  // namespace detail
-}  // namespace attn
+}  // namespace attn::detail

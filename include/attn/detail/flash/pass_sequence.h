@@ -123,13 +123,6 @@ class PassSequence {
   virtual const TileMods<T>* in_one() const = 0;
 };
 
-struct NoTileMods {
-  template <class Mods>
-  explicit NoTileMods(const Mods&) {}
-};
-template <class T, class Mods>
-using TileModsIfAny = std::conditional_t<changes_nothing<Mods>, NoTileMods, TileModsOf<T, Mods>>;
-
 /// `mods` must live as long.
 template <class T, class Mods>
 class PassSequenceOf final : public PassSequence<T> {

@@ -50,7 +50,7 @@ class CheckedJvp {
   void run(Out& out, Out& tangent, const Options& options) const {
     constexpr bool kHasSlopes = Bound<M>::kHasScores;
     const auto passes = call_.passes();
-    const std::conditional_t<kHasSlopes, ScoreSlopesOf<T, Bound<M>>, NoTileMods> own_slopes(call_.mods);
+    const ScoreSlopesIfAny<T, Bound<M>> own_slopes(call_.mods);
     const ScoreSlopes<T>* slopes = nullptr;
     if constexpr (kHasSlopes) slopes = &own_slopes;
     jvp<T>({call_.tensors(out), output_view<T>(tangent, call_.problem), directions_.q, directions_.k, directions_.v,

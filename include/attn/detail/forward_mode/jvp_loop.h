@@ -208,7 +208,7 @@ class JvpLoop {
       if (select)
         family_.value_by_selection(m, s.width, values, count, v_dim, how);
       else
-        kernels.value(m, values, count, v_dim, how, nothing_ahead(s));
+        kernels.value(m, values, count, v_dim, how, PrefetchPlan::nothing(s.m.max));
     };
     value(s.m.out, weights, keys.value, update);
     value(tangent(s), tangents, keys.value, update);
@@ -251,13 +251,6 @@ class JvpLoop {
     m.out = change;
     store_out(family_, m, s.width, call_.tangent.rows(s.queries.batch, s.queries.head, s.queries.rows.begin), count,
               problem_.v_dim);
-  }
-
-  /// Nothing needs prefetching. The kernel needs some address to fetch, so this is a line that is already in the cache.
-  static PrefetchPlan nothing_ahead(const State& s) {
-    PrefetchPlan plan{};
-    for (PrefetchPlan::Block& block : plan.block) block = {reinterpret_cast<const std::byte*>(s.m.max), 0, 64};
-    return plan;
   }
 
   const JvpCall<T>& call_;

@@ -79,6 +79,13 @@ struct PrefetchPlan {
   };
   static constexpr Index kBlocks = 4;
   Array<Block, kBlocks> block;
+
+  /// Nothing needs to be fetched. The kernel needs some address, so this is a line that is already in the cache.
+  static PrefetchPlan nothing(const void* in_cache) {
+    PrefetchPlan plan{};
+    for (Block& b : plan.block) b = {static_cast<const std::byte*>(in_cache), 0, 64};
+    return plan;
+  }
 };
 
 }  // namespace ATTN_BUILT_FOR

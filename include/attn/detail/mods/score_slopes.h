@@ -36,5 +36,8 @@ class ScoreSlopesOf final : public ScoreSlopes<T> {
   const Mods& mods_;
 };
 
+template <class T, class Mods>
+using ScoreSlopesIfAny = std::conditional_t<Mods::kHasScores, ScoreSlopesOf<T, Mods>, NoTileMods>;
+
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail
