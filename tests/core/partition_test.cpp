@@ -138,7 +138,7 @@ struct Call {
         tensors{
             q.view(), {}, q.view(), detail::DTypeView<const float>(k.view()), detail::DTypeView<const float>(k.view()),
             problem},
-        pass(tensors, nullptr, detail::choose_kernels<float>({.isa = isa}, false), false) {}
+        pass(tensors, nullptr, detail::choose_kernels<float>({.isa = isa}, false), false, tensors.kv_bytes()) {}
   const Problem problem;
   Tensor<float, 4> q, k;
   detail::CallTensors<float> tensors;

@@ -29,12 +29,15 @@ struct CallTensors {
   Index first_batch = 0;                  ///< the number that mods know the first batch element by
   const Rotation<T>* rotation = nullptr;  ///< what queries are turned by, a token for each row; null: they are not
 
+  /// The bytes of so many keys and values of a head, and of all of the call.
+  Index kv_bytes(Index keys) const {
+    return keys * (problem.head_dim * k.size_of_number() + problem.v_dim * v.size_of_number());
+  }
+  Index kv_bytes() const { return problem.batch * problem.kv_heads * kv_bytes(problem.kv_len); }
+
   /// Whether so many keys and values of a head stay in the L2 cache from one tile of queries to the next. They may take
   /// 512 KiB: a quarter of what today's server cores have, half of what others have.
-  bool stay_in_cache(Index keys) const {
-    constexpr Index kBytes = 512 * 1024;
-    return keys * (problem.head_dim * k.size_of_number() + problem.v_dim * v.size_of_number()) <= kBytes;
-  }
+  bool stay_in_cache(Index keys) const { return kv_bytes(keys) <= 512 * 1024; }
 
   /// All pairs of these queries.
   Tile tile_of(const QueryTile& queries) const {

@@ -1,6 +1,7 @@
 // Single queries, a few at a time that see the same keys: attention when tokens are decoded.
 #pragma once
 
+#include "attn/detail/base/room_for.h"
 #include "attn/detail/flash/decode_state.h"
 #include "attn/detail/flash/kv_splits.h"
 #include "attn/detail/flash/query_blocks.h"
@@ -19,12 +20,14 @@ class DecodeLoop {
   /// before the next page. One head at a time was 20 % slower (64 tokens, 8 heads).
   static constexpr Index kMostTogether = 8;
 
-  DecodeLoop(const PassContext<T>& pass, const QueryTiles<T>& tiles)
+  /// `far`: see DecodeTiles.
+  DecodeLoop(const PassContext<T>& pass, const QueryTiles<T>& tiles, bool far)
       : pass_(pass),
         tensors_(pass.tensors),
         problem_(pass.problem()),
-        key_tiles_(pass.tensors),
+        key_tiles_(pass.tensors, far),
         on_matrix_unit_(key_tiles_.suit_matrix_unit(pass.kernels)),
+        step_(on_matrix_unit_ ? kKeyTile : kLongStep),
         splits_(problem_, QueryBlocks<T>(problem_, tiles, kMostQueries).count(), kMostQueries) {}
 
   bool on_matrix_unit() const { return on_matrix_unit_; }
@@ -51,17 +54,15 @@ class DecodeLoop {
            std::byte* partials) const {
     const Range keys = splits_.keys(now.split);
     const bool is_first = now.split == 0;
-    Array<Row, kMostQueries * kMostTogether> room;
-    Array<DecodeState<T>, kMostTogether> states;
-    const std::span active(states, static_cast<std::size_t>(now.blocks.size()));
-    Row* next_row = room;
+    RoomFor<Row, kMostQueries * kMostTogether> room;
+    RoomFor<DecodeState<T>, kMostTogether> states;
+    const std::span active = states.take(now.blocks.size());
     const TileLayout<T> layout = this->layout(now.blocks.size());
     for (Index i = 0; DecodeState<T> & state : active) {
       const Index block = now.blocks.begin + i;
-      const std::span rows(next_row, static_cast<std::size_t>(blocks.size(block)));
+      const std::span rows = room.take(blocks.size(block));
       for (Index r = 0; Row & row : rows) row.queries = blocks.at(block, r++);
       state = DecodeState<T>(pass_, key_tiles_, rows, keys, is_first, layout.at(memory, i++));
-      next_row += rows.size();
     }
     const KvTile next = first_keys(blocks, following);
     if (on_matrix_unit_) {
@@ -81,7 +82,7 @@ class DecodeLoop {
         ++r;
       }
       if (splits_.count() == 1)
-        store_results(blocks, block, state.memory());
+        for (Index r = 0; const Row& row : state.rows()) store_result(row.queries, r++, state.memory());
       else
         splits_.store_partial(state.memory(), blocks.size(block), now.split, partials + block * splits_.bytes());
       ++block;
@@ -90,7 +91,8 @@ class DecodeLoop {
 
   /// The result of a block from what its splits have left.
   void merge(const QueryBlocks<T>& blocks, Index block, std::byte* partials) const {
-    store_results(blocks, block, splits_.merged(blocks.size(block), partials + block * splits_.bytes()));
+    const TileMemory<T> m = splits_.merged(blocks.size(block), partials + block * splits_.bytes());
+    for (Index r = 0; r < blocks.size(block); ++r) store_result(blocks.at(block, r), r, m);
   }
 
   /// Calls visit(tile of keys, coverage) for one query.
@@ -115,6 +117,7 @@ class DecodeLoop {
                           .out = problem_.v_dim,
                           .packed_key = packs_keys() ? problem_.head_dim : 0,
                           .packed_value = packs_values() ? problem_.v_dim : 0,
+                          .keys = step_,
                           .totals = has_totals(problem_.kv_len)},
                          blocks);
   }
@@ -130,15 +133,16 @@ class DecodeLoop {
   void visit_keys(std::span<DecodeState<T>> blocks, const KvTile& following, bool by_selection) const {
     Range all{0, 0};
     for (const DecodeState<T>& block : blocks) all = hull(all, block.visited());
-    const Index run_length = key_tiles_.run_length();
+    const Index run_length = key_tiles_.run_length(step_);
     for (Range run{all.begin, 0}; run.begin < all.end; run.begin = run.end) {
       run.end = blocks.size() > 1 ? std::min((run.begin / run_length + 1) * run_length, all.end) : all.end;
       for (std::size_t i = 0; i < blocks.size(); ++i) {
         const Range own = intersect(run, blocks[i].visited());
-        for (Range keys = key_tiles_.first(own); !keys.empty(); keys = key_tiles_.next(keys, own))
+        for (Range keys = key_tiles_.first(own, step_); !keys.empty(); keys = key_tiles_.next(keys, own, step_))
           blocks[i].add_keys(keys,
-                             keys.end < own.end ? key_tiles_.of(blocks[i].any_query(), key_tiles_.next(keys, own))
-                                                : next_turn(blocks, i, run, all, following),
+                             keys.end < own.end
+                                 ? key_tiles_.of(blocks[i].any_query(), key_tiles_.next(keys, own, step_))
+                                 : next_turn(blocks, i, run, all, following),
                              by_selection);
       }
     }
@@ -155,16 +159,13 @@ class DecodeLoop {
     return key_tiles_.of(next.any_query(), key_tiles_.first(intersect(keys, next.visited())));
   }
 
-  /// out / sum and the log-sum-exp of each query; 0 where no key was kept.
-  void store_results(const QueryBlocks<T>& blocks, Index block, const TileMemory<T>& m) const {
-    for (Index r = 0; r < blocks.size(block); ++r) {
-      const QueryTile queries = blocks.at(block, r);
-      T* const out = m.out + r * problem_.v_dim;
-      const T inverse = m.sum[r] == T(0) ? T(0) : T(1) / m.sum[r];
-      for (Index c = 0; c < problem_.v_dim; ++c) out[c] *= inverse;
-      pass_.kernels.full_precision.unpack_rows(out, 1, problem_.v_dim, tensors_.output(queries));
-      pass_.store_lse(queries, m.max + r, m.sum + r);
-    }
+  /// out / sum and the log-sum-exp of a query, row number r; 0 where no key was kept.
+  void store_result(const QueryTile& query, Index r, const TileMemory<T>& m) const {
+    T* const out = m.out + r * problem_.v_dim;
+    const T inverse = m.sum[r] == T(0) ? T(0) : T(1) / m.sum[r];
+    for (Index c = 0; c < problem_.v_dim; ++c) out[c] *= inverse;
+    pass_.kernels.full_precision.unpack_rows(out, 1, problem_.v_dim, tensors_.output(query));
+    pass_.store_lse(query, m.max + r, m.sum + r);
   }
 
   const PassContext<T>& pass_;
@@ -172,6 +173,7 @@ class DecodeLoop {
   const Problem& problem_;
   DecodeTiles<T> key_tiles_;
   bool on_matrix_unit_;
+  Index step_;  ///< keys that one step of the recurrence takes
   KvSplits<T> splits_;
 };
 

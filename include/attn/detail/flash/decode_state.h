@@ -19,6 +19,7 @@ class DecodeState {
   /// from memory only once for all 16. The number is fixed because the first key of a block decides where its tiles
   /// begin.
   static constexpr Index kMost = 16;
+  using Tile = typename DecodeTiles<T>::Tile;
 
   struct Row {
     QueryTile queries;  ///< one
@@ -75,18 +76,23 @@ class DecodeState {
   }
 
   /// One step of the recurrence: brings max, sum and out up to date with some keys and values, unless all are dropped.
-  /// `next` is fetched meanwhile. `by_selection`, of one row: a dropped pair is not even multiplied.
-  void add_keys(const Range& keys, const typename DecodeTiles<T>::Tile& next, bool by_selection) {
+  /// `next` is fetched meanwhile. `by_selection`, of one row: a dropped pair is not even multiplied. Several tiles are
+  /// taken together if all rows keep all of them, and else one by one, as some may be dropped.
+  void add_keys(const Range& keys, const Tile& next, bool by_selection) {
+    const auto cover = [&](const Range& of, Array<Coverage, kMost>& coverage) {
+      Coverage least = Coverage::all, most = Coverage::none;
+      for (Index r = 0; const Row& row : rows_) {
+        coverage[r] = pass_->coverage(row.queries, row.visited, of);
+        least = std::min(least, coverage[r]), most = std::max(most, coverage[r++]);
+      }
+      return std::pair{least, most};
+    };
     Array<Coverage, kMost> coverage;
-    bool any = false;
-    for (Index r = 0; const Row& row : rows_) {
-      coverage[r] = pass_->coverage(row.queries, row.visited, keys);
-      any |= coverage[r++] != Coverage::none;
-    }
-    if (!any) return;
-    if (added_ == kStretch) end_stretch();
-    ++added_;
-    add_keys(coverage, tiles_->of(any_query(), keys), next, by_selection);
+    const auto [least, most] = cover(keys, coverage);
+    if (most == Coverage::none) return;
+    if (tiles_->first(keys) == keys || least == Coverage::all) return add_keys(coverage, keys, next, by_selection);
+    for (Range tile = tiles_->first(keys); !tile.empty(); tile = tiles_->next(tile, keys))
+      if (cover(tile, coverage).second != Coverage::none) add_keys(coverage, tile, next, by_selection);
   }
 
   /// After all keys.
@@ -149,45 +155,73 @@ class DecodeState {
     for (Index i = 0; i < rows * problem().v_dim; ++i) out[i] *= factor;
   }
 
-  /// `coverage`: of the tile, for each row.
-  void add_keys(const Coverage* coverage, const typename DecodeTiles<T>::Tile& tile,
-                const typename DecodeTiles<T>::Tile& next, bool by_selection) {
+  /// `coverage`: of the keys, for each row.
+  void add_keys(const Coverage* coverage, const Range& keys, const Tile& next, bool by_selection) {
     constexpr T kInfinity = PassContext<T>::kInfinity;
-    const Index count = tile.keys.size();
+    const Index count = keys.size(), tiles = ceil_div(keys.end - tiles_->first(keys).end, kKeyTile) + 1;
+    if (added_ + tiles > kStretch) end_stretch();
+    added_ += tiles;
     const DecodeKernelSet<T>& kernels = count == kKeyTile ? *whole_ : family().decode;
-    const RowsToRead key = tiles_->keys(family(), tile, m_.packed_key),
-                     value = tiles_->values(family(), tile, m_.packed_value);
-    Prefetcher fetching = tiles_->fetching(next);
-    kernels.score(m_, size(), key, count, problem().head_dim, fetching);
-    tiles_->multiply_by_key_scales(tile, size(), m_.scores);
+    // During the only tile, the next one is fetched; during one of several, what is multiplied after it.
+    Prefetcher fetching = tiles > 1 ? Prefetcher() : tiles_->fetching(first_of(next));
+    for_each_tile(keys, [&](const Tile& tile, const Tile& following, const TileMemory<T>& m) {
+      if (tiles > 1)
+        fetching = following.keys.empty() ? tiles_->fetching_values(first_of(tiles_->of(any_query(), keys)))
+                                          : tiles_->fetching_keys(following);
+      const RowsToRead key = tiles_->keys(family(), tile, m_.packed_key);
+      kernels.score(m, size(), key, tile.keys.size(), problem().head_dim, fetching);
+      tiles_->multiply_by_key_scales(tile, size(), m);
+    });
     for (Index r = 0; Row & row : rows_) {
-      T* const scores = m_.scores + r * kKeyTile;
+      T* const scores = m_.scores + r * m_.row;
       if (coverage[r] == Coverage::none) {
         std::fill_n(scores, count, -kInfinity);
         row.dropped_any = true;
       } else if (pass_->changes_scores(coverage[r])) {
-        pass_->apply_mods(scores, 1, row.queries, tile.keys, coverage[r]);
+        pass_->apply_mods(scores, 1, row.queries, keys, coverage[r]);
         row.dropped_any = true;  // a changed score may be -inf
       }
       if (by_selection)
         for (Index i = 0; i < count; ++i) m_.dropped[i] = scores[i] == -kInfinity;
       kernels.softmax(m_, r++, count, fetching);
-      if (kept_factor_ != T(1)) pass_->drop_weights(scores, WeightOrder::one_query, 1, row.queries, tile.keys);
+      if (kept_factor_ != T(1)) pass_->drop_weights(scores, WeightOrder::one_query, 1, row.queries, keys);
     }
-    tiles_->multiply_by_value_scales(tile, size(), m_.scores);
-    if (by_selection)
-      add_values_of_kept(value, count);
-    else
-      kernels.value(m_, size(), value, count, problem().v_dim, fetching);
+    // Values are added up in tiles, so that small weights are not lost beside the sum of all.
+    for_each_tile(keys, [&](const Tile& tile, const Tile& following, const TileMemory<T>& m) {
+      if (tiles > 1)
+        fetching = following.keys.empty() ? tiles_->fetching_keys(first_of(next)) : tiles_->fetching_values(following);
+      tiles_->multiply_by_value_scales(tile, size(), m);
+      const RowsToRead value = tiles_->values(family(), tile, m_.packed_value);
+      if (by_selection)
+        add_values_of_kept(m, value, tile.keys.size());
+      else
+        kernels.value(m, size(), value, tile.keys.size(), problem().v_dim, fetching);
+      std::fill_n(m_.rescale, size(), T(1));
+    });
+  }
+
+  /// Calls visit(tile, the next one, memory of its scores) for the tiles of a step.
+  template <class Visit>
+  void for_each_tile(const Range& keys, const Visit& visit) const {
+    TileMemory<T> m = m_;
+    for (Range tile = tiles_->first(keys), next; !tile.empty(); tile = next) {
+      next = tiles_->next(tile, keys);
+      visit(tiles_->of(any_query(), tile), tiles_->of(any_query(), next), m);
+      m.scores += tile.size(), m.dropped += tile.size();
+    }
+  }
+  Tile first_of(Tile step) const {
+    step.keys = tiles_->first(step.keys);
+    return step;
   }
 
   /// As the kernel value(), for one row, but a dropped pair is not even multiplied.
-  void add_values_of_kept(const RowsToRead& value, Index keys) {
+  void add_values_of_kept(const TileMemory<T>& m, const RowsToRead& value, Index keys) {
     for (Index c = 0; c < problem().v_dim; ++c) {
       T sum = 0;
       for (Index j = 0; j < keys; ++j)
-        if (!m_.dropped[j]) sum += m_.scores[j] * load_number<T>(value, j, c);
-      m_.out[c] = m_.out[c] * m_.rescale[0] + sum;
+        if (!m.dropped[j]) sum += m.scores[j] * load_number<T>(value, j, c);
+      m.out[c] = m.out[c] * m.rescale[0] + sum;
     }
   }
 

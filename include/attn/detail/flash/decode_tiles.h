@@ -14,7 +14,8 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 class DecodeTiles {
  public:
-  explicit DecodeTiles(const CallTensors<T>& tensors) : tensors_(tensors), problem_(tensors.problem) {}
+  /// `far`: may keys and values have to come from memory?
+  DecodeTiles(const CallTensors<T>& tensors, bool far) : tensors_(tensors), problem_(tensors.problem), far_(far) {}
 
   /// Some keys, and their values, of a head.
   struct Tile {
@@ -26,16 +27,20 @@ class DecodeTiles {
     return {queries.batch, problem_.kv_head(queries.head), keys};
   }
 
-  /// The tiles of a range: where keys lie in pages, they begin at multiples of their length.
-  Range first(const Range& all) const {
-    const Index begin = tensors_.k.is_paged() ? all.begin / kKeyTile * kKeyTile : all.begin;
-    return {all.begin, std::min(begin + kKeyTile, all.end)};
+  /// The tiles, or steps of so many keys, of a range: where keys lie in pages, they begin at multiples of their length.
+  Range first(const Range& all, Index keys = kKeyTile) const {
+    const Index begin = tensors_.k.is_paged() ? all.begin / keys * keys : all.begin;
+    return {all.begin, std::min(begin + keys, all.end)};
   }
-  static Range next(const Range& keys, const Range& all) { return {keys.end, std::min(keys.end + kKeyTile, all.end)}; }
+  static Range next(const Range& tile, const Range& all, Index keys = kKeyTile) {
+    return {tile.end, std::min(tile.end + keys, all.end)};
+  }
 
   /// How many keys of one head are read before the neighbouring head has its turn: those of a page, or of a tile that
-  /// pages cut.
-  Index run_length() const { return tensors_.k.cuts_tiles_of(kKeyTile) ? kKeyTile : tensors_.k.page_size(); }
+  /// pages cut; whole steps of `step` keys.
+  Index run_length(Index step) const {
+    return padded(tensors_.k.cuts_tiles_of(kKeyTile) ? kKeyTile : tensors_.k.page_size(), step);
+  }
 
   /// Are rows copied?
   static bool copies(const KvRows<T>& t) { return !has_rows(t) || t.cuts_tiles_of(kKeyTile); }
@@ -59,18 +64,22 @@ class DecodeTiles {
   }
 
   /// Scores of some queries times the scales of their keys, or weights times those of values.
-  void multiply_by_key_scales(const Tile& tile, Index queries, T* scores) const {
-    multiply_by_scales(tensors_.k, tile, queries, scores);
+  void multiply_by_key_scales(const Tile& tile, Index queries, const TileMemory<T>& m) const {
+    multiply_by_scales(tensors_.k, tile, queries, m);
   }
-  void multiply_by_value_scales(const Tile& tile, Index queries, T* weights) const {
-    multiply_by_scales(tensors_.v, tile, queries, weights);
+  void multiply_by_value_scales(const Tile& tile, Index queries, const TileMemory<T>& m) const {
+    multiply_by_scales(tensors_.v, tile, queries, m);
   }
 
-  /// Fetches a tile that lies in one piece; of another, nothing.
+  /// Fetches keys and values of a tile that lies in one piece, or one of both; of another, or where nothing is far,
+  /// nothing: asking for lines that are in the cache took half of the score product's time.
   Prefetcher fetching(const Tile& tile) const {
+    if (!far_) return {};
     return Prefetcher::of<T>(ahead(tensors_.k, tile), problem_.head_dim, ahead(tensors_.v, tile), problem_.v_dim,
                              tile.keys.size());
   }
+  Prefetcher fetching_keys(const Tile& tile) const { return fetching(tensors_.k, tile); }
+  Prefetcher fetching_values(const Tile& tile) const { return fetching(tensors_.v, tile); }
 
  private:
   static bool has_rows(const KvRows<T>& t) { return t.stride(3) == 1 || t.dim(3) <= 1; }
@@ -94,12 +103,12 @@ class DecodeTiles {
     return {bytes, t.dtype(), dim, 1};
   }
 
-  static void multiply_by_scales(const KvRows<T>& t, const Tile& tile, Index queries, T* numbers) {
+  static void multiply_by_scales(const KvRows<T>& t, const Tile& tile, Index queries, const TileMemory<T>& m) {
     if (!t.is_scaled() || !has_rows(t)) return;
     for_each_piece(t, tile, [&](Index first, Index count) {
       const float* const scales = t.scales(tile.batch, tile.kv_head, tile.keys.begin + first);
       for (Index r = 0; r < queries; ++r)
-        for (Index j = 0; j < count; ++j) numbers[r * kKeyTile + first + j] *= static_cast<T>(scales[j]);
+        for (Index j = 0; j < count; ++j) m.scores[r * m.row + first + j] *= static_cast<T>(scales[j]);
     });
   }
 
@@ -113,6 +122,10 @@ class DecodeTiles {
     }
   }
 
+  Prefetcher fetching(const KvRows<T>& t, const Tile& tile) const {
+    if (!far_) return {};
+    return Prefetcher::of<T>(ahead(t, tile), t.dim(3), {nullptr, DType::native, 0, 0}, 0, tile.keys.size());
+  }
   RowsToRead ahead(const KvRows<T>& t, const Tile& tile) const {
     if (tile.keys.empty() || tile.keys.end > problem_.kv_len || !t.in_one_piece(tile.keys))
       return {nullptr, DType::native, 0, 0};
@@ -121,6 +134,7 @@ class DecodeTiles {
 
   const CallTensors<T>& tensors_;
   const Problem& problem_;
+  bool far_;
 };
 
 }  // namespace ATTN_BUILT_FOR

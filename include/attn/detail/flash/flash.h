@@ -20,7 +20,7 @@ void for_each_pass(const CallTensors<T>& tensors, const PassSequence<T>& passes,
                    const Use& use) {
   const ChosenKernels<T> kernels = kernels_for(tensors, options);
   const auto pass = [&](const CallTensors<T>& t, const TileMods<T>* mods, bool resumes) {
-    const FlashPass<T> call(t, mods, kernels, resumes);
+    const FlashPass<T> call(t, mods, kernels, resumes, tensors.kv_bytes());
     const Executor executor = executor_for(call.flops(), options.executor);
     ScheduledPass<T> scheduled(call, executor.concurrency());
     use(TaskList<T>({&scheduled, 1}), executor, scheduled);

@@ -15,11 +15,16 @@ class QueryBlocks {
  public:
   /// As few blocks as can be, of at most so many tiles each and nearly equal.
   QueryBlocks(const Problem& problem, const QueryTiles<T>& tiles, Index most)
-      : problem_(&problem), tiles_(&tiles), per_block_(std::max<Index>(std::min(most, per_kv_head()), 1)) {}
+      : problem_(&problem),
+        tiles_(&tiles),
+        group_(problem.heads / problem.kv_heads),
+        tiles_per_head_(tiles.count()),
+        per_block_(std::max<Index>(std::min(most, per_kv_head()), 1)),
+        per_kv_head_(ceil_div(per_kv_head(), per_block_)) {}
 
-  Index count() const { return problem_->batch * problem_->kv_heads * blocks_per_kv_head(); }
+  Index count() const { return problem_->batch * problem_->kv_heads * per_kv_head_; }
   Index most_tiles() const { return per_block_; }
-  Index blocks_per_kv_head() const { return ceil_div(per_kv_head(), per_block_); }
+  Index blocks_per_kv_head() const { return per_kv_head_; }
 
   /// How many tiles a block has.
   Index size(Index block) const { return range(block).size(); }
@@ -27,23 +32,25 @@ class QueryBlocks {
   /// Tile number `i` of a block. The last queries come first: under a causal mask they see the most keys, and the
   /// longest work should not be begun last.
   QueryTile at(Index block, Index i) const {
-    const Index kv_head = block / blocks_per_kv_head(), number = range(block).begin + i;
-    const Index group = problem_->heads / problem_->kv_heads;
-    const Index tile = tiles_->count() - 1 - number % tiles_->count();
-    return {kv_head / problem_->kv_heads, kv_head % problem_->kv_heads * group + number / tiles_->count(), tile,
+    const Index kv_head = block / per_kv_head_, number = range(block).begin + i;
+    const Index tile = tiles_per_head_ - 1 - number % tiles_per_head_;
+    return {kv_head / problem_->kv_heads, kv_head % problem_->kv_heads * group_ + number / tiles_per_head_, tile,
             tiles_->rows(tile)};
   }
 
  private:
-  Index per_kv_head() const { return problem_->heads / problem_->kv_heads * tiles_->count(); }
+  Index per_kv_head() const { return group_ * tiles_per_head_; }
   Range range(Index block) const {
-    const Index n = blocks_per_kv_head(), i = block % n;
-    return {per_kv_head() * i / n, per_kv_head() * (i + 1) / n};
+    if (per_kv_head_ == 1) return {0, per_kv_head()};
+    const Index i = block % per_kv_head_;
+    return {per_kv_head() * i / per_kv_head_, per_kv_head() * (i + 1) / per_kv_head_};
   }
 
   const Problem* problem_;
   const QueryTiles<T>* tiles_;
-  Index per_block_;
+  Index group_, tiles_per_head_;
+  Index per_block_;    ///< tiles
+  Index per_kv_head_;  ///< blocks
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -22,6 +22,7 @@ class QueryTiles {
 
   Index count() const { return single_ ? q_len_ : ceil_div(vectors(), widest_); }
   Range rows(Index tile) const {
+    if (single_) return {tile, tile + 1};
     return {vectors() * tile / count() * lanes_, std::min(vectors() * (tile + 1) / count() * lanes_, q_len_)};
   }
   Index most_queries() const { return single_ ? 1 : lanes_ * std::min<Index>(vectors(), widest_); }
@@ -47,6 +48,7 @@ struct TileSizes {
   Index arranged = 0;      ///< for each key of a chunk
   Index weights = 0;       ///< likewise; 0 where they take the place of the scores
   Index chunk = 1;         ///< tiles of keys
+  Index keys = kKeyTile;   ///< that scores have room for
   bool totals = false;     ///< may there be more than one stretch?
 };
 
@@ -60,8 +62,8 @@ class TileLayout {
   /// Bytes for one worker, whole cache lines, so that two workers never write to the same one.
   Index bytes() const {
     const Index of_key = sizes_.packed_key + sizes_.packed_value + sizes_.arranged + sizes_.weights;
-    const Index shared = sizes_.queries * (kKeyTile + 2) + sizes_.chunk * kKeyTile * of_key;
-    const Index flags = kKeyTile * sizes_.queries;
+    const Index shared = sizes_.queries * (sizes_.keys + 2) + sizes_.chunk * kKeyTile * of_key;
+    const Index flags = sizes_.keys * sizes_.queries;
     return padded((shared + tiles_ * own()) * static_cast<Index>(sizeof(T)) + flags, kAlignment);
   }
 
@@ -71,7 +73,8 @@ class TileLayout {
     T* next = reinterpret_cast<T*>(memory);
     const auto take = [&](Index size) { return std::exchange(next, next + size); };
     TileMemory<T> m{};
-    m.scores = take(kKeyTile * queries);
+    m.scores = take(sizes_.keys * queries);
+    m.row = sizes_.keys;
     m.weights = sizes_.weights == 0 ? m.scores : take(sizes_.chunk * kKeyTile * sizes_.weights);
     m.arranged = take(sizes_.chunk * kKeyTile * sizes_.arranged);
     m.packed_key = take(sizes_.chunk * kKeyTile * sizes_.packed_key);

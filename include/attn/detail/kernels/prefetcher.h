@@ -39,6 +39,7 @@ class Prefetcher {
   }
   template <int kLines>
   ATTN_INLINE void lines() {
+    if (next_ == nullptr) return;
     ATTN_UNROLL for (int i = 0; i < kLines; ++i) line();
   }
 

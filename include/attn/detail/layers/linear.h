@@ -95,7 +95,7 @@ struct Linear {
                                           readable(nullptr, 0), 0, kKeyTile);
       family.decode.score(m, rows, readable(weight + first * inputs, inputs), count, inputs, fetching);
       for (Index r = 0; r < rows; ++r) {
-        Number* const result = m.scores + r * kKeyTile;
+        Number* const result = m.scores + r * m.row;
         for (Index o = 0; bias && o < count; ++o) result[o] += static_cast<Number>(bias[first + o]);
         family.unpack_rows(result, 1, count,
                            {reinterpret_cast<std::byte*>(y + r * outputs + first), kDType, outputs, 1});

@@ -59,7 +59,7 @@ struct AmxDecodeKernels {
         Array<Vec, 4> x;
         load_queries(x, products + j * kMost + r);
         for (Index i = 0; i < std::min<Index>(4, rows - r); ++i)
-          S::store(m.scores + (r + i) * kKeyTile + j, x[i] * m.scale);
+          S::store(m.scores + (r + i) * m.row + j, x[i] * m.scale);
       }
   }
 
@@ -72,8 +72,8 @@ struct AmxDecodeKernels {
     for (Index r = 0; r < rows; ++r)
       for (Index j = 0; j < kKeyTile; j += kStep) {
         Vec low, high;
-        S::load(low, m.scores + r * kKeyTile + j);
-        S::load(high, m.scores + r * kKeyTile + j + kLanes);
+        S::load(low, m.scores + r * m.row + j);
+        S::load(high, m.scores + r * m.row + j + kLanes);
         Tiles::round_to_bf16(low, high);
         S::store(weights + r * kStep + j / 2, low);
       }
