@@ -135,6 +135,21 @@ TEST(Learned, ForwardCallsLeaveGradientsAlone) {
   for (Index i = 0; i < grad.size(); ++i) EXPECT_EQ(grad.data()[i], 0);
 }
 
+TEST(Learned, PoisonBehindMasksReachesNoGradient) {
+  const auto table = numbers<2>({70, 90});
+  const auto q = drawn({1, 1, 70, 8}, 1), clean = drawn({1, 1, 90, 8}, 2), w = drawn({1, 1, 70, 8}, 3);
+  const auto gradient = [&](const auto& k) {
+    Tensor<double, 2> grad({70, 90});
+    const auto mods = bias(table, grad) | key_lengths({80});
+    attention_backward(w, q, k, k, attention(q, k, k, mods), mods);
+    return grad;
+  };
+  auto poisoned = clean;
+  for (Index c = 0; c < 8; ++c) poisoned(0, 0, 85, c) = std::numeric_limits<double>::quiet_NaN();
+  const auto want = gradient(clean), got = gradient(poisoned);
+  for (Index i = 0; i < want.size(); ++i) ASSERT_NEAR(got.data()[i], want.data()[i], 1e-12);
+}
+
 // One number moves the scores of even keys up and of odd keys down, whose values are 1 and -1. Of scores 0 each of 300
 // x 600 pairs adds 1/600 to its gradient, 300 in all. Added up in float one by one, a tenth of a per cent would be
 // lost.
