@@ -91,8 +91,11 @@ class DecodeState {
     const auto [least, most] = cover(keys, coverage);
     if (most == Coverage::none) return;
     if (tiles_->first(keys) == keys || least == Coverage::all) return add_keys(coverage, keys, next, by_selection);
-    for (Range tile = tiles_->first(keys); !tile.empty(); tile = tiles_->next(tile, keys))
-      if (cover(tile, coverage).second != Coverage::none) add_keys(coverage, tile, next, by_selection);
+    for (Range tile = tiles_->first(keys), following; !tile.empty(); tile = following) {
+      following = tiles_->next(tile, keys);
+      if (cover(tile, coverage).second != Coverage::none)
+        add_keys(coverage, tile, following.empty() ? next : tiles_->of(any_query(), following), by_selection);
+    }
   }
 
   /// After all keys.
