@@ -192,7 +192,8 @@ auto attention_mass(const Q& query, const K& key, const Lse& lse, const Options&
 }
 
 /// How widely each query looks: the entropy of its weights, -sum w ln w, in nats, (batch, heads, q_len). It is 0 for
-/// one key or none, and ln n for n keys of equal weight. Arguments and cost are those of for_each_weight_tile().
+/// one key or none, and ln n for n keys of equal weight; with dropout, whose weights do not add up to 1, it says
+/// little. Arguments and cost are those of for_each_weight_tile().
 template <class Q, class K, class Lse, class M = Mods<>>
 auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, const Options& options = {}) {
   using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;

@@ -27,8 +27,8 @@ inline namespace ATTN_BUILT_FOR {
 /// in dropped pairs, NaN included, reaches no gradient. The same bits for any number of threads and any batch. Cost:
 /// five products where attention() has two; scores are computed again from tiles. The matrix unit forms them where
 /// query, key, value and grad_out are bf16 (or Options::compute lets them be rounded) and have no row longer than 2^30;
-/// weights and gradients of scores are then rounded to bf16, sums are float. Extra memory O(len * (head_dim +
-/// v_dim)) for some heads at a time: see backward_workspace_bytes().
+/// weights and gradients of scores are then rounded to bf16, sums are float, and one longer row in the batch leaves all
+/// of it to float. Extra memory O(len * (head_dim + v_dim)) for some heads at a time: see backward_workspace_bytes().
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class G, class Q, class K, class V, class R, class M = Mods<>>
 auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
@@ -61,9 +61,10 @@ void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, co
   attention_backward_into(grad_query, grad_key, grad_value, grad_out, query, key, value, out, lse, Mods<>(), options);
 }
 
-/// The bytes that Options::workspace must have for attention_backward_into() with such arguments: exact, and linear in
-/// the lengths. For each of the heads that are worked on together, queries and grad_out as rows and as columns, and up
-/// to eight gradients of the queries, one for each part of the keys; and for each thread some tiles.
+/// The bytes that Options::workspace must have for attention_backward_into() with such arguments, linear in the
+/// lengths. (Where the matrix unit may serve, it is enough for either way.) For each of the heads that are worked on
+/// together, queries and grad_out as rows and as columns, and up to eight gradients of the queries, one for each part
+/// of the keys; and for each thread some tiles.
 template <class Q, class K, class V, class M = Mods<>>
 std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& value, const M& mods = {},
                                      const Options& options = {}) {

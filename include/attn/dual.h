@@ -92,6 +92,7 @@ struct Dual {
   friend constexpr Dual fmax(const Dual& a, const Dual& b) { return max(a, b); }
   friend constexpr Dual fmin(const Dual& a, const Dual& b) { return min(a, b); }
   /// A constant exponent is differentiated without a logarithm, so that x may be 0 or negative.
+  friend Dual pow(const Dual& x, const X& y) requires(std::is_arithmetic_v<X>) { return pow(x, Dual(y)); }
   friend Dual pow(const Dual& x, const Dual& y) {
     using std::log, std::pow;
     const X power = pow(x.value, y.value);
@@ -104,8 +105,8 @@ struct Dual {
   template <class Y>
   friend struct Dual;
 
-  /// A slope times a number. A constant adds nothing to a slope, also where the number is infinite: a score of -inf,
-  /// say, that softcap() makes finite again.
+  /// A slope times a number, in products and quotients. A constant's slope, 0, adds nothing there, also where the
+  /// number is infinite: a score of -inf, say, that softcap() makes finite again.
   static constexpr X times(const X& slope, const X& number) { return is_zero(slope) ? X(0) : slope * number; }
   static constexpr bool is_zero(const X& x) {
     if constexpr (std::is_arithmetic_v<X>)

@@ -83,8 +83,8 @@ struct SinkMod {
 
 /// Weights that become 0 at random, after the softmax. Made by dropout().
 struct DropoutMod {
-  double rate;         ///< of weights that do, 0 to 1
-  std::uint64_t seed;  ///< says which
+  double rate;         ///< the share of weights that become 0
+  std::uint64_t seed;  ///< decides which they are
 };
 
 /// A mod that needs the sizes of the call, and becomes a mask or a score mod when they are known. Made by bind_mod().

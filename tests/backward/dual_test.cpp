@@ -36,6 +36,24 @@ TEST(Dual, ConstantsLeaveInfiniteNumbersAlone) {
   EXPECT_EQ((x * x).slope.slope, 2);
 }
 
+template <class X>
+void expect_powers() {
+  using std::pow;
+  const Dual<X> x(X(3), X(1));
+  EXPECT_EQ(pow(x, 2.0).slope, X(6));
+  EXPECT_EQ(pow(x, 2.0f).slope, X(6));
+  EXPECT_EQ(pow(x, 2).slope, X(6));
+  EXPECT_NEAR(pow(2.0f, x).slope, X(8 * std::log(2.0)), X(1e-5));
+}
+TEST(Dual, PowersWithNumbersAreFoundBesideThoseOfStd) {
+  expect_powers<float>();
+  expect_powers<double>();
+  using D = Dual<double>;
+  const Dual<D> x(D(3, 1), D(1, 0));
+  using std::pow;
+  EXPECT_EQ(pow(x, 3.0).slope.slope, 18);
+}
+
 TEST(Dual, EveryOperationHasItsSlope) {
   using std::abs, std::cos, std::exp, std::fabs, std::log, std::max, std::min, std::pow, std::sin, std::sqrt, std::tanh;
   const auto points = {-2.5, -0.3, 0.2, 0.9, 4.0};

@@ -139,7 +139,7 @@ void sweep_table() {
       Sizes all = call.sizes(0);
       all.batch = 2;
       each_erased_row<Wide<T>>({all, {}, random}, [&](const auto& erased) {
-        if (erased.meaning.factor) return;  // not to be said by lambdas; see KvDropout
+        if (erased.meaning.factor) return;  // not to be said by lambdas; see dropout_test
         if (::testing::Test::HasFailure()) return;
         const CachedRow<T> row(erased);
         const Index page_size = random.pick(std::vector<Index>{0, 3, 48, 64});

@@ -260,6 +260,20 @@ TYPED_TEST(DropoutCall, WindowsOfSingleQueriesMayBeginAnywhere) {
     }
 }
 
+// Several steps of keys, and splits of them that are merged.
+TYPED_TEST(DropoutCall, ManyKeysOfOneQuery) {
+  Random random(9);
+  Arguments<TypeParam> a(Inputs({1, 2, 1, 1, 5003, 8, 8}, random));
+  for (Isa isa : instruction_sets())
+    for (const Index window : {4700, 5003}) {
+      const auto mods = sliding_window(window) | dropout(0.5, 8);
+      const auto flash = attention(a.q.cview(), a.k.cview(), a.v.cview(), mods, {.executor = threads(2), .isa = isa});
+      const auto naive = naive_attention(a.q.cview(), a.k.cview(), a.v.cview(), mods);
+      for (Index i = 0; i < flash.out.size(); ++i)
+        ASSERT_NEAR(flash.out.data()[i], naive.out.data()[i], 1e-5) << window << " " << to_string(isa);
+    }
+}
+
 // Passes over groups of tokens number these anew.
 TYPED_TEST(DropoutCall, PassesDropTheSamePairs) {
   const auto compare = [&](auto mask) {

@@ -32,15 +32,18 @@ class BackwardLoop {
     const auto rows_as = [&](const KernelFamily<T>& family, const DTypeView<const T>& t, T* packed) {
       return rows(family, t, queries, packed);
     };
+    const auto in_full = [&](const Rows<T>& loaded, const DTypeView<const T>& t) {
+      return plan_.on_matrix_unit() ? rows_as(exact, t, m.rows) : loaded;
+    };
     const Rows<T> query = rows_as(family_, call_.tensors.q, m.rows);
     family_.load_columns(p.query, width, query, count, family_.format.row(head_dim), before(scale_));
     plan_.kernels().pack_panels(query, count, head_dim, before(scale_), p.query_panels);
-    p.finite = exact.all_finite(rows_as(exact, call_.tensors.q, m.rows), count, head_dim);
+    p.finite = exact.all_finite(in_full(query, call_.tensors.q), count, head_dim);
     // Weights that dropout keeps grow by a factor, which every product with grad_out gets from it.
     const Rows<T> grad_out = rows_as(family_, call_.grad_out, m.rows);
     family_.load_columns(p.grad_out, width, grad_out, count, family_.format.row(v_dim), before(kept_factor_));
     plan_.kernels().pack_panels(grad_out, count, v_dim, before(kept_factor_), p.grad_out_panels);
-    const Rows<T> numbers = rows_as(exact, call_.grad_out, m.rows);
+    const Rows<T> numbers = in_full(grad_out, call_.grad_out);
     p.finite = p.finite && exact.all_finite(numbers, count, v_dim);
     plan_.kernels().dot_rows(numbers, rows_as(exact, call_.out, m.more_rows), count, v_dim, p.delta);
     const Tile all = call_.tensors.tile_of(queries);

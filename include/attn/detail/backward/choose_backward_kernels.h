@@ -69,9 +69,13 @@ ChosenKernels<T> backward_kernels_for(const BackwardCall<T>& call, const Options
   const ChosenKernels<T> rounding = choose_kernels<T>(options, true);
   if (!rounding.on_matrix_unit()) return in_full;
   const BackwardKernelSet<T> kernels = backward_kernels<T>(in_full.vectors);
+  const auto size_of = [](const DTypeView<const T>& x) {
+    return static_cast<double>(x.dim(0) * x.dim(1)) * static_cast<double>(x.dim(2) * x.dim(3));
+  };
   const DTypeView<const T>* const tensors[] = {&t.q, &t.k, &t.v, &call.grad_out};
   for (const auto* tensor : tensors)
-    if (!has_short_rows(in_full.full_precision, kernels, *tensor, options.executor)) return in_full;
+    if (!has_short_rows(in_full.full_precision, kernels, *tensor, executor_for(size_of(*tensor), options.executor)))
+      return in_full;
   return rounding;
 }
 

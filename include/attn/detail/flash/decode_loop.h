@@ -16,8 +16,10 @@ class DecodeLoop {
  public:
   static constexpr Index kMostQueries = DecodeState<T>::kMost;
 
-  /// Blocks worked on together. In a page the keys of neighbouring heads are adjacent, so all heads of a page are read
-  /// before the next page. One head at a time was 20 % slower (64 tokens, 8 heads).
+  /// Blocks worked on together. In a page the keys of neighbouring heads are adjacent, so all heads of a step are read
+  /// before the next step. One head after the other was 20 % slower (64 tokens a page, 8 heads). With all heads of a
+  /// page in turn, and so steps that are cut by pages, large caches at head_dim 128 were 5 % faster, and caches of 256
+  /// tokens took 1.4 times as long.
   static constexpr Index kMostTogether = 8;
 
   /// `far`: see DecodeTiles.

@@ -37,7 +37,7 @@ class DecodeTiles {
   }
 
   /// How many keys of one head are read before the neighbouring head has its turn: those of a page, or of a tile that
-  /// pages cut; whole steps of `step` keys.
+  /// pages cut, and so many more that they are whole steps of `step` keys.
   Index run_length(Index step) const {
     return padded(tensors_.k.cuts_tiles_of(kKeyTile) ? kKeyTile : tensors_.k.page_size(), step);
   }
@@ -71,8 +71,8 @@ class DecodeTiles {
     multiply_by_scales(tensors_.v, tile, queries, m);
   }
 
-  /// Fetches keys and values of a tile that lies in one piece, or one of both; of another, or where nothing is far,
-  /// nothing: asking for lines that are in the cache took half of the score product's time.
+  /// What fetches the keys and values of a tile, or one of both. It fetches nothing if the tile lies in several pieces,
+  /// or if nothing is far: asking for lines that are in the cache took half of the score product's time.
   Prefetcher fetching(const Tile& tile) const {
     if (!far_) return {};
     return Prefetcher::of<T>(ahead(tensors_.k, tile), problem_.head_dim, ahead(tensors_.v, tile), problem_.v_dim,

@@ -20,7 +20,7 @@ constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
   if constexpr (is_late<M>) {
     auto made = mod.make(problem);
     using Made = decltype(made);
-    static_assert(is_mask<Made> || is_score<Made> || is_sink<Made> || is_dropout<Made>,
+    static_assert(is_mask<Made> || is_score<Made> || is_sink<Made>,
                   "attn::bind_mod: the lambda must return what mask_mod or score_mod returns");
     return made;
   } else {
@@ -45,9 +45,10 @@ concept ModsOfElement = requires(const M& mods, const Position& p, const Tile& t
 /// 1 / x, but 0 for 0.
 constexpr long double inverse_of(long double x) { return x == 0 ? 0 : 1 / x; }
 
-/// Do any mods change what attention computes? Do they more than drop pairs before the softmax?
+/// Is attention as without these mods?
 template <class M>
 constexpr bool changes_nothing = !(M::kHasScores || M::kHasMasks || M::kHasSinks || M::kHasDropout);
+/// Do these mods only drop pairs before the softmax?
 template <class M>
 constexpr bool has_only_masks = !(M::kHasScores || M::kHasSinks || M::kHasDropout);
 
@@ -107,15 +108,13 @@ class BoundMods {
   /// What dropout multiplies the weight of a pair by: 0, or the inverse of the share of weights that are kept.
   long double weight_factor(const Position& p) const {
     long double factor = 1;
-    each_dropout([&](const DropoutMod& mod) {
-      factor *= DroppedPairs(mod).keeps(p) ? inverse_of(1 - static_cast<long double>(mod.rate)) : 0;
-    });
+    each_dropout([&](const DropoutMod& mod) { factor *= DroppedPairs(mod).keeps(p) ? kept_factor_of(mod) : 0; });
     return factor;
   }
   /// Those factors of the pairs that are kept.
   long double kept_factor() const {
     long double factor = 1;
-    each_dropout([&](const DropoutMod& mod) { factor *= inverse_of(1 - static_cast<long double>(mod.rate)); });
+    each_dropout([&](const DropoutMod& mod) { factor *= kept_factor_of(mod); });
     return factor;
   }
   template <class Visit>

@@ -30,7 +30,7 @@ struct DropoutKernels {
     typedef Number type __attribute__((vector_size(4 * kLanes)));
   };
   using Words = typename LanesOf<std::uint32_t>::type;  // as many as a vector of T has lanes
-  using Kept = typename LanesOf<std::int32_t>::type;    // -1: yes
+  using Kept = typename LanesOf<std::int32_t>::type;    // lanes of vectors are -1 or 0, single numbers 1 or 0
 
   template <WeightOrder kOrder>
   static ATTN_INLINE void drop(T* weights, Index queries, Index keys, const PairGrid& grid,
@@ -84,7 +84,7 @@ struct DropoutKernels {
     const Threefry<Words> generator = dropped.generator<Words>(grid.first);
     const std::uint32_t largest = dropped.largest_dropped();
     const std::uint64_t q = static_cast<std::uint64_t>(grid.first.q);
-    // The first may lie before the tile.
+    // The first four keys may begin before the tile.
     for (Index j = -(grid.first.kv % 4); j < keys; j += 4 * kLanes) {
       Words a, b, c = Words{} + DroppedPairs::lower(q), d = Words{} + DroppedPairs::upper(q);
       positions(a, b, static_cast<std::uint64_t>(grid.first.kv + j) / 4, 1);

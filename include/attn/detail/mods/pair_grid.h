@@ -14,16 +14,16 @@ struct PairGrid {
   Index q_step = 1, kv_step = 1;
 };
 
-/// Which pairs a dropout drops: each has a random word, that of its key among the four that Threefry has for
-/// its query and four keys, where the seed and the head are the key of Threefry.
+/// Which pairs a dropout drops. Each pair has a random word: number kv % 4 of the four that Threefry makes of the
+/// counter (kv / 4, q) with the key (seed, batch, head).
 class DroppedPairs {
  public:
   explicit DroppedPairs(const DropoutMod& mod)
       : seed_(mod.seed), dropped_words_(std::llround(std::ldexp(mod.rate, 32))) {}
 
-  /// Rates below 2^-33 drop none.
-  bool none() const { return dropped_words_ == 0; }
-  /// A pair is kept if its word is larger. There must be dropped ones.
+  /// Rates below 2^-24 drop none: in float, what is kept would not grow.
+  bool none() const { return dropped_words_ < 256; }
+  /// A pair is kept if its word is larger. Not to be asked where none are dropped.
   std::uint32_t largest_dropped() const { return static_cast<std::uint32_t>(dropped_words_ - 1); }
 
   template <class Words>
@@ -47,5 +47,12 @@ class DroppedPairs {
   std::uint64_t seed_;
   std::int64_t dropped_words_;  ///< of 2^32
 };
+
+/// What the weights that a dropout keeps are multiplied by: 1 / (1 - p), and 0 where p is 1.
+inline long double kept_factor_of(const DropoutMod& mod) {
+  if (DroppedPairs(mod).none()) return 1;
+  const long double kept = 1 - static_cast<long double>(mod.rate);
+  return kept == 0 ? 0 : 1 / kept;
+}
 
 }  // namespace attn::detail
