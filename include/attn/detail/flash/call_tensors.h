@@ -33,7 +33,9 @@ struct CallTensors {
   Index kv_bytes(Index keys) const {
     return keys * (problem.head_dim * k.size_of_number() + problem.v_dim * v.size_of_number());
   }
-  Index kv_bytes() const { return problem.batch * problem.kv_heads * kv_bytes(problem.kv_len); }
+  double kv_bytes() const {  // of views that repeat their heads, an Index might not hold it
+    return static_cast<double>(problem.batch * problem.kv_heads) * static_cast<double>(kv_bytes(problem.kv_len));
+  }
 
   /// Whether so many keys and values of a head stay in the L2 cache from one tile of queries to the next. They may take
   /// 512 KiB: a quarter of what today's server cores have, half of what others have.

@@ -14,7 +14,7 @@ class FlashPass {
  public:
   /// `kv_bytes`: those of all keys and values that the call reads, in this pass and beside it.
   FlashPass(const CallTensors<T>& tensors, const TileMods<T>* mods, const ChosenKernels<T>& kernels, bool resumes,
-            Index kv_bytes)
+            double kv_bytes)
       : pass_{tensors, mods, kernels, resumes},
         problem_(tensors.problem),
         tiles_(kernels.family, problem_.q_len, problem_.q_len <= kernels.few_queries()),
@@ -147,7 +147,7 @@ class FlashPass {
   /// May so many bytes have to come from memory? 8 MiB are a core's share of the last cache on servers. With 1 MiB of
   /// L2 and 32 MiB of L3, single queries over 8 MiB that had been read before took 0.85 of the time without fetching,
   /// over 32 MiB 1.05 of it.
-  static bool are_far(Index kv_bytes) { return kv_bytes > 8 * 1024 * 1024; }
+  static bool are_far(double kv_bytes) { return kv_bytes > 8 * 1024 * 1024; }
 
   PassContext<T> pass_;
   const Problem& problem_;

@@ -23,8 +23,7 @@ struct Sequence {
 template <class T, class Use>
 void with_sequences(std::span<const Sequence<T>> sequences, const Options& options, const Use& use) {
   std::deque<FlashPass<T>> calls;
-  double flops = 0;
-  Index kv_bytes = 0;
+  double flops = 0, kv_bytes = 0;
   for (const Sequence<T>& s : sequences) kv_bytes += s.tensors.kv_bytes();
   for (const Sequence<T>& s : sequences)
     flops += calls.emplace_back(s.tensors, s.mods, kernels_for(s.tensors, options), false, kv_bytes).flops();
