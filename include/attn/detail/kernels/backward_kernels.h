@@ -162,7 +162,10 @@ struct BackwardKernels {
       const T* row = panel;
       for (Index i = 0; i < count; ++i, row += kColumns * kLanes) {
         Array<Vec, kColumns> x;
-        ATTN_UNROLL for (int v = 0; v < kColumns; ++v) S::load(x[v], row + v * kLanes);
+        ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
+          S::load(x[v], row + v * kLanes);
+          S::keep_in_register(x[v]);
+        }
         ATTN_UNROLL for (int a = 0; a < kKeys; ++a) {
           const T w = weight[a][i];
           ATTN_UNROLL for (int v = 0; v < kColumns; ++v) S::add_product(sum[a][v], x[v], w);

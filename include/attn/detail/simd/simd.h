@@ -92,6 +92,14 @@ struct Simd {
 #endif
   }
 
+  /// x is in a register from here on. g++ that tunes for AMD's Zen (-march=native there) otherwise reads a vector from
+  /// memory again in each product of a loop that it cannot see to be short of loads. No instruction.
+  static ATTN_INLINE void keep_in_register([[maybe_unused]] Vec& x) {
+#if defined(__x86_64__) && !defined(__clang__)
+    if constexpr (kVector) asm("" : "+v"(x));
+#endif
+  }
+
   /// The largest lane of numbers that are not NaN.
   static ATTN_INLINE T largest(const Vec& x) {
     if constexpr (kVector) {
