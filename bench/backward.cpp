@@ -77,11 +77,16 @@ Timings measure(const Work& w, const Budget& budget) {
   with_mods(w.call, [&](const auto& mods) {
     auto result = attn::attention(q, k, v, mods, options);
     auto grad_q = q, grad_k = k, grad_v = v;
+    const auto gradients = [&](const attn::Options& o) {
+      attn::attention_backward_into(grad_q, grad_k, grad_v, grad_out, q, k, v, result.out, result.lse, mods, o);
+    };
+    // Memory that is kept, as in training: fresh pages would be timed otherwise, when another way has returned them.
+    std::vector<std::byte> workspace(attn::backward_workspace_bytes(q, k, v, mods, options));
+    attn::Options with_workspace = options;
+    with_workspace.workspace = workspace;
     std::array<std::function<void()>, kWays> calls;
     calls[forward] = [&] { attn::attention_into(result.out, result.lse, q, k, v, mods, options); };
-    calls[backward] = [&] {
-      attn::attention_backward_into(grad_q, grad_k, grad_v, grad_out, q, k, v, result.out, result.lse, mods, options);
-    };
+    calls[backward] = [&] { gradients(with_workspace); };
     calls[both] = [&] {
       calls[forward]();
       calls[backward]();
@@ -89,7 +94,7 @@ Timings measure(const Work& w, const Budget& budget) {
     calls[jvp] = [&] { attn::attention_jvp(q, k, v, dq, dk, dv, mods, options); };
     calls[naive] = [&] { attn::naive_attention_backward(grad_out, q, k, v, mods, options); };
 
-    row.memory = extra_memory(calls[backward]);
+    row.memory = extra_memory([&] { gradients(options); });
     const auto tangent = attn::attention_jvp(q, k, v, dq, dk, dv, mods, options).tangent;
     const double by_gradients = dot(grad_q, dq) + dot(grad_k, dk) + dot(grad_v, dv),
                  size = std::sqrt(dot(grad_out, grad_out) * dot(tangent, tangent));
