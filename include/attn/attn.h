@@ -9,6 +9,7 @@
 #include "attn/backward.h"
 #include "attn/jvp.h"
 #include "attn/kv_cache.h"
+#include "attn/linear.h"
 #include "attn/merge.h"
 #include "attn/multi_head.h"
 #include "attn/paged_kv_cache.h"

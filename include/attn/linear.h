@@ -1,0 +1,106 @@
+// The linear map of a layer, forward and backward: what a model has beside attention, on the same kernels and threads.
+#pragma once
+
+#include "attn/detail/layers/linear_gradients.h"
+#include "attn/detail/layers/multi_head_inputs.h"
+
+namespace attn {
+
+namespace detail {
+
+/// The tokens of a matrix, or of a rank-3 tensor (batch, len, features), as the rows of one matrix.
+template <class X>
+auto token_rows(const char* name, X&& x) {
+  const auto v = as_rank3(view(x));
+  require(v.is_contiguous(), name, " of shape ", v.shape(), " has strides ", v.strides(),
+          "; a linear map reads and writes rows without gaps");
+  return v.reshape(v.dim(0) * v.dim(1), v.dim(2));
+}
+
+/// The map of `weight`, or of its gradient, checked against inputs and outputs.
+template <class W, class X, class Y>
+Linear<std::remove_const_t<X>> checked_linear(const TensorView<W, 2>& weight, const TensorView<X, 2>& x,
+                                              const char* x_name, const TensorView<Y, 2>& y, const char* y_name) {
+  using T = std::remove_const_t<X>;
+  static_assert(std::is_same_v<T, std::remove_const_t<Y>> && is_scalar<T>,
+                "attn: inputs and outputs of a linear map must hold the same floating-point type");
+  require(x.dim(1) == weight.dim(1) && y.dim(1) == weight.dim(0), "weight has shape ", weight.shape(),
+          " as (outputs, inputs), ", x_name, " has ", x.dim(1), " features, ", y_name, " ", y.dim(1));
+  require(x.dim(0) == y.dim(0), "number of tokens differs: ", x_name, " has ", x.dim(0), ", ", y_name, " ", y.dim(0));
+  if constexpr (std::is_same_v<T, std::remove_const_t<W>>)
+    return {weight.data(), nullptr, weight.dim(1), weight.dim(0)};
+  else  // a gradient of 32 bits
+    return {nullptr, nullptr, weight.dim(1), weight.dim(0)};
+}
+
+template <class Bias>
+auto checked_bias(Bias&& bias, Index outputs) {
+  const auto b = view(bias);
+  require(b.dim(0) == outputs && b.is_contiguous(), "bias has ", b.dim(0), " numbers, there are ", outputs, " outputs");
+  return b.data();
+}
+
+}  // namespace detail
+
+/// y = x * weightᵀ + bias, as nn.Linear of PyTorch: x (tokens, inputs), y (tokens, outputs), weight (outputs, inputs),
+/// bias (outputs). x and y may be rank-3 tensors (batch, len, features) as well. All are row-major without gaps, of one
+/// scalar type; with 16 bits, sums are formed in float.
+///
+/// Runs on the kernels of the attention, which choose the instruction set when the program runs, where Eigen's product
+/// has that of the compiler's flags. Of the options, executor, isa and `compute` matter. The same bits for any number of
+/// threads.
+/// @throws std::invalid_argument if sizes disagree or rows have gaps; the message has the numbers.
+template <class Y, class X, class W, class B>
+requires(!std::same_as<B, Options>) void linear_into(Y&& y, const X& x, const W& weight, const B& bias,
+                                                     const Options& options = {}) {
+  const auto from = detail::token_rows("x", x);
+  const auto to = detail::token_rows("y", y);
+  auto map = detail::checked_linear(detail::token_rows("weight", weight), from, "x", to, "y");
+  map.bias = detail::checked_bias(bias, map.outputs);
+  map(from.data(), to.data(), from.dim(0), options);
+}
+/// The same without a bias.
+template <class Y, class X, class W>
+void linear_into(Y&& y, const X& x, const W& weight, const Options& options = {}) {
+  const auto from = detail::token_rows("x", x);
+  const auto to = detail::token_rows("y", y);
+  detail::checked_linear(detail::token_rows("weight", weight), from, "x", to, "y")(from.data(), to.data(), from.dim(0),
+                                                                                   options);
+}
+
+/// The gradient with respect to x: grad_x = grad_y * weight.
+/// @throws as linear_into().
+template <class X, class Y, class W>
+void linear_gradient_into(X&& grad_x, const Y& grad_y, const W& weight, const Options& options = {}) {
+  const auto from = detail::token_rows("grad_y", grad_y);
+  const auto to = detail::token_rows("grad_x", grad_x);
+  const auto map = detail::checked_linear(detail::token_rows("weight", weight), to, "grad_x", from, "grad_y");
+  detail::input_gradient(map, from.data(), to.data(), from.dim(0), options);
+}
+
+/// Adds the gradients of the parameters: grad_weight += grad_yᵀ * x, grad_bias += the sum of the rows of grad_y. They
+/// hold floats where x holds 16 bits. A token whose grad_y is 0 adds nothing, even if its x is not finite.
+/// @throws as linear_into().
+template <class GW, class GB, class X, class Y>
+requires(!std::same_as<Y, Options>) void add_linear_gradients(GW&& grad_weight, GB&& grad_bias, const X& x,
+                                                              const Y& grad_y, const Options& options = {}) {
+  const auto in = detail::token_rows("x", x);
+  const auto out = detail::token_rows("grad_y", grad_y);
+  const auto w = detail::token_rows("grad_weight", grad_weight);
+  const auto map = detail::checked_linear(w, in, "x", out, "grad_y");
+  detail::LinearGradients<typename detail::Traits<X>::Scalar>{w.data(), detail::checked_bias(grad_bias, map.outputs),
+                                                              map.inputs, map.outputs}
+      .add(in.data(), out.data(), in.dim(0), options);
+}
+/// The same without a bias.
+template <class GW, class X, class Y>
+void add_linear_gradients(GW&& grad_weight, const X& x, const Y& grad_y, const Options& options = {}) {
+  const auto in = detail::token_rows("x", x);
+  const auto out = detail::token_rows("grad_y", grad_y);
+  const auto w = detail::token_rows("grad_weight", grad_weight);
+  const auto map = detail::checked_linear(w, in, "x", out, "grad_y");
+  detail::LinearGradients<typename detail::Traits<X>::Scalar>{w.data(), nullptr, map.inputs, map.outputs}.add(
+      in.data(), out.data(), in.dim(0), options);
+}
+
+}  // namespace attn
