@@ -1,0 +1,47 @@
+// The optimizer.
+#pragma once
+
+#include "parameter.h"
+
+namespace nn {
+
+struct AdamWConfig {
+  double beta1 = 0.9, beta2 = 0.999;
+  double epsilon = 1e-8;
+  /// Of parameters of two dimensions alone: those of one, biases and norms, are not drawn towards 0.
+  double weight_decay = 0.01;
+};
+
+/// AdamW (Loshchilov & Hutter 2019).
+template <class T>
+class AdamW {
+ public:
+  explicit AdamW(const AdamWConfig& config = {}) : config_(config) {}
+
+  /// One step. The parameters are those of the model, in the same order each time; those without gradients stay.
+  void step(const std::vector<Parameter<T>>& parameters, double learning_rate);
+
+  Index steps() const { return steps_; }
+
+  /// What a checkpoint keeps: calls visitor for the first and second moments of each parameter, named "m.<parameter>" and
+  /// "v.<parameter>". Their gradients are empty. (The number of steps is set_steps().)
+  void visit_moments(const std::vector<Parameter<T>>& parameters, const Visitor<T>& visitor);
+  void set_steps(Index steps) { steps_ = steps; }
+
+ private:
+  struct Moments {
+    std::vector<T> m, v;
+  };
+  void fit(const std::vector<Parameter<T>>& parameters);
+
+  AdamWConfig config_;
+  std::vector<Moments> moments_;
+  Index steps_ = 0;
+};
+
+/// Scales all gradients so that their norm is at most max_norm, and returns what it was:
+/// torch.nn.utils.clip_grad_norm_.
+template <class T>
+double clip_grad_norm(const std::vector<Parameter<T>>& parameters, double max_norm);
+
+}  // namespace nn

@@ -1,0 +1,31 @@
+// The loss of guessing the next token.
+#pragma once
+
+#include "tensor.h"
+
+namespace nn {
+
+/// The mean of -log softmax(logits)[target] over all tokens but those whose target is kIgnored: nn.CrossEntropyLoss. With
+/// label smoothing s, a target's probability is 1 - s, and s is shared out over all tokens (Szegedy et al. 2016).
+template <class T>
+class CrossEntropy {
+ public:
+  static constexpr std::int32_t kIgnored = -1;  ///< a target that does not count: padding
+
+  explicit CrossEntropy(double label_smoothing = 0) : label_smoothing_(label_smoothing) {}
+
+  /// logits (batch, len, tokens), targets (batch, len). 0 if no target counts.
+  /// @throws std::out_of_range for another target that is no token, std::invalid_argument if sizes disagree.
+  double operator()(const States<T>& logits, const Tokens& targets) const;
+  double forward(States<T> logits, const Tokens& targets);
+  /// The gradient with respect to the logits; once after each forward().
+  States<T> backward();
+
+ private:
+  double loss(const States<T>& logits, const Tokens& targets, States<T>* gradient) const;
+
+  double label_smoothing_;
+  States<T> gradient_;
+};
+
+}  // namespace nn

@@ -1,0 +1,45 @@
+#include "dropout.h"
+
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include "random.h"
+#include "threads.h"
+
+namespace nn {
+
+template <class T>
+Dropout<T>::Dropout(double rate, std::uint64_t seed) : rate_(rate), seed_(seed) {
+  if (!(rate >= 0 && rate < 1)) throw std::invalid_argument("dropout must be in [0, 1), not " + std::to_string(rate));
+}
+
+template <class T>
+void Dropout<T>::forward(States<T>& x) {
+  ++calls_;
+  apply(x);
+}
+
+template <class T>
+void Dropout<T>::backward(States<T>& grad) const {
+  apply(grad);
+}
+
+template <class T>
+void Dropout<T>::apply(States<T>& x) const {
+  if (rate_ == 0) return;
+  constexpr Index kNumbers = 4096;  // a block, which has a generator of its own
+  const auto dropped = static_cast<std::uint64_t>(std::ldexp(rate_, 16));
+  const T kept = static_cast<T>(1 / (1 - std::ldexp(static_cast<double>(dropped), -16)));
+  const std::uint64_t start = Random(seed_ + 0x632be59bd9b4e019 * calls_).bits();
+  for_blocks(x.size(), kNumbers, [&](Index first, Index last) {
+    Random random(start ^ static_cast<std::uint64_t>(first));
+    for (Index i = first; i < last;)
+      for (std::uint64_t bits = random.bits(), k = 0; k < 4 && i < last; ++k, ++i, bits >>= 16)
+        x.data()[i] *= (bits & 0xffff) < dropped ? T(0) : kept;
+  });
+}
+
+template class Dropout<NN_SCALAR>;
+
+}  // namespace nn

@@ -1,0 +1,63 @@
+// Vectors of tokens, and of positions.
+#pragma once
+
+#include "parameter.h"
+#include "random.h"
+
+namespace nn {
+
+/// A learned vector for each token, PyTorch's nn.Embedding. The same table can be the output layer, which scores every
+/// token by its vector (Press & Wolf 2017): project().
+template <class T>
+class Embedding {
+ public:
+  /// Initial numbers are normal, of the given standard deviation.
+  Embedding(Index tokens, Index features, double deviation, Random& random);
+
+  Index tokens() const { return weight_.values.dim(0); }
+  Index features() const { return weight_.values.dim(1); }
+
+  /// (batch, len, features). @throws std::out_of_range for a token that has no vector.
+  States<T> operator()(const Tokens& tokens) const;
+  States<T> forward(const Tokens& tokens);
+  void backward(const States<T>& grad);
+
+  /// logits = x * weightᵀ, (batch, len, tokens).
+  States<T> project(const States<T>& x) const;
+  States<T> forward_project(States<T> x);
+  States<T> backward_project(const States<T>& grad_logits);
+
+  /// "weight" (tokens, features).
+  void visit(const std::string& prefix, const Visitor<T>& visitor);
+
+ private:
+  Learned<T, 2> weight_;
+  Tokens seen_;
+  States<T> projected_;
+};
+
+/// A learned vector for each position, which is added to the states of the tokens (Gehring et al. 2017).
+template <class T>
+class LearnedPositions {
+ public:
+  LearnedPositions(Index positions, Index features, double deviation, Random& random);
+
+  Index positions() const { return weight_.values.dim(0); }
+
+  /// Token i of each sequence stands at position first + i. @throws std::out_of_range past the last position.
+  void add_to(States<T>& x, Index first = 0) const;
+  void backward(const States<T>& grad);
+
+  /// "weight" (positions, features).
+  void visit(const std::string& prefix, const Visitor<T>& visitor);
+
+ private:
+  Learned<T, 2> weight_;
+};
+
+/// Adds sines and cosines of each token's position (Vaswani et al. 2017, section 3.5): feature 2i has sin(p / 10000^(2i /
+/// features)), feature 2i + 1 the cosine. Token i of each sequence stands at position first + i.
+template <class T>
+void add_sinusoidal_positions(States<T>& x, Index first = 0);
+
+}  // namespace nn

@@ -1,0 +1,54 @@
+// A decoder-only model: GPT (Radford et al. 2019).
+#pragma once
+
+#include "embedding.h"
+#include "layers.h"
+
+namespace nn {
+
+struct GptConfig {
+  Index tokens = 0;   ///< different ones
+  Index context = 0;  ///< the longest text, in tokens
+  Index layers = 4, heads = 4, features = 128;
+  bool bias = false;  ///< of linear layers and norms
+  double dropout = 0;
+};
+
+/// Predicts each next token of texts. The output layer is the table of the tokens' vectors.
+template <class T>
+class Gpt {
+ public:
+  /// Initial numbers as GPT-2's: normal, of deviation 0.02, and smaller where layers add to what they were given.
+  Gpt(const GptConfig& config, std::uint64_t seed);
+
+  const GptConfig& config() const { return config_; }
+
+  /// Logits (batch, len, tokens) of what follows each token, and the weights of each layer's heads if asked for.
+  States<T> operator()(const Tokens& tokens, std::vector<Weights<T>>* weights = nullptr) const;
+
+  /// The same for the next tokens of texts that were begun before, of which `caches` keeps what is needed.
+  using Caches = std::vector<Cache<T>>;
+  Caches make_caches(Index batch) const;
+  States<T> next(const Tokens& tokens, Caches& caches) const;
+
+  States<T> forward(const Tokens& tokens);
+  void backward(const States<T>& grad_logits);
+
+  void visit(const std::string& prefix, const Visitor<T>& visitor);
+  template <class F>
+  void visit_dropouts(const F& f) {
+    for (auto& layer : layers_) layer.visit_dropouts(f);
+  }
+
+ private:
+  static LayerConfig layer_config(const GptConfig& config);
+
+  GptConfig config_;
+  Random random_;  // of the initial numbers
+  Embedding<T> tokens_;
+  LearnedPositions<T> positions_;
+  std::vector<EncoderLayer<T>> layers_;
+  Norm<T> norm_;
+};
+
+}  // namespace nn

@@ -1,0 +1,145 @@
+// The layers of a Transformer (Vaswani et al. 2017), of which models are built.
+#pragma once
+
+#include "activation.h"
+#include "attention.h"
+#include "dropout.h"
+#include "linear.h"
+#include "norm.h"
+
+namespace nn {
+
+/// What the layers of a model have in common.
+struct LayerConfig {
+  Index features = 0;  ///< of a token between layers: d_model
+  Index heads = 1;
+  Index hidden = 0;  ///< features inside the feed-forward network. 0: 4 * features
+  Activation activation = Activation::relu;
+  bool norm_first = true;  ///< pre-norm, x + f(norm(x)) (Xiong et al. 2020); else post-norm, norm(x + f(x))
+  NormKind norm = NormKind::layer;
+  bool bias = true;    ///< of linear layers
+  double dropout = 0;  ///< of what is added to x
+};
+
+/// width -> hidden -> width (Vaswani et al. 2017, section 3.3). PyTorch's names linear1 and linear2.
+template <class T>
+class FeedForward {
+ public:
+  FeedForward(const LayerConfig& config, Random& random);
+
+  States<T> operator()(const States<T>& x) const;
+  States<T> forward(States<T> x);
+  States<T> backward(const States<T>& grad);
+  void visit(const std::string& prefix, const Visitor<T>& visitor);
+
+ private:
+  Activation activation_;
+  Linear<T> linear1_, linear2_;
+  States<T> inner_;
+};
+
+/// What stands around each part of a layer: its norm, dropout, and the way past it, which adds its input. `F` and `B` are
+/// the part: States<T>(States<T>), forward and backward.
+template <class T>
+class Residual {
+ public:
+  Residual(const LayerConfig& config, Random& random)
+      : norm_first_(config.norm_first), norm_(config.features, config.norm), dropout_(config.dropout, random.bits()) {}
+
+  template <class F>
+  States<T> operator()(const States<T>& x, const F& part) const {
+    if (norm_first_) return sum(part(norm_(x)), x);
+    return norm_(sum(part(x), x));
+  }
+
+  template <class F>
+  States<T> forward(States<T> x, const F& part) {
+    States<T> y = part(norm_first_ ? norm_.forward(x) : x);
+    dropout_.forward(y);
+    add_to(y, x);
+    return norm_first_ ? std::move(y) : norm_.forward(y);
+  }
+
+  template <class B>
+  States<T> backward(States<T> grad, const B& part) {
+    if (!norm_first_) grad = norm_.backward(grad);
+    States<T> inside = grad;
+    dropout_.backward(inside);
+    inside = part(inside);
+    if (norm_first_) inside = norm_.backward(inside);
+    return sum(std::move(inside), grad);
+  }
+
+  Dropout<T>& dropout() { return dropout_; }
+  void visit_norm(const std::string& prefix, const Visitor<T>& visitor) { norm_.visit(prefix, visitor); }
+
+ private:
+  static States<T> sum(States<T> y, const States<T>& x) {
+    add_to(y, x);
+    return y;
+  }
+
+  bool norm_first_;
+  Norm<T> norm_;
+  Dropout<T> dropout_;
+};
+
+/// nn.TransformerEncoderLayer: self-attention, then feed-forward. With a causal mask, and pre-norm, it is a block of GPT
+/// (Radford et al. 2019).
+template <class T>
+class EncoderLayer {
+ public:
+  EncoderLayer(const LayerConfig& config, Random& random);
+
+  States<T> operator()(const States<T>& x, const Mask& mask, Weights<T>* weights = nullptr) const;
+  /// The next tokens of texts; earlier ones are in the cache.
+  States<T> next(const States<T>& x, Cache<T>& cache) const;
+  Cache<T> make_cache(Index batch, Index capacity) const { return self_attn_.make_cache(batch, capacity); }
+
+  States<T> forward(States<T> x, const Mask& mask);
+  States<T> backward(States<T> grad);
+
+  void visit(const std::string& prefix, const Visitor<T>& visitor);
+  /// Those that count their calls, for a checkpoint.
+  template <class F>
+  void visit_dropouts(const F& f) {
+    f(residual1_.dropout()), f(residual2_.dropout());
+  }
+
+ private:
+  SelfAttention<T> self_attn_;
+  FeedForward<T> feed_forward_;
+  Residual<T> residual1_, residual2_;
+};
+
+/// nn.TransformerDecoderLayer: self-attention, attention to a memory, feed-forward.
+template <class T>
+class DecoderLayer {
+ public:
+  DecoderLayer(const LayerConfig& config, Random& random);
+
+  /// `weights`: those of the attention to the memory.
+  States<T> operator()(const States<T>& x, const Mask& mask, const States<T>& memory, const Mask& memory_mask,
+                       Weights<T>* weights = nullptr) const;
+  States<T> next(const States<T>& x, Cache<T>& cache, const Cache<T>& memory, const Mask& memory_mask) const;
+  Cache<T> make_cache(Index batch, Index capacity) const { return self_attn_.make_cache(batch, capacity); }
+  Cache<T> remember(const States<T>& memory) const { return multihead_attn_.remember(memory); }
+
+  States<T> forward(States<T> x, const Mask& mask, const States<T>& memory, const Mask& memory_mask);
+  /// Adds the gradient of the memory to grad_memory.
+  States<T> backward(States<T> grad, States<T>& grad_memory);
+
+  void visit(const std::string& prefix, const Visitor<T>& visitor);
+  template <class F>
+  void visit_dropouts(const F& f) {
+    f(residual1_.dropout()), f(residual2_.dropout()), f(residual3_.dropout());
+  }
+
+ private:
+  SelfAttention<T> self_attn_;
+  CrossAttention<T> multihead_attn_;
+  FeedForward<T> feed_forward_;
+  Residual<T> residual1_, residual2_, residual3_;
+};
+
+}  // namespace nn

@@ -1,0 +1,37 @@
+# nn: what a Transformer takes beside attention. attn_nn holds its layers for float; tests compile them for double too.
+include_guard(GLOBAL)
+
+find_package(nlohmann_json REQUIRED)
+
+set(ATTN_NN_DIR ${CMAKE_CURRENT_LIST_DIR})
+
+# The loops and kernels, compiled once: those of the tests, where these are built.
+if(TARGET attn_test_loops)
+  set(loops attn_test_loops)
+else()
+  set(unit ${CMAKE_CURRENT_BINARY_DIR}/loops_float.cpp)
+  file(CONFIGURE OUTPUT ${unit} CONTENT "#include <attn/instantiate_float.h>\n")
+  add_library(attn_nn_loops STATIC EXCLUDE_FROM_ALL ${unit})
+  target_link_libraries(attn_nn_loops PUBLIC attn_development)
+  target_compile_definitions(attn_nn_loops PUBLIC ATTN_EXTERN_TEMPLATES)
+  set_target_properties(attn_nn_loops PROPERTIES CXX_EXTENSIONS OFF)
+  set(loops attn_nn_loops)
+endif()
+
+add_library(attn_nn_base STATIC EXCLUDE_FROM_ALL ${ATTN_NN_DIR}/safetensors.cpp ${ATTN_NN_DIR}/threads.cpp)
+target_include_directories(attn_nn_base PUBLIC ${ATTN_NN_DIR})
+target_link_libraries(attn_nn_base PUBLIC ${loops} PRIVATE nlohmann_json::nlohmann_json)
+set_target_properties(attn_nn_base PROPERTIES CXX_EXTENSIONS OFF)
+
+# attn_nn_library(<name> <scalar>)
+function(attn_nn_library name scalar)
+  list(TRANSFORM ARGN PREPEND ${ATTN_NN_DIR}/)
+  add_library(${name} STATIC EXCLUDE_FROM_ALL ${ARGN})
+  target_link_libraries(${name} PUBLIC attn_nn_base)
+  target_compile_definitions(${name} PRIVATE NN_SCALAR=${scalar})
+  set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
+endfunction()
+
+set(ATTN_NN_SOURCES activation.cpp adamw.cpp attention.cpp cross_entropy.cpp dropout.cpp embedding.cpp encoder.cpp gpt.cpp
+                    layers.cpp linear.cpp norm.cpp tensor.cpp transformer.cpp)
+attn_nn_library(attn_nn float ${ATTN_NN_SOURCES})

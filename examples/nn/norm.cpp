@@ -1,0 +1,98 @@
+#include "norm.h"
+
+#include <cmath>
+
+#include "threads.h"
+
+namespace nn {
+
+namespace {
+
+constexpr Index kRows = 64;  // a block
+
+}  // namespace
+
+template <class T>
+Norm<T>::Norm(Index features, NormKind kind, T epsilon) : kind_(kind), epsilon_(epsilon), weight_({features}) {
+  std::fill_n(weight_.values.data(), features, T(1));
+  if (kind == NormKind::layer) bias_ = Learned<T, 1>({features});
+}
+
+template <class T>
+States<T> Norm<T>::apply(const States<T>& x, States<T>* normalized, std::vector<T>* scales) const {
+  const Index features = weight_.values.dim(0);
+  States<T> y = with_features(x, features);
+  const auto from = rows_of(x);
+  auto to = rows_of(y);
+  const Eigen::Map<const Row<T>> weight(weight_.values.data(), features),
+      bias(bias_.values.data(), bias_.values.size());
+  for_blocks(from.rows(), kRows, [&](Index first, Index last) {
+    for (Index i = first; i < last; ++i) {
+      const T mean = kind_ == NormKind::rms ? T(0) : from.row(i).mean();
+      auto row = to.row(i);
+      row = from.row(i).array() - mean;
+      const T scale = 1 / std::sqrt(row.squaredNorm() / static_cast<T>(features) + epsilon_);
+      row *= scale;
+      if (normalized) rows_of(*normalized).row(i) = row;
+      if (scales) (*scales)[static_cast<std::size_t>(i)] = scale;
+      row.array() *= weight.array();
+      if (bias.size() > 0) row += bias;
+    }
+  });
+  return y;
+}
+
+template <class T>
+States<T> Norm<T>::operator()(const States<T>& x) const {
+  return apply(x, nullptr, nullptr);
+}
+
+template <class T>
+States<T> Norm<T>::forward(const States<T>& x) {
+  normalized_ = with_features(x, x.dim(2));
+  scales_.resize(static_cast<std::size_t>(x.dim(0) * x.dim(1)));
+  return apply(x, &normalized_, &scales_);
+}
+
+template <class T>
+States<T> Norm<T>::backward(const States<T>& grad) {
+  const Index features = weight_.values.dim(0);
+  States<T> grad_x = with_features(grad, features);
+  const auto from = rows_of(grad);
+  const auto normalized = rows_of(std::as_const(normalized_));
+  auto to = rows_of(grad_x);
+  const Eigen::Map<const Row<T>> weight(weight_.values.data(), features);
+  // Each block's sums by themselves, then all in order: the same bits for any number of threads.
+  const Index blocks = (from.rows() + kRows - 1) / kRows;
+  RowMatrix<T> weight_sums = RowMatrix<T>::Zero(blocks, features), bias_sums = weight_sums;
+  for_blocks(from.rows(), kRows, [&](Index first, Index last) {
+    auto weight_sum = weight_sums.row(first / kRows);
+    auto bias_sum = bias_sums.row(first / kRows);
+    for (Index i = first; i < last; ++i) {
+      weight_sum.array() += from.row(i).array() * normalized.row(i).array();
+      bias_sum += from.row(i);
+      // With g = grad * weight and n the normalised row: (g - mean(g) - n * mean(g * n)) / standard deviation, where
+      // RMSNorm subtracts no mean.
+      auto row = to.row(i);
+      row = from.row(i).array() * weight.array();
+      const T along = row.dot(normalized.row(i)) / static_cast<T>(features);
+      const T mean = kind_ == NormKind::rms ? T(0) : row.mean();
+      row = (row.array() - mean - normalized.row(i).array() * along) * scales_[static_cast<std::size_t>(i)];
+    }
+  });
+  for (Index b = 0; b < blocks; ++b) {
+    Eigen::Map<Row<T>>(weight_.gradient.data(), features) += weight_sums.row(b);
+    if (kind_ == NormKind::layer) Eigen::Map<Row<T>>(bias_.gradient.data(), features) += bias_sums.row(b);
+  }
+  return grad_x;
+}
+
+template <class T>
+void Norm<T>::visit(const std::string& prefix, const Visitor<T>& visitor) {
+  weight_.visit(prefix + "weight", visitor);
+  bias_.visit(prefix + "bias", visitor);
+}
+
+template class Norm<NN_SCALAR>;
+
+}  // namespace nn

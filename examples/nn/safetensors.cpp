@@ -1,0 +1,172 @@
+#include "safetensors.h"
+
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+namespace nn {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian");
+
+/// Headers are small; a length beyond this is no header's. The reference implementation has the same limit.
+constexpr std::uint64_t kMostHeader = 100'000'000;
+
+std::size_t product(const std::vector<Index>& shape) {
+  std::size_t all = 1;
+  for (const Index n : shape) all *= static_cast<std::size_t>(n);
+  return all;
+}
+
+std::string text_of(const std::vector<Index>& shape) { return nlohmann::json(shape).dump(); }
+
+std::string quoted(const std::filesystem::path& file) { return file.string(); }
+
+}  // namespace
+
+template <class T>
+void save_safetensors(const std::filesystem::path& file, const std::vector<Parameter<T>>& parameters,
+                      const Metadata& metadata) {
+  nlohmann::json header{{"__metadata__", metadata}};
+  std::size_t end = 0;
+  for (const Parameter<T>& p : parameters) {
+    const std::size_t begin = end;
+    end += p.values.size_bytes();
+    header[p.name] = {
+        {"dtype", std::is_same_v<T, double> ? "F64" : "F32"}, {"shape", p.shape}, {"data_offsets", {begin, end}}};
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // numbers begin at a multiple of 8 bytes
+  const std::uint64_t length = text.size();
+
+  std::filesystem::path part = file;
+  part += ".part";
+  {
+    std::ofstream out(part, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(&length), sizeof length);
+    out.write(text.data(), static_cast<std::streamsize>(text.size()));
+    for (const Parameter<T>& p : parameters)
+      out.write(reinterpret_cast<const char*>(p.values.data()), static_cast<std::streamsize>(p.values.size_bytes()));
+    out.flush();
+    if (!out) {
+      std::error_code ignored;
+      std::filesystem::remove(part, ignored);
+      throw FileError(quoted(file) + ": cannot be written");
+    }
+  }
+  std::error_code error;
+  std::filesystem::rename(part, file, error);
+  if (!error) return;
+  std::error_code ignored;
+  std::filesystem::remove(part, ignored);
+  throw FileError(quoted(file) + ": cannot be written: " + error.message());
+}
+
+SafeTensors::SafeTensors(const std::filesystem::path& file) : file_(file) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file, error))
+    fail(error ? "cannot be opened: " + error.message() : "is no file");
+  std::ifstream in(file, std::ios::binary);
+  const std::uintmax_t size = std::filesystem::file_size(file, error);
+  if (!in || error) fail("cannot be opened");
+  std::uint64_t length = 0;
+  in.read(reinterpret_cast<char*>(&length), sizeof length);
+  if (!in || length > kMostHeader || length + sizeof length > size) fail("is no safetensors file, or is cut short");
+  std::string text(length, ' ');
+  in.read(text.data(), static_cast<std::streamsize>(length));
+  const nlohmann::json header = nlohmann::json::parse(text, nullptr, false);
+  if (!in || !header.is_object()) fail("its header is not JSON");
+
+  const std::size_t bytes = size - sizeof length - length;
+  std::map<std::size_t, std::size_t> parts;  // ends by beginnings: together they must be the file
+  try {
+    for (const auto& [name, value] : header.items()) {
+      if (name == "__metadata__") {
+        metadata_ = value.get<Metadata>();
+        continue;
+      }
+      const auto dtype = value.at("dtype").get<std::string>();
+      if (dtype != "F32" && dtype != "F64") fail(name + " holds " + dtype + ", which is neither F32 nor F64");
+      Entry entry{dtype == "F64", value.at("shape").get<std::vector<Index>>(), value.at("data_offsets").at(0),
+                  value.at("data_offsets").at(1)};
+      std::size_t count = entry.is_double ? 8 : 4;
+      for (const Index n : entry.shape) {
+        if (n < 0 || (n > 0 && count > bytes / static_cast<std::size_t>(n))) fail(name + " is larger than the file");
+        count *= static_cast<std::size_t>(n);
+      }
+      if (entry.begin > entry.end || entry.end > bytes || entry.end - entry.begin != count)
+        fail(name + " of shape " + text_of(entry.shape) + " does not fit its place in the file");
+      if (count > 0 && !parts.emplace(entry.begin, entry.end).second) fail(name + " lies where something else does");
+      entries_.emplace(name, std::move(entry));
+    }
+  } catch (const nlohmann::json::exception&) {
+    fail("its header does not say what each tensor is");
+  }
+  std::size_t end = 0;
+  for (const auto& [begin, next] : parts) {
+    if (begin != end) fail("its tensors overlap, or there are gaps between them");
+    end = next;
+  }
+  if (end != bytes) fail("has bytes that belong to no tensor");
+  data_.resize(bytes);
+  in.read(data_.data(), static_cast<std::streamsize>(bytes));
+  if (!in) fail("cannot be read");
+}
+
+void SafeTensors::fail(const std::string& what) const { throw FileError(quoted(file_) + ": " + what); }
+
+const std::string& SafeTensors::text(const std::string& key) const {
+  const auto found = metadata_.find(key);
+  if (found == metadata_.end()) fail("does not say its \"" + key + "\"");
+  return found->second;
+}
+
+Index SafeTensors::number(const std::string& key, Index lowest, Index highest) const {
+  const std::string& digits = text(key);
+  Index value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc() || end != digits.data() + digits.size() || value < lowest || value > highest)
+    fail("\"" + key + "\" is \"" + digits + "\", not a number from " + std::to_string(lowest) + " to " +
+         std::to_string(highest));
+  return value;
+}
+
+template <class T>
+void SafeTensors::load(const std::vector<Parameter<T>>& parameters) const {
+  std::set<std::string> wanted;
+  for (const Parameter<T>& p : parameters) {
+    wanted.insert(p.name);
+    const auto found = entries_.find(p.name);
+    if (found == entries_.end()) fail(p.name + " is missing");
+    const Entry& entry = found->second;
+    if (entry.shape != p.shape)
+      fail(p.name + " has shape " + text_of(entry.shape) + ", the model needs " + text_of(p.shape));
+    const char* from = data_.data() + entry.begin;
+    const auto read = [&]<class Stored>(Stored) {
+      for (T& x : p.values) {
+        Stored number;
+        std::memcpy(&number, from, sizeof number);
+        from += sizeof number;
+        x = static_cast<T>(number);
+        if (!std::isfinite(x)) fail(p.name + " has a number that is not finite");
+      }
+    };
+    if (product(entry.shape) != p.values.size()) fail(p.name + " has another size");
+    entry.is_double ? read(double()) : read(float());
+  }
+  for (const auto& [name, entry] : entries_)
+    if (!wanted.contains(name)) fail(name + " is not a parameter of the model");
+}
+
+template void save_safetensors(const std::filesystem::path&, const std::vector<Parameter<float>>&, const Metadata&);
+template void save_safetensors(const std::filesystem::path&, const std::vector<Parameter<double>>&, const Metadata&);
+template void SafeTensors::load(const std::vector<Parameter<float>>&) const;
+template void SafeTensors::load(const std::vector<Parameter<double>>&) const;
+
+}  // namespace nn

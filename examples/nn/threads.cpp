@@ -1,0 +1,29 @@
+#include "threads.h"
+
+#include <algorithm>
+
+namespace nn {
+
+namespace {
+
+attn::Options& all_options() {
+  static attn::Options options{.executor = attn::threads()};
+  return options;
+}
+
+}  // namespace
+
+void set_threads(int count) { all_options().executor = attn::threads(count); }
+
+const attn::Options& options() { return all_options(); }
+
+void for_blocks(attn::Index count, attn::Index block, const std::function<void(attn::Index, attn::Index)>& f) {
+  const attn::Index blocks = (count + block - 1) / block;
+  const auto run = [&](attn::Index i, int) { f(i * block, std::min(count, (i + 1) * block)); };
+  if (blocks <= 1)
+    for (attn::Index i = 0; i < blocks; ++i) run(i, 0);
+  else
+    options().executor.run(blocks, run);
+}
+
+}  // namespace nn

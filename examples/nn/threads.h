@@ -1,0 +1,20 @@
+// Threads for everything between the attentions too. Work is cut by its size alone, so that any number of threads gives
+// the same bits.
+#pragma once
+
+#include <functional>
+
+#include <attn/attn.h>
+
+namespace nn {
+
+/// How many threads all layers use from now on; at first all cores. Not while a layer runs.
+void set_threads(int count);
+
+/// What the layers pass to attn: the threads.
+const attn::Options& options();
+
+/// Calls f(first, last) for blocks of `block` of 0 … count - 1, on all threads.
+void for_blocks(attn::Index count, attn::Index block, const std::function<void(attn::Index, attn::Index)>& f);
+
+}  // namespace nn

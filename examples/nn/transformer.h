@@ -1,0 +1,63 @@
+// The encoder–decoder model (Vaswani et al. 2017).
+#pragma once
+
+#include "embedding.h"
+#include "layers.h"
+
+namespace nn {
+
+struct TransformerConfig {
+  Index source_tokens = 0, target_tokens = 0;  ///< different ones
+  Index encoder_layers = 2, decoder_layers = 2;
+  LayerConfig layer;
+};
+
+/// Predicts each next token of targets, given their sources. Positions are sines and cosines; the output layer is the
+/// table of the target tokens' vectors.
+template <class T>
+class Transformer {
+ public:
+  Transformer(const TransformerConfig& config, std::uint64_t seed);
+
+  const TransformerConfig& config() const { return config_; }
+
+  /// Logits (batch, len, target_tokens) of what follows each token of the targets. `lengths` are those of the sources.
+  /// Targets are padded at their ends, where logits mean nothing. `weights`: those of each decoder layer's look at the
+  /// source.
+  States<T> operator()(const Tokens& sources, const std::vector<Index>& lengths, const Tokens& targets,
+                       std::vector<Weights<T>>* weights = nullptr) const;
+
+  /// What generation keeps: of the sources once, of the targets so far. The sequences of `targets` may be reordered.
+  struct Caches {
+    std::vector<Cache<T>> sources, targets;
+    std::vector<Index> lengths;  ///< of the sources
+  };
+  Caches encode(const Tokens& sources, const std::vector<Index>& lengths) const;
+  States<T> next(const Tokens& targets, Caches& caches) const;
+
+  States<T> forward(const Tokens& sources, const std::vector<Index>& lengths, const Tokens& targets);
+  void backward(const States<T>& grad_logits);
+
+  void visit(const std::string& prefix, const Visitor<T>& visitor);
+  template <class F>
+  void visit_dropouts(const F& f) {
+    f(source_dropout_), f(target_dropout_);
+    for (auto& layer : encoder_) layer.visit_dropouts(f);
+    for (auto& layer : decoder_) layer.visit_dropouts(f);
+  }
+
+ private:
+  States<T> encoded(const Tokens& sources, const Mask& mask) const;
+  States<T> placed(States<T> x, Index first) const;
+
+  TransformerConfig config_;
+  Random random_;  // of the initial numbers
+  Embedding<T> source_tokens_, target_tokens_;
+  Dropout<T> source_dropout_, target_dropout_;
+  std::vector<EncoderLayer<T>> encoder_;
+  std::vector<DecoderLayer<T>> decoder_;
+  Norm<T> encoder_norm_, decoder_norm_;
+  States<T> memory_;
+};
+
+}  // namespace nn
