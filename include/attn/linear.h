@@ -47,8 +47,8 @@ auto checked_bias(Bias&& bias, Index outputs) {
 /// scalar type; with 16 bits, sums are formed in float.
 ///
 /// Runs on the kernels of the attention, which choose the instruction set when the program runs, where Eigen's product
-/// has that of the compiler's flags. Of the options, executor, isa and `compute` matter. The same bits for any number of
-/// threads.
+/// has that of the compiler's flags. Of the options, executor, isa and `compute` matter. The same bits for any number
+/// of threads.
 /// @throws std::invalid_argument if sizes disagree or rows have gaps; the message has the numbers.
 template <class Y, class X, class W, class B>
 requires(!std::same_as<B, Options>) void linear_into(Y&& y, const X& x, const W& weight, const B& bias,

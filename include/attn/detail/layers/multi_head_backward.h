@@ -27,14 +27,18 @@ struct MultiHeadGradients {
     const auto by = detail::as_rank3(view(b));
     detail::require(to.shape() == by.shape(), "gradients of shapes ", to.shape(), " and ", by.shape(),
                     " are of two inputs and cannot be added");
-    using Number = detail::computed_t<typename detail::Traits<A>::Scalar>;
+    using Scalar = typename detail::Traits<A>::Scalar;
+    const auto add = [](Scalar& x, Scalar y) {
+      using Number = detail::computed_t<Scalar>;
+      x = static_cast<Scalar>(static_cast<Number>(x) + static_cast<Number>(y));
+    };
+    if (to.is_contiguous() && by.is_contiguous()) {  // as all but matrices of columns are
+      for (Index i = 0; i < to.size(); ++i) add(to.data()[i], by.data()[i]);
+      return result;
+    }
     for (Index i = 0; i < to.dim(0); ++i)
       for (Index j = 0; j < to.dim(1); ++j)
-        for (Index k = 0; k < to.dim(2); ++k) {
-          auto& x = to(i, j, k);
-          x = static_cast<std::remove_reference_t<decltype(x)>>(static_cast<Number>(x) +
-                                                                static_cast<Number>(by(i, j, k)));
-        }
+        for (Index k = 0; k < to.dim(2); ++k) add(to(i, j, k), by(i, j, k));
     return result;
   }
 };
