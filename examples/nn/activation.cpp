@@ -31,20 +31,27 @@ auto gelu_tanh(const X& x) {
 }  // namespace
 
 template <class T>
-States<T> activate(Activation activation, const States<T>& x) {
-  const Index features = x.dim(2) / inputs_of(activation, 1);
+States<T> Activation<T>::apply(const States<T>& x, States<T>* inner) const {
+  const Index features = x.dim(2) / inputs_of(kind_, 1);
   States<T> y = with_features(x, features);
-  switch (activation) {
-    case Activation::relu:
+  // Where the inner numbers are not kept, they pass through the result.
+  States<T>& kept = inner ? *inner : y;
+  switch (kind_) {
+    case ActivationKind::relu:
       for_rows(x, y, [](const auto& in, auto out, Index) { out = in.max(T(0)); });
       break;
-    case Activation::gelu:
-      for_rows(x, y, [](const auto& in, auto out, Index) { out = T(0.5) * in * (1 + gelu_tanh<T>(in)); });
+    case ActivationKind::gelu:
+      for_rows(x, y, [&](const auto& in, auto out, Index i) {
+        auto tanh = rows_of(kept).row(i).array();
+        tanh = gelu_tanh<T>(in);
+        out = T(0.5) * in * (1 + tanh);
+      });
       break;
-    case Activation::swiglu:
-      for_rows(x, y, [&](const auto& in, auto out, Index) {
-        const auto a = in.head(features), b = in.tail(features);
-        out = a / (1 + (-a).exp()) * b;
+    case ActivationKind::swiglu:
+      for_rows(x, y, [&](const auto& in, auto out, Index i) {
+        auto sigmoid = rows_of(kept).row(i).array();
+        sigmoid = 1 / (1 + (-in.head(features)).exp());
+        out = in.head(features) * sigmoid * in.tail(features);
       });
       break;
   }
@@ -52,26 +59,39 @@ States<T> activate(Activation activation, const States<T>& x) {
 }
 
 template <class T>
-States<T> activation_gradient(Activation activation, const States<T>& x, const States<T>& grad) {
-  States<T> grad_x = with_features(x, x.dim(2));
+States<T> Activation<T>::operator()(const States<T>& x) const {
+  return apply(x, nullptr);
+}
+
+template <class T>
+States<T> Activation<T>::forward(States<T> x) {
+  x_ = std::move(x);
+  if (kind_ == ActivationKind::relu) return apply(x_, nullptr);
+  inner_ = with_features(x_, x_.dim(2) / inputs_of(kind_, 1));
+  return apply(x_, &inner_);
+}
+
+template <class T>
+States<T> Activation<T>::backward(const States<T>& grad) const {
+  States<T> grad_x = with_features(x_, x_.dim(2));
   const auto grads = rows_of(grad);
-  switch (activation) {
-    case Activation::relu:
-      for_rows(x, grad_x,
+  switch (kind_) {
+    case ActivationKind::relu:
+      for_rows(x_, grad_x,
                [&](const auto& in, auto out, Index i) { out = (in > T(0)).select(grads.row(i).array(), T(0)); });
       break;
-    case Activation::gelu:
-      for_rows(x, grad_x, [&](const auto& in, auto out, Index i) {
+    case ActivationKind::gelu:
+      for_rows(x_, grad_x, [&](const auto& in, auto out, Index i) {
         const T a = static_cast<T>(std::sqrt(2 / std::numbers::pi)), b = 3 * a * T(0.044715);
-        const Eigen::Array<T, 1, Eigen::Dynamic> tanh = gelu_tanh<T>(in);
+        const auto tanh = rows_of(inner_).row(i).array();
         out = grads.row(i).array() * T(0.5) * (1 + tanh) * (1 + in * (1 - tanh) * (a + b * in.square()));
       });
       break;
-    case Activation::swiglu:
-      for_rows(x, grad_x, [&](const auto& in, auto out, Index i) {
+    case ActivationKind::swiglu:
+      for_rows(x_, grad_x, [&](const auto& in, auto out, Index i) {
         const Index features = grad.dim(2);
-        const auto a = in.head(features), b = in.tail(features), g = grads.row(i).array();
-        const Eigen::Array<T, 1, Eigen::Dynamic> sigmoid = 1 / (1 + (-a).exp());
+        const auto a = in.head(features), b = in.tail(features);
+        const auto g = grads.row(i).array(), sigmoid = rows_of(inner_).row(i).array();
         out.head(features) = g * b * sigmoid * (1 + a * (1 - sigmoid));
         out.tail(features) = g * a * sigmoid;
       });
@@ -80,7 +100,6 @@ States<T> activation_gradient(Activation activation, const States<T>& x, const S
   return grad_x;
 }
 
-template States<NN_SCALAR> activate(Activation, const States<NN_SCALAR>&);
-template States<NN_SCALAR> activation_gradient(Activation, const States<NN_SCALAR>&, const States<NN_SCALAR>&);
+template class Activation<NN_SCALAR>;
 
 }  // namespace nn

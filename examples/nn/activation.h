@@ -5,22 +5,33 @@
 
 namespace nn {
 
-enum class Activation {
+enum class ActivationKind {
   relu,
   gelu,    ///< by tanh, PyTorch's GELU(approximate="tanh") (Hendrycks & Gimpel 2016)
   swiglu,  ///< silu(a) * b of the first and the second half of the features (Shazeer 2020)
 };
 
 /// How many features the activation takes to return `features`.
-inline Index inputs_of(Activation activation, Index features) {
-  return activation == Activation::swiglu ? 2 * features : features;
+inline Index inputs_of(ActivationKind kind, Index features) {
+  return kind == ActivationKind::swiglu ? 2 * features : features;
 }
 
+/// A layer without parameters.
 template <class T>
-States<T> activate(Activation activation, const States<T>& x);
+class Activation {
+ public:
+  explicit Activation(ActivationKind kind) : kind_(kind) {}
 
-/// The gradient with respect to x, given that with respect to activate(x).
-template <class T>
-States<T> activation_gradient(Activation activation, const States<T>& x, const States<T>& grad);
+  States<T> operator()(const States<T>& x) const;
+  States<T> forward(States<T> x);
+  States<T> backward(const States<T>& grad) const;
+
+ private:
+  States<T> apply(const States<T>& x, States<T>* inner) const;
+
+  ActivationKind kind_;
+  States<T> x_;
+  States<T> inner_;  ///< what takes an exponential: the GELU's tanh, or the sigmoid of SwiGLU
+};
 
 }  // namespace nn

@@ -23,8 +23,8 @@ class AdamW {
 
   Index steps() const { return steps_; }
 
-  /// What a checkpoint keeps: calls visitor for the first and second moments of each parameter, named "m.<parameter>" and
-  /// "v.<parameter>". Their gradients are empty. (The number of steps is set_steps().)
+  /// What a checkpoint keeps: calls visitor for the first and second moments of each parameter, named "m.<parameter>"
+  /// and "v.<parameter>". Their gradients are empty. (The number of steps is set_steps().)
   void visit_moments(const std::vector<Parameter<T>>& parameters, const Visitor<T>& visitor);
   void set_steps(Index steps) { steps_ = steps; }
 

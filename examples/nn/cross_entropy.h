@@ -5,8 +5,8 @@
 
 namespace nn {
 
-/// The mean of -log softmax(logits)[target] over all tokens but those whose target is kIgnored: nn.CrossEntropyLoss. With
-/// label smoothing s, a target's probability is 1 - s, and s is shared out over all tokens (Szegedy et al. 2016).
+/// The mean of -log softmax(logits)[target] over all tokens but those whose target is kIgnored: nn.CrossEntropyLoss.
+/// With label smoothing s, a target's probability is 1 - s, and s is shared out over all tokens (Szegedy et al. 2016).
 template <class T>
 class CrossEntropy {
  public:

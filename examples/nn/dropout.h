@@ -5,8 +5,8 @@
 
 namespace nn {
 
-/// Sets each number to 0 with the given probability in training, and divides the others by what is left, so that the mean
-/// stays (Srivastava et al. 2014). Which are dropped depends on seed and step alone.
+/// Sets each number to 0 with the given probability in training, and divides the others by what is left, so that the
+/// mean stays (Srivastava et al. 2014). Which are dropped depends on seed and step alone.
 template <class T>
 class Dropout {
  public:

@@ -55,8 +55,8 @@ class LearnedPositions {
   Learned<T, 2> weight_;
 };
 
-/// Adds sines and cosines of each token's position (Vaswani et al. 2017, section 3.5): feature 2i has sin(p / 10000^(2i /
-/// features)), feature 2i + 1 the cosine. Token i of each sequence stands at position first + i.
+/// Adds sines and cosines of each token's position (Vaswani et al. 2017, section 3.5): feature 2i has sin(p / 10000^(2i
+/// / features)), feature 2i + 1 the cosine. Token i of each sequence stands at position first + i.
 template <class T>
 void add_sinusoidal_positions(States<T>& x, Index first = 0);
 

@@ -14,7 +14,7 @@ template <class T>
 LayerConfig Gpt<T>::layer_config(const GptConfig& c) {
   return {.features = c.features,
           .heads = c.heads,
-          .activation = Activation::gelu,
+          .activation = ActivationKind::gelu,
           .norm = c.bias ? NormKind::layer : NormKind::layer_without_bias,
           .bias = c.bias,
           .dropout = c.dropout};

@@ -14,24 +14,23 @@ attn::MultiHeadConfig attention_of(const LayerConfig& c, Random& random) {
 
 template <class T>
 FeedForward<T>::FeedForward(const LayerConfig& c, Random& random)
-    : activation_(c.activation),
-      linear1_(c.features, inputs_of(c.activation, hidden_of(c)), c.bias, random),
-      linear2_(hidden_of(c), c.features, c.bias, random) {}
+    : linear1_(c.features, inputs_of(c.activation, hidden_of(c)), c.bias, random),
+      linear2_(hidden_of(c), c.features, c.bias, random),
+      activation_(c.activation) {}
 
 template <class T>
 States<T> FeedForward<T>::operator()(const States<T>& x) const {
-  return linear2_(activate(activation_, linear1_(x)));
+  return linear2_(activation_(linear1_(x)));
 }
 
 template <class T>
 States<T> FeedForward<T>::forward(States<T> x) {
-  inner_ = linear1_.forward(std::move(x));
-  return linear2_.forward(activate(activation_, inner_));
+  return linear2_.forward(activation_.forward(linear1_.forward(std::move(x))));
 }
 
 template <class T>
 States<T> FeedForward<T>::backward(const States<T>& grad) {
-  return linear1_.backward(activation_gradient(activation_, inner_, linear2_.backward(grad)));
+  return linear1_.backward(activation_.backward(linear2_.backward(grad)));
 }
 
 template <class T>

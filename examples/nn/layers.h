@@ -14,7 +14,7 @@ struct LayerConfig {
   Index features = 0;  ///< of a token between layers: d_model
   Index heads = 1;
   Index hidden = 0;  ///< features inside the feed-forward network. 0: 4 * features
-  Activation activation = Activation::relu;
+  ActivationKind activation = ActivationKind::relu;
   bool norm_first = true;  ///< pre-norm, x + f(norm(x)) (Xiong et al. 2020); else post-norm, norm(x + f(x))
   NormKind norm = NormKind::layer;
   bool bias = true;    ///< of linear layers
@@ -33,13 +33,12 @@ class FeedForward {
   void visit(const std::string& prefix, const Visitor<T>& visitor);
 
  private:
-  Activation activation_;
   Linear<T> linear1_, linear2_;
-  States<T> inner_;
+  Activation<T> activation_;
 };
 
-/// What stands around each part of a layer: its norm, dropout, and the way past it, which adds its input. `F` and `B` are
-/// the part: States<T>(States<T>), forward and backward.
+/// What stands around each part of a layer: its norm, dropout, and the way past it, which adds its input. `F` and `B`
+/// are the part: States<T>(States<T>), forward and backward.
 template <class T>
 class Residual {
  public:
@@ -84,8 +83,8 @@ class Residual {
   Dropout<T> dropout_;
 };
 
-/// nn.TransformerEncoderLayer: self-attention, then feed-forward. With a causal mask, and pre-norm, it is a block of GPT
-/// (Radford et al. 2019).
+/// nn.TransformerEncoderLayer: self-attention, then feed-forward. With a causal mask, and pre-norm, it is a block of
+/// GPT (Radford et al. 2019).
 template <class T>
 class EncoderLayer {
  public:

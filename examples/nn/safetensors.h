@@ -19,8 +19,8 @@ struct FileError : std::runtime_error {
 /// What a file says of itself: its text "__metadata__".
 using Metadata = std::map<std::string, std::string>;
 
-/// Writes the values of all parameters, as F32 or F64, beside the file, and then puts that in its place, so that the last
-/// good file stays whatever happens. @throws FileError
+/// Writes the values of all parameters, as F32 or F64, beside the file, and then puts that in its place, so that the
+/// last good file stays whatever happens. @throws FileError
 template <class T>
 void save_safetensors(const std::filesystem::path& file, const std::vector<Parameter<T>>& parameters,
                       const Metadata& metadata);

@@ -1,6 +1,11 @@
 #include "threads.h"
 
 #include <algorithm>
+#include <limits>
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 namespace nn {
 
@@ -14,6 +19,13 @@ attn::Options& all_options() {
 }  // namespace
 
 void set_threads(int count) { all_options().executor = attn::threads(count); }
+
+void keep_memory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the largest that is taken
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+#endif
+}
 
 const attn::Options& options() { return all_options(); }
 
