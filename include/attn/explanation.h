@@ -47,8 +47,15 @@ struct Explanation {
   Index queries_per_tile = 0;  ///< at most; 1 if each query is worked on by itself
   Index keys_per_tile = 0;
   Index query_tiles = 0;  ///< over all batch elements and heads
-  Index tasks = 0;        ///< a task is some neighbouring tiles of queries, or single queries with some of their keys
-  int threads = 0;        ///< how many of them run tasks at the same time
+  /// Those of query_tiles that are single queries, because their sequence has at most few_queries. A tile computes whole
+  /// vectors of queries, however few there are; a single query has its vectors along the features.
+  Index single_queries = 0;
+  Index few_queries = 0;
+  /// Keys and values of single queries are fetched before they are needed, because those of all together take more than
+  /// what may be in the cache, 8 MiB.
+  bool fetches_ahead = false;
+  Index tasks = 0;  ///< a task is some neighbouring tiles of queries, or single queries with some of their keys
+  int threads = 0;  ///< how many of them run tasks at the same time
   Index workspace_bytes = 0;
   bool packs_keys = false;    ///< keys are copied tile by tile, because kernels cannot read them where they lie
   bool packs_values = false;  ///< likewise for values
@@ -75,6 +82,18 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
   out << '\n'
       << "matrix unit      " << to_string(e.amx) << '\n'
       << "tile             " << e.queries_per_tile << " x " << e.keys_per_tile << " (queries x keys)\n"
+      << "loop             ";
+  if (e.single_queries < e.query_tiles || e.query_tiles == 0) {
+    out << "tiles of queries";
+    if (e.single_queries > 0)
+      out << ", and " << e.single_queries << (e.single_queries == 1 ? " single query" : " single queries");
+    else if (e.query_tiles > 0)
+      out << ", more than " << e.few_queries << " in a sequence";
+  } else {
+    out << "single queries, at most " << e.few_queries << " in a sequence";
+  }
+  if (e.fetches_ahead) out << ", keys and values fetched ahead";
+  out << '\n'
       << "passes           " << e.passes << '\n'
       << "query tiles      " << e.query_tiles << ", in " << e.tasks << (e.tasks == 1 ? " task" : " tasks") << " on "
       << e.threads << (e.threads == 1 ? " thread\n" : " threads\n") << "workspace        " << e.workspace_bytes

@@ -135,6 +135,7 @@ TEST(Explain, Prints) {
   e.queries_per_tile = 12;
   e.keys_per_tile = 64;
   e.query_tiles = 9;
+  e.few_queries = 4;
   e.tasks = 5;
   e.threads = 1;
   e.workspace_bytes = 1000;
@@ -147,6 +148,7 @@ TEST(Explain, Prints) {
             "instruction set  generic\n"
             "matrix unit      not for these numbers\n"
             "tile             12 x 64 (queries x keys)\n"
+            "loop             tiles of queries, more than 4 in a sequence\n"
             "passes           1\n"
             "query tiles      9, in 5 tasks on 1 thread\n"
             "workspace        1000 bytes\n"
@@ -159,6 +161,50 @@ TEST(Explain, Prints) {
   ignored << e;
   EXPECT_EQ(ignored.str().substr(0, ignored.str().find('\n')),
             "instruction set  generic (ATTN_ISA=sse9 is not available here)");
+}
+
+/// The line of an explanation that begins so, without that.
+std::string line_of(const Explanation& e, const std::string& name) {
+  std::ostringstream out;
+  out << e;
+  std::istringstream lines(out.str());
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(name)) return line.substr(line.find_first_not_of(' ', name.size()));
+  return "";
+}
+
+TEST(Explain, TellsWhichLoopServesAndWhy) {
+  const auto of = [](Index q_len, Index kv_len) {
+    const Tensor<float, 4> q({1, 2, q_len, 64}), k({1, 2, kv_len, 64});
+    return explain(q, k, k, full(), {.isa = instruction_sets().front()});
+  };
+  const Explanation tiles = of(5, 100), single = of(4, 100), none = of(0, 100);
+  EXPECT_EQ(tiles.single_queries, 0);
+  EXPECT_EQ(line_of(tiles, "loop"), "tiles of queries, more than 4 in a sequence");
+  EXPECT_EQ(single.single_queries, 8);
+  EXPECT_EQ(single.few_queries, 4);
+  EXPECT_EQ(line_of(single, "loop"), "single queries, at most 4 in a sequence");
+  EXPECT_EQ(line_of(none, "loop"), "tiles of queries");
+}
+
+TEST(Explain, SingleQueriesFetchAheadWhatCannotBeInTheCache) {
+  const auto of = [](Index kv_len) {
+    const Tensor<float, 4> q({1, 1, 1, 64}), k({1, 1, kv_len, 64});
+    return explain(q, k, k);
+  };
+  EXPECT_FALSE(of(16384).fetches_ahead);  // 8 MiB
+  EXPECT_TRUE(of(16385).fetches_ahead);
+  EXPECT_EQ(line_of(of(16385), "loop"), "single queries, at most 4 in a sequence, keys and values fetched ahead");
+}
+
+TEST(Explain, SequencesOfACacheMayTakeBothLoops) {
+  KvCache<float> cache({.batch = 2, .kv_heads = 1, .head_dim = 8});
+  const Tensor<float, 4> k({1, 1, 60, 8}), q({1, 1, 51, 8});
+  cache.append(k, k, {50, 10});
+  const Explanation e = explain(ragged(q, {50, 1}), cache);
+  EXPECT_EQ(e.single_queries, 1);
+  EXPECT_GT(e.query_tiles, 1);
+  EXPECT_EQ(line_of(e, "loop"), "tiles of queries, and 1 single query");
 }
 
 TEST(Explain, TellsWhetherTheMatrixUnitServes) {

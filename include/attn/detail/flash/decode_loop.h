@@ -39,6 +39,7 @@ class DecodeLoop {
 
   /// The memory of a worker for so many blocks at a time.
   Index bytes(Index blocks) const { return layout(blocks).bytes(); }
+  bool fetches_ahead() const { return key_tiles_.are_far(); }
   bool packs_keys() const { return DecodeTiles<T>::copies(tensors_.k); }
   bool packs_values() const { return DecodeTiles<T>::copies(tensors_.v); }
 
@@ -58,14 +59,14 @@ class DecodeLoop {
     const bool is_first = now.split == 0;
     RoomFor<Row, kMostQueries * kMostTogether> room;
     RoomFor<DecodeState<T>, kMostTogether> states;
-    const std::span active = states.take(now.blocks.size());
     const TileLayout<T> layout = this->layout(now.blocks.size());
-    for (Index i = 0; DecodeState<T> & state : active) {
+    for (Index i = 0; i < now.blocks.size(); ++i) {
       const Index block = now.blocks.begin + i;
       const std::span rows = room.take(blocks.size(block));
       for (Index r = 0; Row & row : rows) row.queries = blocks.at(block, r++);
-      state = DecodeState<T>(pass_, key_tiles_, rows, keys, is_first, layout.at(memory, i++));
+      states.add(pass_, key_tiles_, rows, keys, is_first, layout.at(memory, i));
     }
+    const std::span active = states.all();
     const KvTile next = first_keys(blocks, following);
     if (on_matrix_unit_) {
       const InUse<T> in_use(pass_.kernels.family);
@@ -165,7 +166,7 @@ class DecodeLoop {
   void store_result(const QueryTile& query, Index r, const TileMemory<T>& m) const {
     T* const out = m.out + r * problem_.v_dim;
     const T inverse = m.sum[r] == T(0) ? T(0) : T(1) / m.sum[r];
-    for (Index c = 0; c < problem_.v_dim; ++c) out[c] *= inverse;
+    pass_.kernels.full_precision.multiply(out, problem_.v_dim, inverse);
     pass_.kernels.full_precision.unpack_rows(out, 1, problem_.v_dim, tensors_.output(query));
     pass_.store_lse(query, m.max + r, m.sum + r);
   }

@@ -17,6 +17,8 @@ class DecodeTiles {
   /// `far`: may keys and values have to come from memory?
   DecodeTiles(const CallTensors<T>& tensors, bool far) : tensors_(tensors), problem_(tensors.problem), far_(far) {}
 
+  bool are_far() const { return far_; }
+
   /// Some keys, and their values, of a head.
   struct Tile {
     Index batch;

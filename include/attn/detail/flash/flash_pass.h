@@ -58,7 +58,7 @@ class FlashPass {
   /// One of the tasks, in partition.bytes of memory. With several splits it leaves its result in `partials`.
   void run(const Partition& partition, Index task, Index workers, std::byte* memory, std::byte* partials) const {
     const auto blocks_of = [&](Index number) {
-      const Index first = number / partition.splits * partition.per_task;
+      const Index first = divide(number, partition.splits).quotient * partition.per_task;
       return Range{first, std::min(first + partition.per_task, partition.blocks.count())};
     };
     // Workers take the tasks in order, so this one most likely gets the task `workers` behind.
@@ -68,10 +68,10 @@ class FlashPass {
     for (Index block = range.begin; block < range.end; block += step) {
       const bool more = block + step < range.end;
       if (tiles_.are_single()) {
-        const Index split = task % partition.splits;
+        const Index split = divide(task, partition.splits).remainder;
         decode_loop_.run(partition.blocks, {{block, std::min(block + step, range.end)}, split},
                          more ? typename DecodeLoop<T>::Task{{block + step, range.end}, split}
-                              : typename DecodeLoop<T>::Task{next_range, next % partition.splits},
+                              : typename DecodeLoop<T>::Task{next_range, divide(next, partition.splits).remainder},
                          memory, partials);
       } else {
         prefill_loop_.run(partition.blocks, block, partition.blocks.at(more ? block + 1 : next_range.begin, 0), memory);
@@ -93,6 +93,11 @@ class FlashPass {
     e.queries_per_tile = std::max(e.queries_per_tile, tiles_.most_queries());
     e.keys_per_tile = kKeyTile;
     e.query_tiles += query_tiles();
+    e.few_queries = pass_.kernels.few_queries();
+    if (tiles_.are_single() && query_tiles() > 0) {
+      e.single_queries += query_tiles();
+      e.fetches_ahead = decode_loop_.fetches_ahead();
+    }
     with_loop([&](const auto& loop) {
       e.packs_keys |= loop.packs_keys();
       e.packs_values |= loop.packs_values();
