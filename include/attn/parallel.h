@@ -42,9 +42,10 @@ namespace detail {
 
 /// The executor for work of `flops` flops: the one asked for, or, if none was, the calling thread for little work and
 /// all cores for more. Waking a thread takes about 10 us, in which a core does more than a million flops.
-inline Executor executor_for(double flops, const Executor& asked) {
+inline const Executor& executor_for(double flops, const Executor& asked) {
   constexpr double kFlopsWorthSharing = 2e6;
-  return asked.is_default() && flops < kFlopsWorthSharing ? serial() : asked;
+  static const Executor alone = serial();
+  return asked.is_default() && flops < kFlopsWorthSharing ? alone : asked;
 }
 
 }  // namespace detail

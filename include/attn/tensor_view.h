@@ -31,11 +31,13 @@ class TensorView {
                                Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
 
   TensorView() = default;
-  TensorView(T* data, const Shape& shape) : TensorView(data, shape, detail::row_major_strides<Rank>(shape)) {}
+  // Strides are computed where they stay: the copy of a small array waits until its numbers have left for the cache.
+  TensorView(T* data, const Shape& shape)
+      : data_(data), shape_(shape), strides_(detail::row_major_strides<Rank>(shape)) {
+    check();
+  }
   TensorView(T* data, const Shape& shape, const Shape& strides) : data_(data), shape_(shape), strides_(strides) {
-    detail::check_sizes<Rank>(shape, sizeof(T));
-    detail::require(data != nullptr || size() == 0, "null data for a tensor of ", size(), " elements");
-    if (size() == 0) strides_ = {};  // there is nothing to step to, and null must not be stepped from
+    check();
   }
 
   operator TensorView<const T, Rank>() const requires(!std::is_const_v<T>) { return {data_, shape_, strides_}; }
@@ -155,6 +157,12 @@ class TensorView {
   }
 
  private:
+  void check() {
+    detail::check_sizes<Rank>(shape_, sizeof(T));
+    detail::require(data_ != nullptr || size() == 0, "null data for a tensor of ", size(), " elements");
+    if (size() == 0) strides_ = {};  // there is nothing to step to, and null must not be stepped from
+  }
+
   static constexpr std::size_t at(int d) { return static_cast<std::size_t>(d); }
 
   void check_dimension(const char* what, int d, int count) const {

@@ -10,7 +10,7 @@
 #define ATTN_LOOPS_OF(keyword, T)                                                                                      \
   keyword template const KernelFamily<T>& kernel_family<T>(VectorSet);                                                 \
   keyword template ChosenKernels<T> choose_kernels<T>(const Options&, bool);                                           \
-  keyword template void flash<T>(const CallTensors<T>&, const PassSequence<T>&, Options);                              \
+  keyword template void flash<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);                       \
   keyword template Index flash_workspace_bytes<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);      \
   keyword template Explanation flash_explanation<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);    \
   keyword template void flash_sequences<T>(std::span<const Sequence<T>>, const Options&);                              \

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 #include "attn/types.h"
 
@@ -17,6 +18,14 @@ class RoomFor {
 
  public:
   RoomFor() {}  // NOLINT: nothing is made yet
+
+  /// The next object, made of these.
+  template <class... Args>
+  X& add(Args&&... args) {
+    return *std::construct_at(objects_ + taken_++, std::forward<Args>(args)...);
+  }
+  /// All that were taken.
+  std::span<X> all() { return {objects_, static_cast<std::size_t>(taken_)}; }
 
   /// The next `count` objects.
   std::span<X> take(Index count) {

@@ -140,6 +140,7 @@ class CheckedSequences {
     ResultViews<T> to;
     if constexpr (kIsCall) to = result_views<T>(problem, result...);  // see CheckedCall::tensors()
     sequences_.clear();
+    sequences_.reserve(bound_.size());
     Rows::for_each(query_, q_.shape(), kept_.size(), [&](Index s, Index element, const Range& rows) {
       BoundSequence<T, M>& b = bound_[static_cast<std::size_t>(s)];
       if (to.out.data()) b.rotation = rotation_of<T>(kept_.rope(), b.problem.q_offset, b.problem.q_len);

@@ -36,7 +36,7 @@ template <class T, class Out>
 DTypeView<T> output_view(Out&& out, const Problem& problem) {
   static_assert(check_tensor<std::remove_cvref_t<Out>>());
   if constexpr (check_output_type<T, Out>()) {
-    const DTypeView<T> v = as_rank4(view(out));
+    DTypeView<T> v = as_rank4(view(out));
     check_output(problem, v);
     return v;
   }
@@ -99,9 +99,10 @@ class CheckedCall {
   /// All tensors, with those of the result: see result_views().
   template <class... To>
   CallTensors<T> tensors(To&&... result) const {
-    ResultViews<T> to;
-    if constexpr (kIsCall) to = result_views<T>(problem, result...);  // where it is none, that is enough said
-    return {to.out, to.lse, q, k, v, problem};
+    if constexpr (kIsCall) {  // where it is none, that is enough said
+      const ResultViews<T> to = result_views<T>(problem, result...);
+      return {to.out, to.lse, q, k, v, problem};
+    }
   }
 
   /// The passes of the flash path.

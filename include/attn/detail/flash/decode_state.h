@@ -27,9 +27,6 @@ class DecodeState {
     bool dropped_any;   ///< may a key have been dropped inside a tile that was visited?
   };
 
-  /// Anything, to be assigned to.
-  DecodeState() = default;
-
   /// The state of queries, to whose `rows` number and batch, head and row are known, before those of the keys `keys`.
   /// What comes before all keys, comes before the first of them: `is_first`.
   DecodeState(const PassContext<T>& pass, const DecodeTiles<T>& tiles, std::span<Row> rows, const Range& keys,
@@ -102,7 +99,7 @@ class DecodeState {
   void finish() {
     if (has_totals_) end_stretch();
     family().finish(m_, size(), problem().v_dim, has_totals_);
-    multiply_out(m_.out, size(), kept_factor_);
+    family().multiply(m_.out, size() * problem().v_dim, kept_factor_);
   }
 
   bool must_compute_again(Index r) const {
@@ -136,7 +133,7 @@ class DecodeState {
     const TileMemory<T> m = memory_of_row(r);
     family().pack_rows(tensors.query(row.queries), 1, head_dim, m.query);
     if (tensors.rotation) tensors.rotation->turn(m.query, row.queries.rows.begin);
-    for (Index d = 0; d < head_dim; ++d) m.query[d] *= static_cast<T>(problem().scale);
+    family().multiply(m.query, head_dim, static_cast<T>(problem().scale));
     if (is_first) {
       pass_->begin(row.queries, 1, 1, m);
     } else {
@@ -145,17 +142,12 @@ class DecodeState {
     }
     if (is_first && pass_->resumes) {
       family().pack_rows(RowsToRead(tensors.output(row.queries)), 1, v_dim, m.out);
-      multiply_out(m.out, 1, static_cast<T>(inverse_of(kept_factor_)));
+      family().multiply(m.out, v_dim, static_cast<T>(inverse_of(kept_factor_)));
     } else {
       std::fill_n(m.out, v_dim, T(0));
     }
     row.visited = intersect(pass_->visited(row.queries), keys);
     row.dropped_any = false;
-  }
-
-  void multiply_out(T* out, Index rows, T factor) const {
-    if (factor == T(1)) return;
-    for (Index i = 0; i < rows * problem().v_dim; ++i) out[i] *= factor;
   }
 
   /// `coverage`: of the keys, for each row.

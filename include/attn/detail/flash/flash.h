@@ -21,7 +21,7 @@ void for_each_pass(const CallTensors<T>& tensors, const PassSequence<T>& passes,
   const ChosenKernels<T> kernels = kernels_for(tensors, options);
   const auto pass = [&](const CallTensors<T>& t, const TileMods<T>* mods, bool resumes) {
     const FlashPass<T> call(t, mods, kernels, resumes, tensors.kv_bytes());
-    const Executor executor = executor_for(call.flops(), options.executor);
+    const Executor& executor = executor_for(call.flops(), options.executor);
     ScheduledPass<T> scheduled(call, executor.concurrency());
     use(TaskList<T>({&scheduled, 1}), executor, scheduled);
   };
@@ -40,16 +40,15 @@ void explain_tasks(const TaskList<T>& run, const Executor& executor, Explanation
 template <class T>
 class PassResults {
  public:
-  PassResults(const CallTensors<T>& t, bool needed) : tensors_(t), needed_(needed) {}
+  explicit PassResults(const CallTensors<T>& t) : tensors_(t) {}
 
   /// The bytes that they take of a workspace, whole cache lines. workspace_bytes() has no output to look at, so this
   /// asks the query instead: an output of 16 bits beside a query of more is allocated.
-  Index bytes() const { return needed_ ? lse_bytes() + (is_narrow(tensors_.q) ? out_bytes() : 0) : 0; }
+  Index bytes() const { return lse_bytes() + (is_narrow(tensors_.q) ? out_bytes() : 0); }
 
   /// The tensors that the passes work on. Takes bytes() off the front of `workspace` and leaves the rest to the passes.
   CallTensors<T> begin(std::span<std::byte>& workspace, Index workspace_bytes) {
     CallTensors<T> passes = tensors_;
-    if (!needed_) return passes;
     if (workspace.data() != nullptr) {
       workspace = checked_workspace(workspace, workspace_bytes);
       room_ = workspace.first(static_cast<std::size_t>(bytes()));
@@ -65,7 +64,7 @@ class PassResults {
 
   /// Rounds the output of the last pass.
   void end(const KernelFamily<T>& family) const {
-    if (!needed_ || !is_narrow(tensors_.out)) return;
+    if (!is_narrow(tensors_.out)) return;
     const Problem& p = tensors_.problem;
     for (Index b = 0; b < p.batch; ++b)
       for (Index h = 0; h < p.heads; ++h)
@@ -97,7 +96,6 @@ class PassResults {
   }
 
   const CallTensors<T>& tensors_;
-  bool needed_;
   std::span<std::byte> room_;
   Tensor<std::byte, 1> own_lse_, own_out_;
   DTypeView<T> out_;
@@ -109,8 +107,8 @@ Index flash_workspace_bytes(const CallTensors<T>& tensors, const PassSequence<T>
   for_each_pass(tensors, passes, options, [&](const TaskList<T>& run, const Executor& executor, const auto&) {
     most = std::max(most, run.workspace_bytes(executor.concurrency()));
   });
-  const Index results = PassResults<T>(tensors, passes.resume(tensors.problem)).bytes();
-  return results > 0 ? results + most + kAlignment - 1 : most;
+  if (!passes.resume(tensors.problem)) return most;
+  return PassResults<T>(tensors).bytes() + most + kAlignment - 1;
 }
 
 template <class T, class = include_attn_instantiate_h_in_one_unit>
@@ -127,14 +125,18 @@ Explanation flash_explanation(const CallTensors<T>& tensors, const PassSequence<
 }
 
 template <class T, class = include_attn_instantiate_h_in_one_unit>
-void flash(const CallTensors<T>& tensors, const PassSequence<T>& passes, Options options) {
-  const bool resume = passes.resume(tensors.problem);
-  PassResults<T> results(tensors, resume);
-  const CallTensors<T> of_passes = results.begin(
-      options.workspace, resume && options.workspace.data() ? flash_workspace_bytes(tensors, passes, options) : 0);
-  for_each_pass(of_passes, passes, options, [&](const TaskList<T>& run, const Executor& executor, const auto&) {
-    run.run(executor, options.workspace);
-  });
+void flash(const CallTensors<T>& tensors, const PassSequence<T>& passes, const Options& options) {
+  const auto run = [&](const CallTensors<T>& of_passes, std::span<std::byte> workspace) {
+    for_each_pass(of_passes, passes, options, [&](const TaskList<T>& tasks, const Executor& executor, const auto&) {
+      tasks.run(executor, workspace);
+    });
+  };
+  if (!passes.resume(tensors.problem)) return run(tensors, options.workspace);
+  std::span<std::byte> workspace = options.workspace;
+  PassResults<T> results(tensors);
+  const CallTensors<T> of_passes =
+      results.begin(workspace, workspace.data() ? flash_workspace_bytes(tensors, passes, options) : 0);
+  run(of_passes, workspace);
   results.end(kernel_family<T>(vectors_of(isa_of(options))));
 }
 

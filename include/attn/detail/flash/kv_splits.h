@@ -20,6 +20,7 @@ class KvSplits {
   Index count() const { return count_; }
 
   Range keys(Index split) const {
+    if (count_ == 1) return {0, kv_len_};
     const Index tiles = ceil_div(kv_len_, kKeyTile);
     return {tiles * split / count_ * kKeyTile, std::min(tiles * (split + 1) / count_ * kKeyTile, kv_len_)};
   }

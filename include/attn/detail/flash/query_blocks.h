@@ -32,10 +32,10 @@ class QueryBlocks {
   /// Tile number `i` of a block. The last queries come first: under a causal mask they see the most keys, and the
   /// longest work should not be begun last.
   QueryTile at(Index block, Index i) const {
-    const Index kv_head = block / per_kv_head_, number = range(block).begin + i;
-    const Index tile = tiles_per_head_ - 1 - number % tiles_per_head_;
-    return {kv_head / problem_->kv_heads, kv_head % problem_->kv_heads * group_ + number / tiles_per_head_, tile,
-            tiles_->rows(tile)};
+    const Division kv_head = divide(divide(block, per_kv_head_).quotient, problem_->kv_heads),
+                   number = divide(range(block).begin + i, tiles_per_head_);
+    const Index tile = tiles_per_head_ - 1 - number.remainder;
+    return {kv_head.quotient, kv_head.remainder * group_ + number.quotient, tile, tiles_->rows(tile)};
   }
 
  private:

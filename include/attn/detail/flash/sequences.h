@@ -27,8 +27,9 @@ void with_sequences(std::span<const Sequence<T>> sequences, const Options& optio
   for (const Sequence<T>& s : sequences) kv_bytes += s.tensors.kv_bytes();
   for (const Sequence<T>& s : sequences)
     flops += calls.emplace_back(s.tensors, s.mods, kernels_for(s.tensors, options), false, kv_bytes).flops();
-  const Executor executor = executor_for(flops, options.executor);
+  const Executor& executor = executor_for(flops, options.executor);
   std::vector<ScheduledPass<T>> scheduled;
+  scheduled.reserve(calls.size());
   // A sequence is cut for twice the workers that its share of the work keeps busy, not for all: larger tasks read
   // memory in longer runs.
   const double workers = executor.concurrency();
@@ -39,8 +40,9 @@ void with_sequences(std::span<const Sequence<T>> sequences, const Options& optio
   const auto of_task = [](const ScheduledPass<T>& s) {
     return s.pass->flops() / static_cast<double>(std::max<Index>(s.partition.tasks, 1));
   };
-  std::stable_sort(scheduled.begin(), scheduled.end(),
-                   [&](const auto& a, const auto& b) { return of_task(a) > of_task(b); });
+  if (scheduled.size() > 1)
+    std::stable_sort(scheduled.begin(), scheduled.end(),
+                     [&](const auto& a, const auto& b) { return of_task(a) > of_task(b); });
   use(TaskList<T>(scheduled), executor, std::span<const ScheduledPass<T>>(scheduled));
 }
 

@@ -52,7 +52,7 @@ TensorView<T, 4> as_rank4(const TensorView<T, 2>& t) {
   return {t.data(), {1, 1, t.dim(0), t.dim(1)}, {0, 0, t.stride(0), t.stride(1)}};
 }
 template <class T>
-TensorView<T, 4> as_rank4(const TensorView<T, 4>& t) {
+const TensorView<T, 4>& as_rank4(const TensorView<T, 4>& t) {
   return t;
 }
 

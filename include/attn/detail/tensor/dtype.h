@@ -91,10 +91,9 @@ void to_bytes(std::byte* to, X x) {
   std::memcpy(to, &x, sizeof(x));
 }
 
-/// A number as what is computed with, exactly.
+/// A number as what is computed with, exactly. The numbers of a float take no call, those of other types one.
 template <class T>
-T load_number(DType dtype, const std::byte* from) {
-  if (dtype == DType::native) return from_bytes<T>(from);  // first: loops over them then have no switch
+T load_other_number(DType dtype, const std::byte* from) {
   switch (dtype) {
     case DType::native:
       break;
@@ -107,13 +106,17 @@ T load_number(DType dtype, const std::byte* from) {
   }
   __builtin_unreachable();
 }
+template <class T>
+[[gnu::always_inline]] inline T load_number(DType dtype, const std::byte* from) {
+  return dtype == DType::native ? from_bytes<T>(from) : load_other_number<T>(dtype, from);
+}
 
 /// The way back, rounded to the nearest, halfway cases to even. An integer must be in range.
 template <class T>
-void store_number(DType dtype, std::byte* to, T x) {
+void store_other_number(DType dtype, std::byte* to, T x) {
   switch (dtype) {
     case DType::native:
-      return to_bytes(to, x);
+      break;
     case DType::f16:
       return to_bytes(to, Eigen::half(static_cast<float>(x)));
     case DType::bf16:
@@ -122,6 +125,10 @@ void store_number(DType dtype, std::byte* to, T x) {
       return to_bytes(to, static_cast<std::int8_t>(std::nearbyint(x)));
   }
   __builtin_unreachable();
+}
+template <class T>
+[[gnu::always_inline]] inline void store_number(DType dtype, std::byte* to, T x) {
+  dtype == DType::native ? to_bytes(to, x) : store_other_number(dtype, to, x);
 }
 
 /// `x` as the nearest number that there is in a dtype.
