@@ -145,10 +145,7 @@ class PrefillState {
     multiply_out(static_cast<T>(inverse_of(kept_factor_)));
   }
 
-  void multiply_out(T factor) {
-    if (factor == T(1)) return;
-    for (Index i = 0; i < problem().v_dim * width(); ++i) m_.out[i] *= factor;
-  }
+  void multiply_out(T factor) { full_precision().multiply(m_.out, problem().v_dim * width(), factor); }
 
   /// The output joins the totals, and another begins.
   void end_stretch() {

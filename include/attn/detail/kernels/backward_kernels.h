@@ -99,15 +99,6 @@ struct BackwardKernels {
       S::store(to + i, sum);
     }
   }
-  /// to *= factor, likewise.
-  static ATTN_INLINE void scale(T* to, Index count, T factor) {
-    for (Index i = 0; i < count; i += kLanes) {
-      Vec x;
-      S::load(x, to + i);
-      x *= factor;
-      S::store(to + i, x);
-    }
-  }
 
   /// to[i] = a.row(i) · b.row(i).
   static ATTN_INLINE void dot_rows(Rows<T> a, Rows<T> b, Index rows, Index dim, T* to) {
@@ -194,7 +185,6 @@ struct BackwardKernelSet {
   void (*pack_panels)(Rows<T>, Index count, Index dim, T factor, T* to);
   void (*dot_rows)(Rows<T> a, Rows<T> b, Index count, Index dim, T* to);
   void (*add)(T* to, const T* from, Index count);
-  void (*scale)(T* to, Index count, T factor);
   void (*add_rows)(const T* weights, Index stride, Index keys, const T* panels, Index count, Index row, T* to);
 
   // What the matrix unit does besides; for vectors there is nothing to do.
@@ -222,7 +212,6 @@ struct CompiledBackward;
     ATTN_KERNEL(pack_panels, target)                 \
     ATTN_KERNEL(dot_rows, target)                    \
     ATTN_KERNEL(add, target)                         \
-    ATTN_KERNEL(scale, target)                       \
     ATTN_KERNEL(add_rows, target)                    \
   };
 ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
@@ -241,7 +230,6 @@ BackwardKernelSet<T> backward_kernels(VectorSet vectors) {
             .pack_panels = Compiled::pack_panels,
             .dot_rows = Compiled::dot_rows,
             .add = Compiled::add,
-            .scale = Compiled::scale,
             .add_rows = Compiled::add_rows};
   });
 }

@@ -37,7 +37,7 @@ struct DecodeKernels {
     if constexpr (kLanes >= kQueriesAtATime)
       for (; rows - r > 1; r = std::min(r + kQueriesAtATime, rows))
         score_rows<kQueriesAtATime>(m, r, std::min<Index>(kQueriesAtATime, rows - r), key, keys, head_dim, fetching);
-    for (; r < rows; ++r) score_rows<1>(m, r, 1, key, keys, head_dim, fetching);
+    for (; r < rows; ++r) score_row(m, r, key, keys, head_dim, fetching);
   }
 
   /// One step of the online softmax of a row: scores become weights, max, sum and rescale are brought up to date.
@@ -92,6 +92,9 @@ struct DecodeKernels {
   }
 
  private:
+  /// Vectors of a query that are held while keys go by.
+  static constexpr int kChunk = 4;
+
   static ATTN_INLINE T first_lane(const Vec& x) {
     if constexpr (S::kVector)
       return x[0];
@@ -103,6 +106,42 @@ struct DecodeKernels {
   template <int kRows>
   static constexpr int kv_rows_of() {
     return kRows == 1 ? kLanes : std::max(kLanes, kRegisters / 2) / kRows;
+  }
+
+  /// Scores of one row. Keys that lie in memory as they are computed with are read in the order of memory, with four
+  /// vectors of the query in registers. In the order of score_rows, and with a look at the type of each vector that is
+  /// loaded, 8 heads of 512 keys took 1.1 times as long. (Values gain nothing from either.)
+  static ATTN_INLINE void score_row(const TileMemory<T>& m, Index r, const RowsToRead& key, Index keys, Index head_dim,
+                                    Prefetcher& fetching) {
+    Index j = 0;
+    if constexpr (kLanes > 1)
+      if (key.dtype == DType::native && head_dim % (kChunk * kLanes) == 0) {
+        const T* row = reinterpret_cast<const T*>(key.data);
+        for (; j + kLanes <= keys; j += kLanes) {
+          Array<Vec, kLanes> sum = {};
+          for (Index d = 0; d < head_dim; d += kChunk * kLanes) {
+            Array<Vec, kChunk> q;
+            ATTN_UNROLL for (int c = 0; c < kChunk; ++c) S::load(q[c], m.query + r * head_dim + d + c * kLanes);
+            const T* at = row + d;
+            ATTN_UNROLL for (int a = 0; a < kLanes; ++a, at += key.stride) {
+              if (a % (kLanes / kChunk) == 0) fetching.step();
+              ATTN_UNROLL for (int c = 0; c < kChunk; ++c) {
+                Vec k;
+                S::load(k, at + c * kLanes);
+                sum[a] += q[c] * k;
+              }
+            }
+          }
+          row += kLanes * key.stride;
+          S::sum_lanes(sum);
+          S::store(m.scores + r * m.row + j, sum[0]);
+        }
+        if (j == keys) return;
+      }
+    const RowsToRead rest{key.data + j * key.stride * size_of_number<T>(key.dtype), key.dtype, key.stride, key.column};
+    TileMemory<T> behind = m;
+    behind.scores += j;
+    score_rows<1>(behind, r, 1, rest, keys - j, head_dim, fetching);
   }
 
   /// Scores of `count` rows from `first` on.
@@ -121,7 +160,10 @@ struct DecodeKernels {
       Array<Vec, kSums> sum = {};  // of row r and key a at r * kKeys + a
       Array<T, kSums> rest = {};
       const Index whole = head_dim / kLanes * kLanes;
+      // At the end there are fewer keys, in a small call one alone.
+      const int here = static_cast<int>(std::min<Index>(kKeys, keys - j));
       ATTN_UNROLL for (int g = 0; g < kKeys; g += kGroup) {
+        if (g >= here) break;
         ATTN_NO_UNROLL
         for (Index d = 0; d < whole; d += kLanes) {
           if (g == 0) fetching.step();
@@ -135,7 +177,7 @@ struct DecodeKernels {
         }
       }
       for (Index d = whole; d < head_dim; ++d)
-        for (int a = 0; a < kKeys; ++a) {
+        for (int a = 0; a < here; ++a) {
           const T k = load_number<T>(key.dtype, row[a] + d * size);
           for (int r = 0; r < kRows; ++r) rest[r * kKeys + a] += query[r][d] * k;
         }

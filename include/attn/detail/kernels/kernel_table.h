@@ -58,6 +58,7 @@ struct KernelFamily {
   void (*store_out)(const TileMemory<T>&, Index queries, T* to, Index stride, Index rows, Index v_dim);
   void (*pack_rows)(const RowsToRead&, Index rows, Index columns, T* to);
   void (*unpack_rows)(const T* from, Index rows, Index columns, const RowsToWrite&);
+  void (*multiply)(T* numbers, Index count, T factor);
   void (*find_max)(const TileMemory<T>&, Index queries, Index keys);  ///< tile_max, once mods have changed the scores
   bool (*all_finite)(Rows<T>, Index keys, Index v_dim);
   void (*find_dropped)(const TileMemory<T>&, Index queries, Index keys);
@@ -112,6 +113,7 @@ struct Compiled;
     ATTN_KERNEL(store_out, target, void)          \
     ATTN_KERNEL(pack_rows, target, void)          \
     ATTN_KERNEL(unpack_rows, target, void)        \
+    ATTN_KERNEL(multiply, target, void)           \
     ATTN_KERNEL(find_max, target, void)           \
     ATTN_KERNEL(all_finite, target, bool)         \
     ATTN_KERNEL(find_dropped, target, void)       \
@@ -153,6 +155,7 @@ struct FamilyOf {
                                                .store_out = Packing::store_out,
                                                .pack_rows = Packing::pack_rows,
                                                .unpack_rows = Packing::unpack_rows,
+                                               .multiply = Packing::multiply,
                                                .find_max = Masked::find_max,
                                                .all_finite = Masked::all_finite,
                                                .find_dropped = Masked::find_dropped,

@@ -113,6 +113,18 @@ struct PackingKernels {
     }
   }
 
+  /// numbers *= factor.
+  static ATTN_INLINE void multiply(T* numbers, Index count, T factor) {
+    if (factor == T(1)) return;
+    Index i = 0;
+    for (Vec x; i + kLanes <= count; i += kLanes) {
+      S::load(x, numbers + i);
+      x *= factor;
+      S::store(numbers + i, x);
+    }
+    for (; i < count; ++i) numbers[i] *= factor;
+  }
+
   /// A vector of numbers next to each other.
   static ATTN_INLINE void load(Vec& x, DType dtype, const std::byte* from) {
     if constexpr (!kHasOthers)
