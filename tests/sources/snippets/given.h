@@ -84,6 +84,12 @@ extern const attn::Tensor<float, 3> x, grad_out;
 extern const float rate;
 }  // namespace trained_layer
 
+namespace linear_map {
+inline attn::Tensor<float, 3> x({2, 8, 64}), y({2, 8, 256}), grad_x({2, 8, 64}), grad_y({2, 8, 256});
+inline attn::Tensor<float, 2> weight({256, 64}), grad_weight({256, 64});
+inline attn::Tensor<float, 1> bias({256}), grad_bias({256});
+}  // namespace linear_map
+
 namespace rotation {
 extern Eigen::MatrixXf q, cached_k;
 extern const Eigen::MatrixXf k;
