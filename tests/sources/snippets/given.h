@@ -85,9 +85,12 @@ extern const float rate;
 }  // namespace trained_layer
 
 namespace linear_map {
-inline attn::Tensor<float, 3> x({2, 8, 64}), y({2, 8, 256}), grad_x({2, 8, 64}), grad_y({2, 8, 256});
-inline attn::Tensor<float, 2> weight({256, 64}), grad_weight({256, 64});
-inline attn::Tensor<float, 1> bias({256}), grad_bias({256});
+extern const attn::Tensor<float, 3> x, grad_y;
+extern const attn::Tensor<float, 2> weight;
+extern const attn::Tensor<float, 1> bias;
+extern attn::Tensor<float, 3> y, grad_x;
+extern attn::Tensor<float, 2> grad_weight;
+extern attn::Tensor<float, 1> grad_bias;
 }  // namespace linear_map
 
 namespace rotation {
