@@ -91,7 +91,12 @@ Cache<T> CrossAttention<T>::remember(const States<T>& memory) const {
 
 template <class T>
 States<T> CrossAttention<T>::next(const States<T>& x, const Cache<T>& memory, const Mask& mask) const {
-  return with_mod(mask, [&](const auto& mod) { return layer_.attend(x, memory, mod, with_threads()).out; });
+  const Index batch = memory.config().batch;
+  const auto queries = x.reshape(batch, x.dim(0) * x.dim(1) / batch, x.dim(2));
+  return with_mod(mask, [&](const auto& mod) {
+    const auto y = layer_.attend(queries, memory, mod, with_threads()).out;
+    return States<T>(y.reshape(x.dim(0), x.dim(1), x.dim(2)));
+  });
 }
 
 template <class T>

@@ -55,7 +55,8 @@ class CrossAttention {
 
   States<T> operator()(const States<T>& x, const States<T>& memory, const Mask& mask,
                        Weights<T>* weights = nullptr) const;
-  /// The memory's keys and values, once for a whole generation; then each token looks at them.
+  /// The memory's keys and values, once for a whole generation; then each token looks at them. Several sequences of x
+  /// in a row may share one of the memory: as many each.
   Cache<T> remember(const States<T>& memory) const;
   States<T> next(const States<T>& x, const Cache<T>& memory, const Mask& mask) const;
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "embedding.h"
-#include "layers.h"
+#include "stacks.h"
 
 namespace nn {
 
@@ -26,13 +26,16 @@ class Encoder {
   void backward(const States<T>& grad_logits);
 
   void visit(const std::string& prefix, const Visitor<T>& visitor);
+  template <class F>
+  void visit_dropouts(const F& f) {
+    encoder_.visit_dropouts(f);
+  }
 
  private:
   Random random_;  // of the initial numbers
   Embedding<T> tokens_;
   LearnedPositions<T> positions_;
-  std::vector<EncoderLayer<T>> layers_;
-  Norm<T> norm_;
+  TransformerEncoder<T> encoder_;
 };
 
 }  // namespace nn

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "embedding.h"
-#include "layers.h"
+#include "stacks.h"
 
 namespace nn {
 
@@ -27,7 +27,7 @@ class Gpt {
   States<T> operator()(const Tokens& tokens, std::vector<Weights<T>>* weights = nullptr) const;
 
   /// The same for the next tokens of texts that were begun before, of which `caches` keeps what is needed.
-  using Caches = std::vector<Cache<T>>;
+  using Caches = typename TransformerEncoder<T>::Caches;
   Caches make_caches(Index batch) const;
   States<T> next(const Tokens& tokens, Caches& caches) const;
 
@@ -37,18 +37,18 @@ class Gpt {
   void visit(const std::string& prefix, const Visitor<T>& visitor);
   template <class F>
   void visit_dropouts(const F& f) {
-    for (auto& layer : layers_) layer.visit_dropouts(f);
+    decoder_.visit_dropouts(f);
   }
 
  private:
   static LayerConfig layer_config(const GptConfig& config);
+  States<T> placed(States<T> x, Index first) const;
 
   GptConfig config_;
   Random random_;  // of the initial numbers
   Embedding<T> tokens_;
   LearnedPositions<T> positions_;
-  std::vector<EncoderLayer<T>> layers_;
-  Norm<T> norm_;
+  TransformerEncoder<T> decoder_;  // a decoder, since its mask is causal
 };
 
 }  // namespace nn

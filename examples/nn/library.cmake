@@ -33,5 +33,5 @@ function(attn_nn_library name scalar)
 endfunction()
 
 set(ATTN_NN_SOURCES activation.cpp adamw.cpp attention.cpp cross_entropy.cpp dropout.cpp embedding.cpp encoder.cpp gpt.cpp
-                    layers.cpp linear.cpp norm.cpp tensor.cpp transformer.cpp)
+                    layers.cpp linear.cpp norm.cpp stacks.cpp tensor.cpp transformer.cpp)
 attn_nn_library(attn_nn float ${ATTN_NN_SOURCES})

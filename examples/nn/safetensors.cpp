@@ -1,10 +1,12 @@
 #include "safetensors.h"
 
+#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -26,6 +28,30 @@ std::size_t product(const std::vector<Index>& shape) {
 
 std::string text_of(const std::vector<Index>& shape) { return nlohmann::json(shape).dump(); }
 
+/// Null for what is no JSON, and where an object has a name twice: readers would disagree about which one counts.
+nlohmann::json parsed(const std::string& text) {
+  std::vector<std::set<std::string>> names;  // of the objects that are open
+  bool twice = false;
+  const auto check = [&](int, nlohmann::json::parse_event_t event, const nlohmann::json& name) {
+    if (event == nlohmann::json::parse_event_t::object_start) names.emplace_back();
+    if (event == nlohmann::json::parse_event_t::object_end) names.pop_back();
+    if (event == nlohmann::json::parse_event_t::key) twice |= !names.back().insert(name.get<std::string>()).second;
+    return true;
+  };
+  const nlohmann::json all = nlohmann::json::parse(text, check, false);
+  return twice || all.is_discarded() ? nlohmann::json() : all;
+}
+
+/// nlohmann::json would round fractions, and take negative numbers and truth values for whole ones.
+/// @throws nlohmann::json::exception
+std::vector<Index> whole_numbers(const nlohmann::json& list) {
+  for (const nlohmann::json& number : list.get_ref<const nlohmann::json::array_t&>())
+    if (!number.is_number_unsigned() ||
+        number.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<Index>::max()))
+      throw nlohmann::json::other_error::create(0, "not a whole number", &number);
+  return list.get<std::vector<Index>>();
+}
+
 std::string quoted(const std::filesystem::path& file) { return file.string(); }
 
 }  // namespace
@@ -41,7 +67,12 @@ void save_safetensors(const std::filesystem::path& file, const std::vector<Param
     header[p.name] = {
         {"dtype", std::is_same_v<T, double> ? "F64" : "F32"}, {"shape", p.shape}, {"data_offsets", {begin, end}}};
   }
-  std::string text = header.dump();
+  std::string text;
+  try {
+    text = header.dump();
+  } catch (const nlohmann::json::exception&) {
+    throw FileError(quoted(file) + ": cannot be written: names and metadata must be UTF-8");
+  }
   text.resize((text.size() + 7) / 8 * 8, ' ');  // numbers begin at a multiple of 8 bytes
   const std::uint64_t length = text.size();
 
@@ -80,8 +111,8 @@ SafeTensors::SafeTensors(const std::filesystem::path& file) : file_(file) {
   if (!in || length > kMostHeader || length + sizeof length > size) fail("is no safetensors file, or is cut short");
   std::string text(length, ' ');
   in.read(text.data(), static_cast<std::streamsize>(length));
-  const nlohmann::json header = nlohmann::json::parse(text, nullptr, false);
-  if (!in || !header.is_object()) fail("its header is not JSON");
+  const nlohmann::json header = parsed(text);
+  if (!in || !header.is_object()) fail("its header is not JSON, or has a name twice");
 
   const std::size_t bytes = size - sizeof length - length;
   std::map<std::size_t, std::size_t> parts;  // ends by beginnings: together they must be the file
@@ -93,11 +124,14 @@ SafeTensors::SafeTensors(const std::filesystem::path& file) : file_(file) {
       }
       const auto dtype = value.at("dtype").get<std::string>();
       if (dtype != "F32" && dtype != "F64") fail(name + " holds " + dtype + ", which is neither F32 nor F64");
-      Entry entry{dtype == "F64", value.at("shape").get<std::vector<Index>>(), value.at("data_offsets").at(0),
-                  value.at("data_offsets").at(1)};
-      std::size_t count = entry.is_double ? 8 : 4;
+      const std::vector<Index> offsets = whole_numbers(value.at("data_offsets"));
+      if (offsets.size() != 2) fail(name + " has no beginning and end");
+      Entry entry{dtype == "F64", whole_numbers(value.at("shape")), static_cast<std::size_t>(offsets[0]),
+                  static_cast<std::size_t>(offsets[1])};
+      const bool empty = std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end();
+      std::size_t count = empty ? 0 : entry.is_double ? 8 : 4;
       for (const Index n : entry.shape) {
-        if (n < 0 || (n > 0 && count > bytes / static_cast<std::size_t>(n))) fail(name + " is larger than the file");
+        if (!empty && count > bytes / static_cast<std::size_t>(n)) fail(name + " is larger than the file");
         count *= static_cast<std::size_t>(n);
       }
       if (entry.begin > entry.end || entry.end > bytes || entry.end - entry.begin != count)

@@ -12,11 +12,8 @@ Transformer<T>::Transformer(const TransformerConfig& c, std::uint64_t seed)
       target_tokens_(c.target_tokens, c.layer.features, 1 / std::sqrt(static_cast<double>(c.layer.features)), random_),
       source_dropout_(c.layer.dropout, random_.bits()),
       target_dropout_(c.layer.dropout, random_.bits()),
-      encoder_norm_(c.layer.features, c.layer.norm),
-      decoder_norm_(c.layer.features, c.layer.norm) {
-  for (Index i = 0; i < c.encoder_layers; ++i) encoder_.emplace_back(c.layer, random_);
-  for (Index i = 0; i < c.decoder_layers; ++i) decoder_.emplace_back(c.layer, random_);
-}
+      encoder_(c.encoder_layers, c.layer, random_),
+      decoder_(c.decoder_layers, c.layer, random_) {}
 
 /// Vectors of tokens as large as the positions', which are added to them (Vaswani et al. 2017, section 3.4).
 template <class T>
@@ -27,41 +24,26 @@ States<T> Transformer<T>::placed(States<T> x, Index first) const {
 }
 
 template <class T>
-States<T> Transformer<T>::encoded(const Tokens& sources, const Mask& mask) const {
-  States<T> x = placed(source_tokens_(sources), 0);
-  for (const EncoderLayer<T>& layer : encoder_) x = layer(x, mask);
-  return encoder_norm_(x);
-}
-
-template <class T>
 States<T> Transformer<T>::operator()(const Tokens& sources, const std::vector<Index>& lengths, const Tokens& targets,
                                      std::vector<Weights<T>>* weights) const {
   const Mask padding{.key_lengths = lengths};
-  const States<T> memory = encoded(sources, padding);
-  States<T> x = placed(target_tokens_(targets), 0);
-  if (weights) weights->resize(decoder_.size());
-  for (std::size_t i = 0; i < decoder_.size(); ++i)
-    x = decoder_[i](x, {.causal = true}, memory, padding, weights ? &(*weights)[i] : nullptr);
-  return target_tokens_.project(decoder_norm_(x));
+  const States<T> memory = encoder_(placed(source_tokens_(sources), 0), padding);
+  return target_tokens_.project(
+      decoder_(placed(target_tokens_(targets), 0), {.causal = true}, memory, padding, weights));
 }
 
 template <class T>
-typename Transformer<T>::Caches Transformer<T>::encode(const Tokens& sources, const std::vector<Index>& lengths) const {
-  const States<T> memory = encoded(sources, {.key_lengths = lengths});
-  Caches caches{.sources = {}, .targets = {}, .lengths = lengths};
-  for (const DecoderLayer<T>& layer : decoder_) {
-    caches.sources.push_back(layer.remember(memory));
-    caches.targets.push_back(layer.make_cache(sources.dim(0), sources.dim(1)));
-  }
-  return caches;
+typename Transformer<T>::Caches Transformer<T>::encode(const Tokens& sources, const std::vector<Index>& lengths,
+                                                       Index targets_each) const {
+  const States<T> memory = encoder_(placed(source_tokens_(sources), 0), {.key_lengths = lengths});
+  return {decoder_.remember(memory), decoder_.make_caches(sources.dim(0) * targets_each, sources.dim(1)), lengths};
 }
 
 template <class T>
 States<T> Transformer<T>::next(const Tokens& targets, Caches& caches) const {
   States<T> x = placed(target_tokens_(targets), caches.targets.front().length(0));
-  for (std::size_t i = 0; i < decoder_.size(); ++i)
-    x = decoder_[i].next(x, caches.targets[i], caches.sources[i], {.key_lengths = caches.lengths});
-  return target_tokens_.project(decoder_norm_(x));
+  return target_tokens_.project(
+      decoder_.next(std::move(x), caches.targets, caches.sources, {.key_lengths = caches.lengths}));
 }
 
 template <class T>
@@ -69,42 +51,31 @@ States<T> Transformer<T>::forward(const Tokens& sources, const std::vector<Index
   const Mask padding{.key_lengths = lengths};
   States<T> x = placed(source_tokens_.forward(sources), 0);
   source_dropout_.forward(x);
-  for (EncoderLayer<T>& layer : encoder_) x = layer.forward(std::move(x), padding);
-  memory_ = encoder_norm_.forward(x);
+  memory_ = encoder_.forward(std::move(x), padding);
   x = placed(target_tokens_.forward(targets), 0);
   target_dropout_.forward(x);
-  for (DecoderLayer<T>& layer : decoder_) x = layer.forward(std::move(x), {.causal = true}, memory_, padding);
-  return target_tokens_.forward_project(decoder_norm_.forward(x));
+  return target_tokens_.forward_project(decoder_.forward(std::move(x), {.causal = true}, memory_, padding));
 }
 
 template <class T>
 void Transformer<T>::backward(const States<T>& grad_logits) {
-  const T scale = static_cast<T>(std::sqrt(static_cast<double>(config_.layer.features)));
   States<T> grad_memory(memory_.shape());
-  States<T> grad = decoder_norm_.backward(target_tokens_.backward_project(grad_logits));
-  for (std::size_t i = decoder_.size(); i-- > 0;) grad = decoder_[i].backward(std::move(grad), grad_memory);
-  target_dropout_.backward(grad);
-  rows_of(grad) *= scale;
-  target_tokens_.backward(grad);
-  grad = encoder_norm_.backward(grad_memory);
-  for (std::size_t i = encoder_.size(); i-- > 0;) grad = encoder_[i].backward(std::move(grad));
-  source_dropout_.backward(grad);
-  rows_of(grad) *= scale;
-  source_tokens_.backward(grad);
+  States<T> grad = decoder_.backward(target_tokens_.backward_project(grad_logits), grad_memory);
+  const auto embedded = [&](States<T> g, Dropout<T>& dropout, Embedding<T>& tokens) {
+    dropout.backward(g);
+    rows_of(g) *= static_cast<T>(std::sqrt(static_cast<double>(config_.layer.features)));
+    tokens.backward(g);
+  };
+  embedded(std::move(grad), target_dropout_, target_tokens_);
+  embedded(encoder_.backward(grad_memory), source_dropout_, source_tokens_);
 }
 
 template <class T>
 void Transformer<T>::visit(const std::string& prefix, const Visitor<T>& visitor) {
   source_tokens_.visit(prefix + "source_tokens.", visitor);
   target_tokens_.visit(prefix + "target_tokens.", visitor);
-  const auto visit_all = [&](const std::string& name, auto& layers) {
-    for (std::size_t i = 0; i < layers.size(); ++i)
-      layers[i].visit(prefix + name + ".layers." + std::to_string(i) + ".", visitor);
-  };
-  visit_all("encoder", encoder_);
-  encoder_norm_.visit(prefix + "encoder.norm.", visitor);
-  visit_all("decoder", decoder_);
-  decoder_norm_.visit(prefix + "decoder.norm.", visitor);
+  encoder_.visit(prefix + "encoder.", visitor);
+  decoder_.visit(prefix + "decoder.", visitor);
 }
 
 template class Transformer<NN_SCALAR>;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "embedding.h"
-#include "layers.h"
+#include "stacks.h"
 
 namespace nn {
 
@@ -28,11 +28,12 @@ class Transformer {
                        std::vector<Weights<T>>* weights = nullptr) const;
 
   /// What generation keeps: of the sources once, of the targets so far. The sequences of `targets` may be reordered.
+  /// Each source may have several targets, which lie one behind the other: the beams of a search.
   struct Caches {
-    std::vector<Cache<T>> sources, targets;
+    typename TransformerDecoder<T>::Caches sources, targets;
     std::vector<Index> lengths;  ///< of the sources
   };
-  Caches encode(const Tokens& sources, const std::vector<Index>& lengths) const;
+  Caches encode(const Tokens& sources, const std::vector<Index>& lengths, Index targets_each = 1) const;
   States<T> next(const Tokens& targets, Caches& caches) const;
 
   States<T> forward(const Tokens& sources, const std::vector<Index>& lengths, const Tokens& targets);
@@ -42,21 +43,19 @@ class Transformer {
   template <class F>
   void visit_dropouts(const F& f) {
     f(source_dropout_), f(target_dropout_);
-    for (auto& layer : encoder_) layer.visit_dropouts(f);
-    for (auto& layer : decoder_) layer.visit_dropouts(f);
+    encoder_.visit_dropouts(f);
+    decoder_.visit_dropouts(f);
   }
 
  private:
-  States<T> encoded(const Tokens& sources, const Mask& mask) const;
   States<T> placed(States<T> x, Index first) const;
 
   TransformerConfig config_;
   Random random_;  // of the initial numbers
   Embedding<T> source_tokens_, target_tokens_;
   Dropout<T> source_dropout_, target_dropout_;
-  std::vector<EncoderLayer<T>> encoder_;
-  std::vector<DecoderLayer<T>> decoder_;
-  Norm<T> encoder_norm_, decoder_norm_;
+  TransformerEncoder<T> encoder_;
+  TransformerDecoder<T> decoder_;
   States<T> memory_;
 };
 
