@@ -40,7 +40,7 @@ class AdamW {
 };
 
 /// Scales all gradients so that their norm is at most max_norm, and returns what it was:
-/// torch.nn.utils.clip_grad_norm_.
+/// torch.nn.utils.clip_grad_norm_, but for the 1e-6 that PyTorch adds to the norm.
 template <class T>
 double clip_grad_norm(const std::vector<Parameter<T>>& parameters, double max_norm);
 

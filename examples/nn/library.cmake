@@ -25,7 +25,7 @@ set_target_properties(attn_nn_base PROPERTIES CXX_EXTENSIONS OFF)
 
 # attn_nn_library(<name> <scalar>)
 function(attn_nn_library name scalar)
-  list(TRANSFORM ARGN PREPEND ${ATTN_NN_DIR}/)
+  list(TRANSFORM ARGN PREPEND ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/)
   add_library(${name} STATIC EXCLUDE_FROM_ALL ${ARGN})
   target_link_libraries(${name} PUBLIC attn_nn_base)
   target_compile_definitions(${name} PRIVATE NN_SCALAR=${scalar})

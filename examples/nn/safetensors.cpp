@@ -52,7 +52,14 @@ std::vector<Index> whole_numbers(const nlohmann::json& list) {
   return list.get<std::vector<Index>>();
 }
 
-std::string quoted(const std::filesystem::path& file) { return file.string(); }
+/// Text of a file, as a message can hold it: on one line, and not long.
+std::string shown(std::string text) {
+  constexpr std::size_t kMost = 60;
+  if (text.size() > kMost) text.resize(kMost);
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < ' ' || c == 127) c = '?';
+  return text;
+}
 
 }  // namespace
 
@@ -62,6 +69,8 @@ void save_safetensors(const std::filesystem::path& file, const std::vector<Param
   nlohmann::json header{{"__metadata__", metadata}};
   std::size_t end = 0;
   for (const Parameter<T>& p : parameters) {
+    if (!std::all_of(p.values.begin(), p.values.end(), [](T x) { return std::isfinite(x); }))
+      throw FileError(file.string() + ": is not written, since " + p.name + " has a number that is not finite");
     const std::size_t begin = end;
     end += p.values.size_bytes();
     header[p.name] = {
@@ -71,15 +80,19 @@ void save_safetensors(const std::filesystem::path& file, const std::vector<Param
   try {
     text = header.dump();
   } catch (const nlohmann::json::exception&) {
-    throw FileError(quoted(file) + ": cannot be written: names and metadata must be UTF-8");
+    throw FileError(file.string() + ": cannot be written: names and metadata must be UTF-8");
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');  // numbers begin at a multiple of 8 bytes
   const std::uint64_t length = text.size();
 
+  std::error_code error;
+  if (std::filesystem::exists(file, error) && !std::filesystem::is_regular_file(file, error))
+    throw FileError(file.string() + ": cannot be written: it is no regular file");
   std::filesystem::path part = file;
   part += ".part";
   {
     std::ofstream out(part, std::ios::binary);
+    if (!out) throw FileError(file.string() + ": cannot be written");
     out.write(reinterpret_cast<const char*>(&length), sizeof length);
     out.write(text.data(), static_cast<std::streamsize>(text.size()));
     for (const Parameter<T>& p : parameters)
@@ -88,15 +101,14 @@ void save_safetensors(const std::filesystem::path& file, const std::vector<Param
     if (!out) {
       std::error_code ignored;
       std::filesystem::remove(part, ignored);
-      throw FileError(quoted(file) + ": cannot be written");
+      throw FileError(file.string() + ": cannot be written");
     }
   }
-  std::error_code error;
   std::filesystem::rename(part, file, error);
   if (!error) return;
   std::error_code ignored;
   std::filesystem::remove(part, ignored);
-  throw FileError(quoted(file) + ": cannot be written: " + error.message());
+  throw FileError(file.string() + ": cannot be written: " + error.message());
 }
 
 SafeTensors::SafeTensors(const std::filesystem::path& file) : file_(file) {
@@ -123,20 +135,22 @@ SafeTensors::SafeTensors(const std::filesystem::path& file) : file_(file) {
         continue;
       }
       const auto dtype = value.at("dtype").get<std::string>();
-      if (dtype != "F32" && dtype != "F64") fail(name + " holds " + dtype + ", which is neither F32 nor F64");
+      if (dtype != "F32" && dtype != "F64")
+        fail(shown(name) + " holds " + shown(dtype) + ", which is neither F32 nor F64");
       const std::vector<Index> offsets = whole_numbers(value.at("data_offsets"));
-      if (offsets.size() != 2) fail(name + " has no beginning and end");
+      if (offsets.size() != 2) fail(shown(name) + " has no beginning and end");
       Entry entry{dtype == "F64", whole_numbers(value.at("shape")), static_cast<std::size_t>(offsets[0]),
                   static_cast<std::size_t>(offsets[1])};
       const bool empty = std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end();
       std::size_t count = empty ? 0 : entry.is_double ? 8 : 4;
       for (const Index n : entry.shape) {
-        if (!empty && count > bytes / static_cast<std::size_t>(n)) fail(name + " is larger than the file");
+        if (!empty && count > bytes / static_cast<std::size_t>(n)) fail(shown(name) + " is larger than the file");
         count *= static_cast<std::size_t>(n);
       }
       if (entry.begin > entry.end || entry.end > bytes || entry.end - entry.begin != count)
-        fail(name + " of shape " + text_of(entry.shape) + " does not fit its place in the file");
-      if (count > 0 && !parts.emplace(entry.begin, entry.end).second) fail(name + " lies where something else does");
+        fail(shown(name) + " of shape " + text_of(entry.shape) + " does not fit its place in the file");
+      if (count > 0 && !parts.emplace(entry.begin, entry.end).second)
+        fail(shown(name) + " lies where something else does");
       entries_.emplace(name, std::move(entry));
     }
   } catch (const nlohmann::json::exception&) {
@@ -153,7 +167,7 @@ SafeTensors::SafeTensors(const std::filesystem::path& file) : file_(file) {
   if (!in) fail("cannot be read");
 }
 
-void SafeTensors::fail(const std::string& what) const { throw FileError(quoted(file_) + ": " + what); }
+void SafeTensors::fail(const std::string& what) const { throw FileError(file_.string() + ": " + what); }
 
 const std::string& SafeTensors::text(const std::string& key) const {
   const auto found = metadata_.find(key);
@@ -166,7 +180,7 @@ Index SafeTensors::number(const std::string& key, Index lowest, Index highest) c
   Index value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error != std::errc() || end != digits.data() + digits.size() || value < lowest || value > highest)
-    fail("\"" + key + "\" is \"" + digits + "\", not a number from " + std::to_string(lowest) + " to " +
+    fail("\"" + key + "\" is \"" + shown(digits) + "\", not a number from " + std::to_string(lowest) + " to " +
          std::to_string(highest));
   return value;
 }
@@ -195,7 +209,7 @@ void SafeTensors::load(const std::vector<Parameter<T>>& parameters) const {
     entry.is_double ? read(double()) : read(float());
   }
   for (const auto& [name, entry] : entries_)
-    if (!wanted.contains(name)) fail(name + " is not a parameter of the model");
+    if (!wanted.contains(name)) fail(shown(name) + " is not a parameter of the model");
 }
 
 template void save_safetensors(const std::filesystem::path&, const std::vector<Parameter<float>>&, const Metadata&);

@@ -20,7 +20,8 @@ struct FileError : std::runtime_error {
 using Metadata = std::map<std::string, std::string>;
 
 /// Writes the values of all parameters, as F32 or F64, beside the file, and then puts that in its place, so that the
-/// last good file stays whatever happens. @throws FileError
+/// last good file stays if anything fails. @throws FileError also if a number is not finite: no file holds a model that
+/// went wrong.
 template <class T>
 void save_safetensors(const std::filesystem::path& file, const std::vector<Parameter<T>>& parameters,
                       const Metadata& metadata);
@@ -38,7 +39,8 @@ class SafeTensors {
   Index number(const std::string& key, Index lowest, Index highest) const;
 
   /// Reads the values of all parameters; nothing but them may be in the file. F32 and F64 are converted.
-  /// @throws FileError for what is missing, superfluous, of another shape, or not finite.
+  /// @throws FileError for what is missing, superfluous, of another shape, or not finite; some parameters may have been
+  /// read then.
   template <class T>
   void load(const std::vector<Parameter<T>>& parameters) const;
 
