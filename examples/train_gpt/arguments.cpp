@@ -1,0 +1,162 @@
+#include "arguments.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+namespace train_gpt {
+
+namespace {
+
+constexpr const char* kPresets[] = {"small", "shakespeare"};
+
+/// Whether a text is a whole number. CLI11 itself takes -1 for a large one, and too large ones for the largest.
+auto whole_number(std::uint64_t low, std::uint64_t high) {
+  return [=](const std::string& text) {
+    std::uint64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool whole = error == std::errc() && end == text.data() + text.size();
+    return whole && number >= low && number <= high
+               ? std::string()
+               : text + " is no whole number in " + std::to_string(low) + ".." + std::to_string(high);
+  };
+}
+
+constexpr std::uint64_t kMost = 10'000'000;  // steps, characters
+
+/// The preset alone, ahead of everything else: its numbers are the defaults of other options, wherever these stand.
+std::string preset_of(int argc, char** argv) {
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras();
+  std::string name = kPresets[0];
+  app.add_option("--preset", name)->check(CLI::IsMember({kPresets[0], kPresets[1]}));
+  app.parse(argc, argv);
+  return name;
+}
+
+constexpr const char* kLearning = "How it learns";
+constexpr const char* kFiles = "Files";
+constexpr const char* kWriting = "What it writes";
+
+/// What decides a run's numbers. A checkpoint has them all.
+void add_learning_options(CLI::App& app, Request& request) {
+  Options& o = request.options;
+  const auto begins = [](CLI::Option* option) { return option->capture_default_str()->group(kLearning); };
+  const auto count = [&](const char* name, Index& value, const char* text) {
+    begins(app.add_option(name, value, text))->check(whole_number(0, kMost))->type_name("NUMBER");
+  };
+  const auto number = [&](const char* name, double& value, const char* text) {
+    begins(app.add_option(name, value, text))->type_name("NUMBER");
+  };
+  begins(app.add_option("--preset", request.preset,
+                        "Where the numbers below come from: small, for a text of some KiB and some seconds; or "
+                        "shakespeare, nanoGPT's sizes for a CPU on the text that it names"))
+      ->type_name("NAME");
+  count("--layers", o.model.layers, "Layers");
+  count("--heads", o.model.heads, "Heads of each layer");
+  count("--features", o.model.features, "Features of each character");
+  count("--context", o.model.context, "Characters that the model can look back on");
+  begins(app.add_flag("--bias", o.model.bias, "Biases in linear layers and norms"));
+  number("--dropout", o.model.dropout, "Share of the numbers that are set to 0 while it learns");
+  count("--batch", o.batch, "Texts in a step, each as long as the context");
+  count("--steps", o.steps, "Steps");
+  number("--learning-rate", o.learning_rate, "The highest; it falls to a tenth, as a cosine");
+  count("--warm-up", o.warm_up, "Steps in which the learning rate rises");
+  number("--weight-decay", o.weight_decay, "Of AdamW");
+  number("--beta1", o.beta1, "Of AdamW");
+  number("--beta2", o.beta2, "Of AdamW");
+  number("--clip", o.clip, "The most that the norm of all gradients may be");
+  count("--validation-every", o.validation_every,
+        "Steps between validation losses, when the run is saved as well; 0: only at its end");
+  count("--sample-every", o.sample_every, "Steps between samples of what it writes; 0: none");
+}
+
+void add_file_options(CLI::App& app, Request& request) {
+  const auto add = [&](const char* name, auto& value, const char* text) {
+    return app.add_option(name, value, text)->type_name("FILE")->group(kFiles);
+  };
+  add("--data", request.data,
+      "The text, in UTF-8: the first 90 % to learn from, the rest to validate. By default a text of this project, with "
+      "--resume that of the run");
+  auto* save = add("--save", request.run.save,
+                   "Where the model and the state of the run are kept. By default gpt.safetensors, with --resume that "
+                   "file");
+  app.add_flag("--no-save", request.no_save, "Keep nothing")->excludes(save)->group(kFiles);
+  add("--loss-curve", request.loss_curve, "A picture of the losses")->type_name("FILE.svg");
+  add("--report", request.report, "A page: losses, samples, attention, speed")->type_name("FILE.html");
+}
+
+void add_writing_options(CLI::App& app, Request& request) {
+  Sampling& sampling = request.sampling;
+  const auto add = [&](const char* name, auto& value, const char* text) {
+    return app.add_option(name, value, text)->capture_default_str()->type_name("NUMBER")->group(kWriting);
+  };
+  add("--prompt", request.prompt, "The text to continue")->type_name("TEXT");
+  add("--length", request.length, "Characters to write")->check(whole_number(0, kMost));
+  add("--temperature", sampling.temperature, "How much is left to chance: 0 always takes the likeliest character");
+  add("--top-k", sampling.top_k, "Draw from the likeliest so many characters alone; 0: from all")
+      ->check(whole_number(0, kMost));
+}
+
+/// Refuses options of these groups where the one named `other` decides in their place.
+void refuse(const CLI::App& app, const std::vector<std::string>& groups, const std::string& other) {
+  if (app.count(other) == 0) return;
+  for (const CLI::Option* option : app.get_options())
+    if (option->count() > 0 && std::find(groups.begin(), groups.end(), option->get_group()) != groups.end())
+      throw std::invalid_argument(option->get_name() + " has no effect with " + other + ", leave it out");
+}
+
+}  // namespace
+
+std::optional<Request> parse(int argc, char** argv) {
+  CLI::App app{
+      "Trains a GPT on the characters of a text, then writes with it. Text goes to standard output, the rest to "
+      "standard "
+      "error. The last line is the validation loss. Ctrl-C saves and ends.",
+      "train_gpt"};
+  Request request;
+  request.preset = preset_of(argc, argv);
+  request.options = preset(request.preset);
+  auto* resume = app.add_option("--resume", request.resume,
+                                "Go on with the run that saved this file, to the same bits as without the break");
+  app.add_option("--model", request.model, "Do not learn, only write, with the model of this file")
+      ->excludes(resume->type_name("FILE"))
+      ->type_name("FILE");
+  app.add_option("--threads", request.threads, "By default one for each core; results are the same bits for any number")
+      ->check(whole_number(1, 1024))
+      ->type_name("NUMBER");
+  app.add_option("--seed", request.seed, "Of everything that is drawn; by default 1, with --resume that of the run")
+      ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
+      ->type_name("NUMBER");
+  app.add_option("--stop-after", request.run.stop_after, "Stop after so many steps; --resume goes on")
+      ->check(whole_number(0, kMost))
+      ->type_name("NUMBER");
+  add_learning_options(app, request);
+  add_file_options(app, request);
+  add_writing_options(app, request);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    app.exit(help);
+    return std::nullopt;
+  }
+  refuse(app, {kLearning}, "--resume");
+  refuse(app, {kLearning, kFiles}, "--model");
+  if (request.seed) request.options.seed = *request.seed;
+  check(request.options);
+  const double temperature = request.sampling.temperature;
+  if (!(temperature >= 0 && std::isfinite(temperature)))
+    throw std::invalid_argument("--temperature must be 0 or more, and finite");
+  if (!request.no_save && app.count("--save") == 0)
+    request.run.save = request.resume.empty() ? "gpt.safetensors" : request.resume;
+  return request;
+}
+
+}  // namespace train_gpt

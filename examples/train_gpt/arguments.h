@@ -1,0 +1,33 @@
+// The command line.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "generate.h"
+#include "run.h"
+
+namespace train_gpt {
+
+/// What the user asked for.
+struct Request {
+  std::string preset;
+  Options options;
+  RunOptions run;
+  bool no_save = false;
+  std::filesystem::path data;
+  std::filesystem::path resume, model;  ///< checkpoints: to go on with, to only write with. One at most
+  std::filesystem::path loss_curve, report;
+  std::optional<int> threads;
+  std::optional<std::uint64_t> seed;
+  std::string prompt;
+  Sampling sampling;   ///< its seed is that of the run unless one was given
+  Index length = 500;  ///< characters to write
+};
+
+/// The request; nothing if only help was asked for, which is then printed.
+/// @throws std::exception with one line that says what is wrong.
+std::optional<Request> parse(int argc, char** argv);
+
+}  // namespace train_gpt

@@ -1,0 +1,201 @@
+#include "checkpoint.h"
+
+#include <array>
+#include <charconv>
+#include <stdexcept>
+
+#include "files.h"
+#include "safetensors.h"
+
+namespace train_gpt {
+
+namespace {
+
+constexpr const char* kFormat = "train_gpt";
+constexpr const char* kVersion = "1";
+constexpr const char* kSample = "sample.";  // before the number of steps
+
+/// All options but the number of tokens, which the characters say.
+template <class O, class F>
+void for_each_option(O& o, const F& f) {
+  f("layers", o.model.layers);
+  f("heads", o.model.heads);
+  f("features", o.model.features);
+  f("context", o.model.context);
+  f("bias", o.model.bias);
+  f("dropout", o.model.dropout);
+  f("batch", o.batch);
+  f("steps", o.steps);
+  f("warm_up", o.warm_up);
+  f("learning_rate", o.learning_rate);
+  f("weight_decay", o.weight_decay);
+  f("beta1", o.beta1);
+  f("beta2", o.beta2);
+  f("clip", o.clip);
+  f("validation_every", o.validation_every);
+  f("sample_every", o.sample_every);
+  f("seed", o.seed);
+}
+
+/// As few digits as give the same number back.
+template <class T>
+std::string text_of(T number) {
+  std::array<char, 32> digits;
+  const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), number);
+  return {digits.data(), end};
+}
+std::string text_of(bool value) { return value ? "1" : "0"; }
+
+/// The losses as parameters, so that they lie in the file as numbers.
+struct Losses {
+  std::vector<float> training, validation_steps, validation;
+
+  void visit(const nn::Visitor<float>& visitor) {
+    const auto one = [&](const char* name, std::vector<float>& v) {
+      visitor({name, {static_cast<Index>(v.size())}, v, {}});
+    };
+    one("losses.training", training);
+    one("losses.validation_steps", validation_steps);
+    one("losses.validation", validation);
+  }
+};
+
+std::vector<nn::Parameter<float>> all_tensors(State& state, Losses& losses) {
+  std::vector<nn::Parameter<float>> all = nn::parameters_of<float>(state.model);
+  const auto add = [&](const nn::Parameter<float>& p) { all.push_back(p); };
+  state.optimizer.visit_moments(nn::parameters_of<float>(state.model), add);
+  losses.visit(add);
+  return all;
+}
+
+/// Reads a checkpoint's metadata, with errors that name the file.
+class Reader {
+ public:
+  explicit Reader(const std::filesystem::path& file) : path_(file), file_(file) {
+    if (!file_.metadata().contains("format") || file_.text("format") != kFormat) fail("is no checkpoint of train_gpt");
+    if (file_.text("version") != kVersion)
+      fail("has version " + training::one_line(file_.text("version")) + " of the format, this program reads " +
+           kVersion);
+  }
+
+  State read() const {
+    State state(options(), vocabulary());
+    const Index step = file_.number("step", 0, state.options.steps);
+    require_room(step);
+    state.step = step;
+    state.optimizer.set_steps(step);
+    state.model.visit_dropouts([&](auto& dropout) { dropout.set_calls(static_cast<std::uint64_t>(step)); });
+    state.text_file = file_.text("text_file");
+    number("text_checksum", state.text_checksum);
+    std::uint64_t random = 0;
+    number("random", random);
+    state.random = nn::Random(random);
+    read_tensors(state);
+    read_samples(state);
+    return state;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const { throw nn::FileError(path_.string() + ": " + what); }
+
+  template <class T>
+  void number(const std::string& key, T& value) const {
+    const std::string& digits = file_.text(key);
+    const char* last = digits.data() + digits.size();
+    const auto [end, error] = std::from_chars(digits.data(), last, value);
+    if (error != std::errc() || end != last)
+      fail("\"" + key + "\" is " + training::one_line(digits) + ", which is no such number");
+  }
+  void number(const std::string& key, bool& value) const { value = file_.number(key, 0, 1) == 1; }
+
+  Options options() const {
+    Options options;
+    for_each_option(options, [&](const char* key, auto& value) { number(key, value); });
+    try {
+      check(options);
+    } catch (const std::invalid_argument& error) {
+      fail(error.what());
+    }
+    // The model that is about to be made must be in the file, three times with its moments.
+    const auto size = [](Index n) { return static_cast<double>(n); };
+    const nn::GptConfig& m = options.model;
+    const double numbers = size(m.features) * (size(m.context) + 12 * size(m.layers) * size(m.features));
+    if (3 * sizeof(float) * numbers > size(static_cast<Index>(std::filesystem::file_size(path_))))
+      fail("is too small for the model that it speaks of");
+    return options;
+  }
+
+  Vocabulary vocabulary() const {
+    try {
+      Vocabulary vocabulary(file_.text("characters"));
+      if (vocabulary.size() == 0) fail("its \"characters\" are none");
+      return vocabulary;
+    } catch (const std::invalid_argument& error) {
+      fail(std::string("its \"characters\": ") + error.what());
+    }
+  }
+
+  void require_room(Index step) const {
+    if (static_cast<std::uintmax_t>(step) * sizeof(float) > std::filesystem::file_size(path_))
+      fail("is too small for the losses of " + std::to_string(step) + " steps");
+  }
+
+  void read_tensors(State& state) const {
+    const auto validations = static_cast<std::size_t>(file_.number("validations", 0, state.step));
+    Losses losses{std::vector<float>(static_cast<std::size_t>(state.step)), std::vector<float>(validations),
+                  std::vector<float>(validations)};
+    const auto tensors = all_tensors(state, losses);
+    file_.load(tensors);
+    for (const nn::Parameter<float>& p : tensors)
+      if (p.name.starts_with("v."))
+        for (const float v : p.values)
+          if (v < 0) fail(p.name + " has a negative number, and it is a mean of squares");
+    state.losses = losses.training;
+    for (std::size_t i = 0; i < validations; ++i) {
+      const float step = losses.validation_steps[i];
+      if (!(step >= 0 && step <= static_cast<float>(state.step)))
+        fail("a validation loss is not of a step that was done");
+      state.validation[static_cast<Index>(step)] = losses.validation[i];
+    }
+  }
+
+  void read_samples(State& state) const {
+    for (const auto& [key, text] : file_.metadata())
+      if (key.starts_with(kSample)) {
+        const std::string digits = key.substr(std::string(kSample).size());
+        Index step = 0;
+        const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+        if (error != std::errc() || end != digits.data() + digits.size() || step < 0 || step > state.step)
+          fail(training::one_line(key) + " is not of a step that was done");
+        state.samples[step] = text;
+      }
+  }
+
+  std::filesystem::path path_;
+  nn::SafeTensors file_;
+};
+
+}  // namespace
+
+void save(const std::filesystem::path& file, State& state) {
+  nn::Metadata metadata{{"format", kFormat},
+                        {"version", kVersion},
+                        {"characters", state.vocabulary.text()},
+                        {"text_file", state.text_file},
+                        {"text_checksum", text_of(state.text_checksum)},
+                        {"step", text_of(state.step)},
+                        {"random", text_of(state.random.state())},
+                        {"validations", text_of(state.validation.size())}};
+  for_each_option(state.options, [&](const char* key, const auto& value) { metadata[key] = text_of(value); });
+  for (const auto& [step, text] : state.samples) metadata[kSample + text_of(step)] = text;
+  Losses losses{state.losses, {}, {}};
+  for (const auto& [step, loss] : state.validation) {
+    losses.validation_steps.push_back(static_cast<float>(step));
+    losses.validation.push_back(loss);
+  }
+  nn::save_safetensors<float>(file, all_tensors(state, losses), metadata);
+}
+
+State load(const std::filesystem::path& file) { return Reader(file).read(); }
+
+}  // namespace train_gpt

@@ -1,0 +1,20 @@
+# The parts of train_gpt but its main(), as a library that the test links as well.
+include_guard(GLOBAL)
+
+include(${CMAKE_CURRENT_LIST_DIR}/../nn/library.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/../training/library.cmake)
+
+add_library(
+  attn_train_gpt STATIC EXCLUDE_FROM_ALL
+  ${CMAKE_CURRENT_LIST_DIR}/checkpoint.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/generate.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/options.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/run.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/run_report.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/text.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/trainer.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/vocabulary.cpp)
+target_include_directories(attn_train_gpt PUBLIC ${CMAKE_CURRENT_LIST_DIR})
+target_link_libraries(attn_train_gpt PUBLIC attn_nn attn_training)
+set_target_properties(attn_train_gpt PROPERTIES CXX_EXTENSIONS OFF)
+attn_embed(attn_train_gpt kOwnText ${CMAKE_CURRENT_LIST_DIR}/own_text.txt)

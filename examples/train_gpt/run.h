@@ -1,0 +1,30 @@
+// A training run: its steps, and what it shows and saves on the way.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "trainer.h"
+
+namespace train_gpt {
+
+/// What does not change a run's numbers.
+struct RunOptions {
+  std::filesystem::path save;            ///< empty: nowhere
+  std::optional<Index> stop_after = {};  ///< so many steps of this run, although there are more to do
+};
+
+struct Outcome {
+  bool interrupted = false;
+  int exit_code = 0;  ///< after an interrupt
+  double seconds = 0;
+  double tokens_per_second = 0;
+  double validation_loss = 0;  ///< over all of the validation text; not after an interrupt
+};
+
+/// Trains until the options' number of steps is done, or an interrupt asks for an end. Saves then too.
+/// @throws nn::FileError if the text is not the one that the run began with, or the file cannot be written.
+Outcome run(State& state, const Text& text, const RunOptions& options);
+
+}  // namespace train_gpt

@@ -1,0 +1,83 @@
+#include "run_report.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "progress.h"
+
+namespace train_gpt {
+
+namespace {
+
+constexpr std::size_t kMapLength = 32;  // characters; more would be too small to see
+
+std::string fixed(double x, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, x);
+  return text;
+}
+
+/// 1,234,567.
+std::string grouped(Index count) {
+  const std::string digits = std::to_string(count);
+  std::string result;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) result += ',';
+    result += digits[i];
+  }
+  return result;
+}
+
+training::AttentionMaps attention_of(const State& state, const std::string& title, std::vector<std::int32_t> tokens) {
+  const auto most = std::min(kMapLength, static_cast<std::size_t>(state.options.model.context));
+  tokens.resize(std::min(tokens.size(), most));
+  nn::Tokens batch({1, static_cast<Index>(tokens.size())});
+  std::copy(tokens.begin(), tokens.end(), batch.data());
+  training::AttentionMaps maps{title, {}, {}, {}};
+  for (const std::int32_t token : tokens) maps.rows.push_back(state.vocabulary.character(token));
+  maps.columns = maps.rows;
+  state.model(batch, &maps.layers);
+  return maps;
+}
+
+}  // namespace
+
+training::LossCurve loss_curve(const State& state) {
+  training::LossCurve curve{{state.losses.begin(), state.losses.end()}, {}};
+  for (const auto& [step, loss] : state.validation) curve.validation.push_back({step, static_cast<double>(loss)});
+  return curve;
+}
+
+training::Report report(State& state, const Text& text, const Outcome& outcome) {
+  const Options& o = state.options;
+  const std::string source = text.file().empty() ? text.name() : text.file().filename().string();
+  training::Report page{.title = "A GPT learns to write",
+                        .introduction = "Trained on " + source + ", character by character.",
+                        .figures = {},
+                        .losses = loss_curve(state),
+                        .samples = {},
+                        .maps = {}};
+  const std::string training_loss =
+      state.losses.empty() ? "none" : fixed(training::smoothed(page.losses.training, 50).back(), 3);
+  page.figures = {
+      {"validation loss", outcome.interrupted ? "not yet" : fixed(outcome.validation_loss, 3)},
+      {"training loss", training_loss},
+      {"steps", grouped(state.step) + " of " + grouped(o.steps)},
+      {"time", fixed(outcome.seconds, 1) + " s"},
+      {"speed", grouped(static_cast<Index>(outcome.tokens_per_second)) + " characters/s"},
+      {"parameters", grouped(nn::count_parameters<float>(state.model))},
+      {"model", std::to_string(o.model.layers) + " layers, " + std::to_string(o.model.heads) + " heads, " +
+                    std::to_string(o.model.features) + " features"},
+      {"context", grouped(o.model.context) + " characters"},
+      {"batch", grouped(o.batch) + " texts"},
+      {"text", grouped(text.size()) + " characters, " + std::to_string(state.vocabulary.size()) + " different ones"}};
+  for (const auto& [step, sample] : state.samples) page.samples.push_back({step, sample});
+  const auto held_back = text.validation();
+  page.maps.push_back(attention_of(state, "From the text that it did not learn", {held_back.begin(), held_back.end()}));
+  if (!state.samples.empty())
+    page.maps.push_back(
+        attention_of(state, "What it wrote itself", state.vocabulary.encode(state.samples.rbegin()->second)));
+  return page;
+}
+
+}  // namespace train_gpt

@@ -1,0 +1,90 @@
+#include "trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "cross_entropy.h"
+#include "schedule.h"
+
+namespace train_gpt {
+
+namespace {
+
+const Options& checked(const Options& options) {
+  check(options);
+  return options;
+}
+
+nn::GptConfig model_config(const Options& options, const Vocabulary& vocabulary) {
+  nn::GptConfig config = checked(options).model;
+  config.tokens = vocabulary.size();
+  return config;
+}
+
+/// A generator that has nothing in common with the one of the initial numbers.
+nn::Random random_of_blocks(std::uint64_t seed) { return nn::Random(nn::Random(~seed).bits()); }
+
+nn::CosineSchedule schedule_of(const Options& o) {
+  return {.highest = o.learning_rate, .lowest = o.learning_rate / 10, .warm_up = o.warm_up, .decay_steps = o.steps};
+}
+
+}  // namespace
+
+State::State(const Options& o, Vocabulary v)
+    : options(o),
+      vocabulary(std::move(v)),
+      model(model_config(options, vocabulary), options.seed),
+      optimizer({.beta1 = options.beta1, .beta2 = options.beta2, .weight_decay = options.weight_decay}),
+      random(random_of_blocks(options.seed)) {
+  options.model = model.config();
+}
+
+State::State(const Options& o, const Text& text) : State(o, text.vocabulary()) {
+  text_file = text.file().string();
+  text_checksum = text.checksum();
+}
+
+double train_step(State& state, const Text& text) {
+  const Options& o = state.options;
+  const Batch batch = random_blocks(text.training(), o.batch, o.model.context, state.random);
+  nn::CrossEntropy<float> cross_entropy;
+  const auto loss = static_cast<float>(cross_entropy.forward(state.model.forward(batch.inputs), batch.targets));
+  if (!std::isfinite(loss))
+    throw std::runtime_error("the loss of step " + std::to_string(state.step + 1) +
+                             " is not finite: try a lower --learning-rate");
+  nn::zero_gradients<float>(state.model);
+  state.model.backward(cross_entropy.backward());
+  const auto parameters = nn::parameters_of<float>(state.model);
+  nn::clip_grad_norm(parameters, o.clip);
+  state.optimizer.step(parameters, schedule_of(o)(state.step));
+  ++state.step;
+  state.losses.push_back(loss);
+  return static_cast<double>(loss);
+}
+
+double validation_loss(const State& state, const Text& text, Index most) {
+  constexpr std::size_t kBatch = 32;  // blocks at a time
+  const auto tokens = text.validation();
+  const Index context = state.options.model.context;
+  const nn::CrossEntropy<float> cross_entropy;
+  double sum = 0, count = 0;
+  const auto add = [&](const std::vector<Index>& starts, Index length) {
+    const Batch batch = blocks_at(tokens, starts, length);
+    const auto targets = static_cast<double>(batch.targets.size());
+    sum += targets * cross_entropy(state.model(batch.inputs), batch.targets);
+    count += targets;
+  };
+  const std::vector<Index> starts = block_starts(tokens, context, most);
+  for (std::size_t i = 0; i < starts.size(); i += kBatch)
+    add({starts.begin() + static_cast<std::ptrdiff_t>(i),
+         starts.begin() + static_cast<std::ptrdiff_t>(std::min(i + kBatch, starts.size()))},
+        context);
+  const Index last = static_cast<Index>(tokens.size() - 1) / context * context;
+  const Index rest = static_cast<Index>(tokens.size()) - 1 - last;
+  const bool has_all = static_cast<Index>(starts.size()) * context == last;
+  if (has_all && rest > 0) add({last}, rest);
+  return sum / count;
+}
+
+}  // namespace train_gpt

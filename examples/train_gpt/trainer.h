@@ -1,0 +1,43 @@
+// A model in training.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "adamw.h"
+#include "gpt.h"
+#include "options.h"
+#include "text.h"
+
+namespace train_gpt {
+
+/// All that the next step depends on, beside the text. A checkpoint keeps it.
+struct State {
+  /// Before the first step. @throws std::invalid_argument as check() does.
+  State(const Options& options, Vocabulary vocabulary);
+  State(const Options& options, const Text& text);
+
+  Options options;
+  Vocabulary vocabulary;
+  std::string text_file;            ///< empty: the project's own text
+  std::uint64_t text_checksum = 0;  ///< a run goes on with the same text alone
+  nn::Gpt<float> model;
+  nn::AdamW<float> optimizer;
+  nn::Random random;  ///< draws the blocks
+
+  Index step = 0;                        ///< how many are done
+  std::vector<float> losses;             ///< of each step
+  std::map<Index, float> validation;     ///< losses, by the number of steps done
+  std::map<Index, std::string> samples;  ///< what the model wrote, by the same
+};
+
+/// One step of AdamW on blocks from anywhere in the training text. Returns the loss, and keeps it.
+/// @throws std::runtime_error if the loss is not finite.
+double train_step(State& state, const Text& text);
+
+/// The mean loss over blocks that lie one behind the other in the validation text: over all of it, or, if these are
+/// more than `most`, over so many evenly spread.
+double validation_loss(const State& state, const Text& text, Index most = 0);
+
+}  // namespace train_gpt

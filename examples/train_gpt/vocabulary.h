@@ -1,0 +1,38 @@
+// The characters of a text, numbered.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace train_gpt {
+
+/// Characters are Unicode code points, not bytes: whatever is drawn from them is valid UTF-8, and a text in Chinese or
+/// Greek is as long for the model as it is for a reader.
+class Vocabulary {
+ public:
+  /// Those that occur, in the order of their numbers. @throws std::invalid_argument if the text is not UTF-8.
+  static Vocabulary of(std::string_view text);
+
+  /// The given ones, in this order. @throws std::invalid_argument if the text is not UTF-8, or one occurs twice.
+  explicit Vocabulary(std::string_view characters);
+
+  std::int32_t size() const { return static_cast<std::int32_t>(characters_.size()); }
+  const std::string& character(std::int32_t token) const { return characters_.at(static_cast<std::size_t>(token)); }
+  bool contains(const std::string& character) const { return tokens_.contains(character); }
+
+  /// @throws std::invalid_argument if the text is not UTF-8, or has a character that is not known.
+  std::vector<std::int32_t> encode(std::string_view text) const;
+  std::string decode(const std::vector<std::int32_t>& tokens) const;
+
+  /// All characters as one text, which the constructor takes.
+  std::string text() const;
+
+ private:
+  std::vector<std::string> characters_;
+  std::map<std::string, std::int32_t> tokens_;
+};
+
+}  // namespace train_gpt

@@ -1,0 +1,193 @@
+#include "learn.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+
+#include "chrf.h"
+#include "files.h"
+#include "interrupt.h"
+#include "loss_curve.h"
+#include "progress.h"
+#include "report.h"
+#include "safetensors.h"
+#include "threads.h"
+#include "use.h"
+
+namespace translation {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::string rounded(double x, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, x);
+  return text;
+}
+
+std::vector<Pair> pairs_for(const Options& options) {
+  if (options.data.empty()) return phrase_book();
+  if (options.data == of_preset(options.preset).data && !std::filesystem::exists(options.data))
+    throw nn::FileError(options.data +
+                        ": there is no such file; name one with --data (examples/README.md says where to get it)");
+  return read_pairs(options.data);
+}
+
+Translator new_translator(const Split& split, const Options& options) {
+  std::vector<std::string> english;
+  for (const Pair& pair : split.training) english.push_back(pair.english);
+  return {Characters(split.training), Pieces::learn(english, options.pieces), options.sizes, options.dropout,
+          options.training.seed};
+}
+
+/// How well pairs are translated.
+struct Quality {
+  double chrf, exact;
+};
+
+Quality quality_of(const Translator& translator, const std::vector<Pair>& pairs, const SearchConfig& search) {
+  std::vector<std::string> chinese, english;
+  for (const Pair& pair : pairs) chinese.push_back(pair.chinese), english.push_back(pair.english);
+  const std::vector<std::string> translations = translate(translator, chinese, search);
+  return {chrf(translations, english), exact_share(translations, english)};
+}
+
+/// The sentences that are watched: those that the user named, or some of the pairs.
+std::vector<std::string> watched_sentences(const Options& options, const std::vector<Pair>& pairs) {
+  if (!options.translate.empty()) return options.translate;
+  constexpr std::size_t kWatched = 6;
+  std::vector<std::string> sentences;
+  for (std::size_t i = 0; i < std::min(kWatched, pairs.size()); ++i)
+    sentences.push_back(pairs[i * pairs.size() / std::min(kWatched, pairs.size())].chinese);
+  return sentences;
+}
+
+/// One training run.
+class Run {
+ public:
+  explicit Run(const Options& options)
+      : options_(options),
+        split_(hold_back(pairs_for(options), options.held_back, options.training.seed)),
+        translator_(new_translator(split_, options)),
+        learned_(examples_of(split_.training, translator_.characters, translator_.pieces)),
+        held_back_(examples_of(split_.held_back, translator_.characters, translator_.pieces)),
+        trainer_(translator_, learned_, options.training),
+        watched_(watched_sentences(options, pairs())) {}
+
+  int run() {
+    const training::Interrupt interrupt;
+    say_what_is_learned();
+    learn_until(interrupt);
+    if (!options_.save.empty()) translator_.save(options_.save);
+    const Quality quality = quality_of(translator_, pairs(), options_.search);
+    write_pictures(quality);
+    if (!options_.translate.empty()) print_translations(translator_, options_);
+    std::cout << summary(quality) << std::endl;
+    return interrupt.requested() ? interrupt.exit_code() : EXIT_SUCCESS;
+  }
+
+ private:
+  /// Those that show how good the model is.
+  const std::vector<Pair>& pairs() const { return split_.held_back.empty() ? split_.training : split_.held_back; }
+
+  void say_what_is_learned() {
+    std::cout << split_.training.size() << " pairs to learn from, " << split_.held_back.size() << " held back, "
+              << translator_.characters.size() << " characters, " << translator_.pieces.size() << " pieces, "
+              << parameters() << " parameters, " << trainer_.steps_per_epoch() << " steps an epoch" << std::endl;
+  }
+
+  Index parameters() { return nn::count_parameters<float>(translator_.model); }
+
+  void learn_until(const training::Interrupt& interrupt) {
+    constexpr Index kLooks = 10;  // on the way
+    const Index every = std::max<Index>(1, options_.training.steps / kLooks);
+    training::Progress progress(options_.training.steps);
+    while (trainer_.steps_done() < options_.training.steps && !interrupt.requested()) {
+      const Trainer::Step step = trainer_.step();
+      losses_.training.push_back(step.loss);
+      progress.update(trainer_.steps_done(), step.loss, step.tokens);
+      if (trainer_.steps_done() % every == 0) look(progress);
+    }
+    speed_ = progress.tokens_per_second();
+  }
+
+  void look(training::Progress& progress) {
+    const Index step = trainer_.steps_done();
+    std::string text = "step " + std::to_string(step);
+    if (!held_back_.empty()) {
+      losses_.validation.push_back({step, mean_loss(translator_, held_back_, options_.training.batch_tokens)});
+      const Quality quality = quality_of(translator_, split_.held_back, {});
+      text += ": held-back loss " + rounded(losses_.validation.back().loss, 3) + ", chrF (greedy) " +
+              rounded(quality.chrf, 1);
+    }
+    const std::vector<std::string> translations = translate(translator_, watched_, {});
+    std::string sample;
+    for (std::size_t i = 0; i < watched_.size(); ++i)
+      sample.append(i > 0 ? "\n" : "").append(as_line(watched_[i])).append(" \u2192 ").append(translations[i]);
+    samples_.push_back({step, sample});
+    progress.say(text + '\n' + sample);
+  }
+
+  std::string summary(const Quality& quality) const {
+    const std::string exact = rounded(100 * quality.exact, 1) + " % exact of " + std::to_string(pairs().size());
+    const std::string after =
+        " pairs after " + std::to_string(trainer_.steps_done()) + " steps in " + rounded(since(start_), 1) + " s";
+    return split_.held_back.empty() ? exact + after
+                                    : "chrF " + rounded(quality.chrf, 1) + ", " + exact + " held-back" + after;
+  }
+
+  void write_pictures(const Quality& quality) {
+    if (!options_.loss_curve.empty())
+      training::write_file(options_.loss_curve, training::loss_curve_svg(losses_, "Loss: Chinese to English"));
+    if (!options_.report.empty()) training::write_file(options_.report, training::report_html(report(quality)));
+  }
+
+  training::Report report(const Quality& quality) {
+    training::Report report;
+    report.title = "train_translation";
+    report.introduction = "An encoder\u2013decoder Transformer that learns to translate Chinese into English.";
+    report.figures = {{"result", summary(quality)},
+                      {"pairs learned from", std::to_string(split_.training.size())},
+                      {"parameters", std::to_string(parameters())},
+                      {"characters", std::to_string(translator_.characters.size())},
+                      {"pieces", std::to_string(translator_.pieces.size())},
+                      {"tokens per second", rounded(speed_, 0)}};
+    report.losses = losses_;
+    report.samples = samples_;
+    for (const std::string& sentence : watched_) {
+      if (characters_of(sentence).empty()) continue;
+      const Look look = look_of(translator_, sentence, options_.search);
+      report.maps.push_back({look.sentence + " \u2192 " + look.translation, look.pieces, look.characters, look.layers});
+    }
+    return report;
+  }
+
+  const Clock::time_point start_ = Clock::now();
+  const Options& options_;
+  Split split_;
+  Translator translator_;
+  std::vector<Example> learned_, held_back_;
+  Trainer trainer_;
+  std::vector<std::string> watched_;
+  training::LossCurve losses_;
+  std::vector<training::Sample> samples_;
+  double speed_ = 0;
+};
+
+}  // namespace
+
+int learn(const Options& options) {
+  // Not to be found out at the end of a long run.
+  for (const std::string& file : {options.save, options.map, options.loss_curve, options.report})
+    if (!file.empty()) training::require_writable(file);
+  check_sentences(options);
+  return Run(options).run();
+}
+
+}  // namespace translation

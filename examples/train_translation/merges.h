@@ -1,0 +1,47 @@
+// Learns which pieces to join: byte-pair encoding.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "characters.h"
+
+namespace translation {
+
+using UnitCounts = std::map<std::string, Index>;
+
+/// Replaces each pair of neighbours by one number.
+void join_all(Ids& ids, const std::array<std::int32_t, 2>& parts, std::int32_t joined);
+
+/// Counts the pairs of neighbours in all units, and keeps the counts right while pairs are joined.
+class MergeLearner {
+ public:
+  using Two = std::array<std::int32_t, 2>;
+
+  explicit MergeLearner(const UnitCounts& counts);
+
+  /// The pair that occurs most often, the smallest of those; none if none occurs twice.
+  std::optional<Two> most_frequent() const;
+  void join(const Two& parts, std::int32_t joined);
+
+ private:
+  struct Unit {
+    Ids ids;
+    Index times;
+  };
+  struct Seen {
+    Index times = 0;
+    std::set<std::size_t> units;  // that have, or had, the pair
+  };
+  void count(std::size_t unit, Index sign);
+
+  std::vector<Unit> units_;
+  std::map<Two, Seen> pairs_;
+};
+
+}  // namespace translation

@@ -1,0 +1,179 @@
+#include "options.h"
+
+#include <charconv>
+#include <cstdlib>
+
+#include <CLI/CLI.hpp>
+
+namespace translation {
+
+namespace {
+
+constexpr const char* kLearning = "How it learns";
+constexpr const char* kModel = "The model";
+constexpr const char* kUse = "What it translates";
+constexpr const char* kFiles = "Files";
+
+/// Checks whole numbers. (CLI11 takes -1 for a large one where numbers have no sign.)
+auto whole(std::uint64_t lowest, std::uint64_t highest) {
+  return [=](const std::string& text) {
+    std::uint64_t number = 0;
+    const char* const last = text.data() + text.size();
+    const auto [end, error] = std::from_chars(text.data(), last, number);
+    if (error == std::errc() && end == last && number >= lowest && number <= highest) return std::string();
+    return text + " is no whole number from " + std::to_string(lowest) + " to " + std::to_string(highest);
+  };
+}
+
+constexpr std::uint64_t kMost = 1'000'000'000;
+
+/// Adds options whose help has their default, in one group.
+class Group {
+ public:
+  Group(CLI::App& app, const char* name) : app_(app), name_(name) {}
+
+  template <class X>
+  CLI::Option* count(const char* option, X& value, std::uint64_t lowest, std::uint64_t highest, const char* text) {
+    return added(app_.add_option(option, value, text))->check(whole(lowest, highest))->type_name("NUMBER");
+  }
+  CLI::Option* number(const char* option, double& value, double lowest, double highest, const char* text) {
+    return added(app_.add_option(option, value, text))->check(CLI::Range(lowest, highest))->type_name("NUMBER");
+  }
+  CLI::Option* text(const char* option, std::string& value, const char* what, const char* text) {
+    return app_.add_option(option, value, text)->option_text(what)->group(name_);
+  }
+
+ private:
+  CLI::Option* added(CLI::Option* option) { return option->capture_default_str()->group(name_); }
+
+  CLI::App& app_;
+  const char* name_;
+};
+
+void add_learning(CLI::App& app, Options& o) {
+  Group learning(app, kLearning);
+  learning
+      .text(
+          "--preset", o.preset, "phrases|tatoeba",
+          "The defaults of all that is below: phrases (default), some seconds for a phrase book; tatoeba, a quarter of "
+          "an hour on two cores for 28,655 pairs of sentences, which it looks for in the folder data")
+      ->check(CLI::IsMember({"phrases", "tatoeba"}));
+  learning.count(
+      "--held-back", o.held_back, 0, kMost,
+      "So many pairs, drawn by the seed, are not learned but translated at the end; 0: the learned ones are");
+  TrainingConfig& t = o.training;
+  learning.count("--steps", t.steps, 1, kMost, "Steps");
+  learning.count("--batch-tokens", t.batch_tokens, 1, kMost, "Tokens of a step, of both languages, with their padding");
+  learning.number("--learning-rate", t.learning_rate, 0, 1, "The highest; it falls to a hundredth, as a cosine");
+  learning.count("--warm-up", t.warm_up, 0, kMost, "Steps in which the learning rate rises");
+  learning.number("--weight-decay", t.weight_decay, 0, 10, "Of AdamW");
+  learning.number("--dropout", o.dropout, 0, 0.9, "Share of the numbers that are set to 0 while it learns");
+  learning.number("--label-smoothing", t.label_smoothing, 0, 0.9, "Share of the probability that all pieces get");
+  learning.number("--unknown-characters", t.unknown_characters, 0, 1e6,
+                  "X: a character that occurs n times is hidden with probability X / (X + n)");
+  learning.count("--seed", t.seed, 0, UINT64_MAX,
+                 "Of everything that is drawn; the same seed gives the same model, with any number of threads");
+}
+
+void add_sizes(CLI::App& app, Options& o) {
+  Group sizes(app, kModel);
+  sizes.count("--encoder-layers", o.sizes.encoder_layers, 1, 100, "Layers that read");
+  sizes.count("--decoder-layers", o.sizes.decoder_layers, 1, 100, "Layers that write");
+  sizes.count("--features", o.sizes.features, 1, 1 << 14, "Features of each token, a multiple of the heads");
+  sizes.count("--heads", o.sizes.heads, 1, 1 << 10, "Heads of each attention");
+  sizes.count("--hidden", o.sizes.hidden, 1, 1 << 16, "Features inside the feed-forward networks");
+  sizes.count("--pieces", o.pieces, 0, 100'000, "Pieces of words that the tokenizer learns, at most");
+}
+
+/// Returns the option of a trained model.
+CLI::Option* add_rest(CLI::App& app, Options& o) {
+  Group use(app, kUse), files(app, kFiles);
+  auto* model = files.text("--model", o.model, "FILE", "Do not learn: use this model, which --save wrote");
+  auto* translate =
+      app.add_option("--translate", o.translate,
+                     "A sentence to translate, with a model or after training; may be given several times")
+          ->option_text("SENTENCE")
+          ->group(kUse)
+          ->take_all()
+          ->allow_extra_args(false);
+  use.text("--translate-file", o.translate_file, "FILE",
+           "Sentences, one a line, of which each becomes a line of standard output; needs --model")
+      ->needs(model)
+      ->excludes(translate);
+  use.count("--beam", o.search.beams, 1, 64, "Beginnings of a translation that are followed; 1: greedy");
+  use.number("--length-penalty", o.search.length_penalty, 0, 10,
+             "With several beams: 0 prefers short translations, 1 and more long ones");
+  use.count("--threads", o.threads, 1, 4096, "Threads")->default_str("all cores");
+  files
+      .text("--data", o.data, "FILE.tsv",
+            "Pairs to learn from, one a line: English, tab, Chinese, and, behind another tab, anything")
+      ->excludes(model);
+  files.text("--save", o.save, "FILE", "Where the model is written at the end, and after Ctrl-C")->excludes(model);
+  files.text("--map", o.map, "FILE.svg", "Draws where the decoder looked for the first sentence of --translate")
+      ->needs(translate);
+  files.text("--loss-curve", o.loss_curve, "FILE.svg", "Draws the losses")->excludes(model);
+  files
+      .text("--report", o.report, "FILE.html",
+            "Writes a page about the training: losses, translations over time, where each head looked, speed")
+      ->excludes(model);
+  return model;
+}
+
+/// The preset alone, ahead of everything else: its numbers are the defaults of other options.
+std::string preset_of(int argc, char** argv) {
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras();
+  std::string preset;
+  app.add_option("--preset", preset);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError&) {  // which is found again when all options are read
+  }
+  return preset;
+}
+
+}  // namespace
+
+Options of_preset(const std::string& preset) {
+  Options o;
+  if (preset != "tatoeba") return o;
+  o.data = TATOEBA_FILE;
+  o.held_back = 500;
+  o.sizes = {.encoder_layers = 3, .decoder_layers = 3, .features = 128, .heads = 4, .hidden = 512};
+  o.dropout = 0.15;
+  o.pieces = 3000;
+  o.training.steps = 4000;
+  o.training.warm_up = 200;
+  o.training.batch_tokens = 2048;
+  o.training.learning_rate = 2e-3;
+  o.training.unknown_characters = 0.25;
+  return o;
+}
+
+std::optional<Options> options_of(int argc, char** argv, int& exit_code) {
+  Options options = of_preset(preset_of(argc, argv));
+  CLI::App app{
+      "Learns to translate Chinese into English with an encoder-decoder Transformer, and translates. Without options "
+      "it "
+      "learns a phrase book by heart.",
+      "train_translation"};
+  add_learning(app, options);
+  add_sizes(app, options);
+  const CLI::Option* model = add_rest(app, options);
+  try {
+    app.parse(argc, argv);
+    if (model->count() > 0 && options.translate.empty() && options.translate_file.empty())
+      throw CLI::RequiredError("--translate or --translate-file, with --model,");
+    if (options.sizes.features % options.sizes.heads != 0)
+      throw CLI::ValidationError("--features", std::to_string(options.sizes.features) + " is no multiple of " +
+                                                   std::to_string(options.sizes.heads) + " heads");
+  } catch (const CLI::ParseError& error) {
+    exit_code = app.exit(error) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return std::nullopt;
+  }
+  options.training.lowest_rate = options.training.learning_rate / 100;
+  return options;
+}
+
+}  // namespace translation

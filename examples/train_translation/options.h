@@ -1,0 +1,39 @@
+// What the user asked for.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "beam_search.h"
+#include "trainer.h"
+
+namespace translation {
+
+struct Options {
+  // To learn. These values are the preset phrases.
+  std::string preset = "phrases", data;  // data empty: the phrase book
+  Index held_back = 0;
+  Sizes sizes;
+  double dropout = 0;
+  Index pieces = 600;
+  TrainingConfig training;
+  int threads = 0;  // 0: all cores
+
+  // To use.
+  std::string model;
+  std::vector<std::string> translate;
+  std::string translate_file;
+  SearchConfig search{.beams = 4};
+
+  // To write.
+  std::string save, map, loss_curve, report;
+};
+
+/// "phrases" or "tatoeba".
+Options of_preset(const std::string& preset);
+
+/// The options of a command line. No value: the program is to end with exit_code; --help or an error was printed.
+std::optional<Options> options_of(int argc, char** argv, int& exit_code);
+
+}  // namespace translation

@@ -1,0 +1,38 @@
+// Sentences in two languages.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor.h"
+
+namespace translation {
+
+using nn::Index;
+
+struct Pair {
+  std::string english, chinese;
+};
+
+/// The phrase book of the project's own.
+std::vector<Pair> phrase_book();
+
+/// The pairs of a file, one a line: English, tab, Chinese, and, behind another tab, anything. Lines of nothing but
+/// blanks are left out. @throws nn::FileError with the number of the line that is something else.
+std::vector<Pair> read_pairs(const std::filesystem::path& file);
+
+/// The same from a text; `name` is for messages.
+std::vector<Pair> pairs_of(std::string_view text, const std::string& name);
+
+struct Split {
+  std::vector<Pair> training, held_back;
+};
+
+/// Holds `count` pairs back, drawn by the seed, of those whose Chinese occurs once. Both parts keep their order.
+/// @throws std::invalid_argument if there are not so many, or none is left to learn from.
+Split hold_back(const std::vector<Pair>& pairs, Index count, std::uint64_t seed);
+
+}  // namespace translation

@@ -1,0 +1,87 @@
+#include "translate.h"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include "batches.h"
+#include "utf8.h"
+
+namespace translation {
+
+namespace {
+
+/// A batch has at most so many tokens with its padding: the work of a step is shared out well, and memory is bounded.
+constexpr std::size_t kTokens = 1024;
+
+std::string shown(const std::string& bytes) { return bytes == " " ? "\u2423" : as_line(bytes); }
+
+}  // namespace
+
+std::string as_line(const std::string& bytes) {
+  std::string line;
+  for (std::size_t at = 0; at < bytes.size();) {
+    std::size_t length = 4;
+    for (; length > 0; --length) {
+      try {
+        if (at + length <= bytes.size() && training::letters_of(bytes.substr(at, length)).size() == 1) break;
+      } catch (const std::invalid_argument&) {  // another length, then
+      }
+    }
+    if (length == 0) {
+      line += "\uFFFD";
+    } else {
+      const std::string letter = bytes.substr(at, length);
+      const char32_t code = training::code_point(letter);
+      const bool control = code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x2028 || code == 0x2029;
+      line += control ? " " : letter;
+    }
+    at += std::max<std::size_t>(length, 1);
+  }
+  return line;
+}
+
+std::vector<std::string> translate(const Translator& translator, const std::vector<std::string>& sentences,
+                                   const SearchConfig& config, std::set<std::string>* unknown) {
+  std::vector<Ids> sources;
+  for (const std::string& sentence : sentences) sources.push_back(translator.characters.encode(sentence, unknown));
+  std::vector<std::size_t> order(sentences.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return sources[a].size() < sources[b].size(); });
+
+  std::vector<std::string> translations(sentences.size());
+  for (std::size_t first = 0; first < order.size();) {
+    std::vector<Ids> batch;
+    std::size_t last = first;
+    // The last that fits is the longest.
+    for (; last < order.size(); ++last) {
+      const Ids& source = sources[order[last]];
+      if (!batch.empty() && (batch.size() + 1) * source.size() > kTokens) break;
+      batch.push_back(source);
+    }
+    const std::vector<Ids> targets = search(translator.model, batch, config);
+    for (std::size_t i = first; i < last; ++i)
+      if (batch[i - first].size() > 1)  // more than the end
+        translations[order[i]] = as_line(translator.pieces.decode(targets[i - first]));
+    first = last;
+  }
+  return translations;
+}
+
+Look look_of(const Translator& translator, const std::string& sentence, const SearchConfig& config) {
+  const Ids source = translator.characters.encode(sentence);
+  if (source.size() == 1) throw std::invalid_argument("there is nothing to translate in it");
+  const Ids target = search(translator.model, {source}, config).front();
+  Look look{as_line(sentence), as_line(translator.pieces.decode(target)), characters_of(sentence), {}, {}};
+  look.characters.push_back("end");
+  Ids given = target;
+  given.insert(given.begin(), Pieces::kEnd);
+  for (const std::int32_t id : target) look.pieces.push_back(shown(translator.pieces.bytes(id)));
+  look.pieces.push_back("end");
+  translator.model(padded({source}, Characters::kEnd), {static_cast<Index>(source.size())},
+                   padded({given}, Pieces::kEnd), &look.layers);
+  return look;
+}
+
+}  // namespace translation

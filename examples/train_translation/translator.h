@@ -1,0 +1,31 @@
+// A model with its vocabularies, and its file.
+#pragma once
+
+#include <filesystem>
+
+#include "characters.h"
+#include "pieces.h"
+#include "transformer.h"
+
+namespace translation {
+
+struct Sizes {
+  Index encoder_layers = 2, decoder_layers = 2;
+  Index features = 64, heads = 4, hidden = 256;
+};
+
+struct Translator {
+  Translator(Characters from, Pieces to, const Sizes& sizes, double dropout, std::uint64_t seed);
+
+  /// One file of the format safetensors, whose metadata have the sizes and both vocabularies. A file that is there
+  /// already stays as it is if this fails. @throws nn::FileError
+  void save(const std::filesystem::path& file);
+  /// @throws nn::FileError if the file cannot be read, or is no such model, whole and of finite numbers.
+  static Translator load(const std::filesystem::path& file);
+
+  Characters characters;
+  Pieces pieces;
+  nn::Transformer<float> model;
+};
+
+}  // namespace translation

@@ -1,0 +1,202 @@
+#include "loss_curve.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <sstream>
+
+namespace training {
+
+namespace {
+
+// Pixels of the picture, and of the field inside that the curves are drawn on.
+constexpr double kWidth = 720, kHeight = 360, kLeft = 56, kRight = 24, kTop = 52, kBottom = 48;
+constexpr std::size_t kMostPoints = 600;  // a curve has no more than the eye can tell apart
+
+/// Colours for paper, and for dark screens. Ids and classes begin with "loss-": a page may have other pictures too.
+constexpr const char* kStyle = R"(
+.loss-curve { --ink: #1f2933; --faint: #66727f; --grid: #dde2e7; --train: #1e6fb0; --valid: #c2410c; --paper: #ffffff }
+@media (prefers-color-scheme: dark) {
+  .loss-curve {
+    --ink: #e6eaee; --faint: #9aa7b4; --grid: #333c45; --train: #6cb6f5; --valid: #fb923c; --paper: #15191e;
+  }
+}
+.loss-curve { font: 12px system-ui, 'Segoe UI', 'DejaVu Sans', Arial, sans-serif }
+.loss-curve text { fill: var(--faint) }
+.loss-curve .loss-title { fill: var(--ink); font-size: 15px; font-weight: 600 }
+.loss-curve polyline { fill: none; stroke-linejoin: round }
+.loss-paper { fill: var(--paper) }
+.loss-grid { stroke: var(--grid) }
+.loss-step { stroke: var(--train); stroke-opacity: .45 }
+.loss-smooth { stroke: var(--train); stroke-width: 2 }
+.loss-validation { stroke: var(--valid); stroke-width: 2 }
+circle.loss-validation { fill: var(--paper) }
+)";
+
+struct Point {
+  double x, y;
+};
+
+/// Whole steps of 1, 2 or 5 times a power of ten, about as many as asked for.
+double tick_distance(double range, double count) {
+  const double rough = range / count, power = std::pow(10, std::floor(std::log10(rough)));
+  for (const double factor : {1.0, 2.0, 5.0})
+    if (factor * power >= rough * 0.999) return factor * power;
+  return 10 * power;
+}
+
+std::string number(double x) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", x);
+  return text;
+}
+
+/// Where steps and losses stand in the picture.
+class Axes {
+ public:
+  explicit Axes(const LossCurve& curve) {
+    double last = static_cast<double>(curve.training.size());
+    for (const auto& p : curve.validation) last = std::max(last, static_cast<double>(p.step)), see(p.loss);
+    for (const double loss : curve.training) see(loss);
+    steps_ = std::max(last, 1.0);
+    if (lowest_ > highest_) lowest_ = 0, highest_ = 1;
+    const double range = std::max(highest_ - lowest_, 1e-3);
+    tick_ = tick_distance(range, 6);
+    lowest_ = std::floor(lowest_ / tick_) * tick_;
+    highest_ = std::max(std::ceil(highest_ / tick_) * tick_, lowest_ + tick_);
+  }
+
+  Point operator()(double step, double loss) const {
+    return {kLeft + (kWidth - kLeft - kRight) * step / steps_,
+            kTop + (kHeight - kTop - kBottom) * (highest_ - loss) / (highest_ - lowest_)};
+  }
+
+  void draw(std::ostream& out) const {
+    for (int i = 0; lowest_ + i * tick_ <= highest_ + tick_ / 2; ++i) {
+      const double loss = lowest_ + i * tick_;
+      const Point a = (*this)(0, loss), b = (*this)(steps_, loss);
+      out << "<line class=\"loss-grid\" x1=\"" << a.x << "\" y1=\"" << a.y << "\" x2=\"" << b.x << "\" y2=\"" << b.y
+          << "\"/><text x=\"" << a.x - 8 << "\" y=\"" << a.y + 4 << "\" text-anchor=\"end\">" << number(loss)
+          << "</text>\n";
+    }
+    const double distance = std::max(tick_distance(steps_, 8), 1.0);
+    for (double step = 0; step <= steps_; step += distance) {
+      const Point p = (*this)(step, lowest_);
+      out << "<line class=\"loss-grid\" x1=\"" << p.x << "\" y1=\"" << p.y << "\" x2=\"" << p.x << "\" y2=\"" << p.y + 5
+          << "\"/><text x=\"" << p.x << "\" y=\"" << p.y + 19 << "\" text-anchor=\"middle\">" << number(step)
+          << "</text>\n";
+    }
+    out << "<text x=\"" << (kLeft + kWidth - kRight) / 2 << "\" y=\"" << kHeight - 10
+        << "\" text-anchor=\"middle\">step</text>\n<text x=\"16\" y=\"" << (kTop + kHeight - kBottom) / 2
+        << "\" text-anchor=\"middle\" transform=\"rotate(-90 16 " << (kTop + kHeight - kBottom) / 2
+        << ")\">loss</text>\n";
+  }
+
+ private:
+  void see(double loss) {
+    if (!std::isfinite(loss)) return;
+    lowest_ = std::min(lowest_, loss);
+    highest_ = std::max(highest_, loss);
+  }
+
+  double steps_, tick_;
+  double lowest_ = std::numeric_limits<double>::infinity(), highest_ = -lowest_;
+};
+
+void draw_line(std::ostream& out, const char* name, const std::vector<Point>& points) {
+  if (points.empty()) return;
+  out << "<polyline class=\"" << name << "\" points=\"";
+  for (std::size_t i = 0; i < points.size(); ++i) out << (i > 0 ? " " : "") << points[i].x << ',' << points[i].y;
+  out << "\"/>\n";
+}
+
+/// Of so many neighbouring steps the smallest and the largest loss, so that no outlier is lost.
+std::vector<Point> extremes(const std::vector<double>& losses, const Axes& axes) {
+  std::vector<Point> points;
+  const std::size_t stride = std::max<std::size_t>(1, 2 * losses.size() / kMostPoints);
+  for (std::size_t first = 0; first < losses.size(); first += stride) {
+    std::vector<std::size_t> finite;
+    for (std::size_t i = first; i < std::min(first + stride, losses.size()); ++i)
+      if (std::isfinite(losses[i])) finite.push_back(i);
+    if (finite.empty()) continue;
+    const auto less = [&](std::size_t a, std::size_t b) { return losses[a] < losses[b]; };
+    const auto [low, high] = std::minmax_element(finite.begin(), finite.end(), less);
+    const auto add = [&](std::size_t i) { points.push_back(axes(static_cast<double>(i + 1), losses[i])); };
+    add(std::min(*low, *high));
+    if (*low != *high) add(std::max(*low, *high));
+  }
+  return points;
+}
+
+std::vector<Point> every_so_often(const std::vector<double>& losses, const Axes& axes) {
+  std::vector<Point> points;
+  const std::size_t stride = std::max<std::size_t>(1, losses.size() / kMostPoints);
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    if ((i % stride == 0 || i + 1 == losses.size()) && std::isfinite(losses[i]))
+      points.push_back(axes(static_cast<double>(i + 1), losses[i]));
+  return points;
+}
+
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '&')
+      result += "&amp;";
+    else if (c == '<')
+      result += "&lt;";
+    else if (c == '>')
+      result += "&gt;";
+    else
+      result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;  // XML has no control characters
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<double> smoothed(const std::vector<double>& losses, double window) {
+  const double keep = 1 - 1 / std::max(window, 1.0);
+  std::vector<double> result;
+  double sum = 0, weight = 0;
+  for (const double loss : losses) {
+    if (std::isfinite(loss)) sum = keep * sum + (1 - keep) * loss, weight = keep * weight + (1 - keep);
+    result.push_back(sum / weight);
+  }
+  return result;
+}
+
+std::string loss_curve_svg(const LossCurve& curve, const std::string& title) {
+  const Axes axes(curve);
+  std::ostringstream out;
+  out.precision(6);
+  out << "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"loss-curve\" role=\"img\" viewBox=\"0 0 " << kWidth << ' '
+      << kHeight << "\">\n<title>" << escaped(title) << "</title>\n<style>" << kStyle
+      << "</style>\n<rect class=\"loss-paper\" width=\"" << kWidth << "\" height=\"" << kHeight
+      << "\"/>\n<text class=\"loss-title\" x=\"" << kLeft << "\" y=\"22\">" << escaped(title) << "</text>\n";
+
+  double x = kLeft;
+  const auto legend = [&](const char* name, const char* text, double width) {
+    out << "<line class=\"" << name << "\" x1=\"" << x << "\" y1=\"36\" x2=\"" << x + 22 << "\" y2=\"36\"/><text x=\""
+        << x + 28 << "\" y=\"40\">" << text << "</text>\n";
+    x += 28 + width;
+  };
+  if (!curve.training.empty()) legend("loss-step", "each step", 76), legend("loss-smooth", "smoothed", 76);
+  if (!curve.validation.empty()) legend("loss-validation", "validation", 80);
+
+  axes.draw(out);
+  draw_line(out, "loss-step", extremes(curve.training, axes));
+  const double window = std::max(10.0, static_cast<double>(curve.training.size()) / 80);
+  draw_line(out, "loss-smooth", every_so_often(smoothed(curve.training, window), axes));
+  std::vector<Point> validation;
+  for (const auto& p : curve.validation)
+    if (std::isfinite(p.loss)) validation.push_back(axes(static_cast<double>(p.step), p.loss));
+  draw_line(out, "loss-validation", validation);
+  if (validation.size() <= 60)
+    for (const Point& p : validation)
+      out << "<circle class=\"loss-validation\" cx=\"" << p.x << "\" cy=\"" << p.y << "\" r=\"3\"/>\n";
+  out << "</svg>\n";
+  return out.str();
+}
+
+}  // namespace training

@@ -1,0 +1,95 @@
+// Gradients of layers against central differences, in double.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "nn_numbers.h"
+
+namespace nn::test {
+
+/// The derivative of loss() with respect to x by the central difference of fourth order.
+template <class Loss>
+double central_difference(double& x, const Loss& loss) {
+  constexpr double kStep = 1e-4;
+  const double before = x;
+  const auto at = [&](double steps) {
+    x = before + steps * kStep;
+    return loss();
+  };
+  const double derivative = (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * kStep);
+  x = before;
+  return derivative;
+}
+
+/// How far a gradient may lie from the central difference, as a part of the tensor's largest gradient or of 1. The
+/// difference errs by step^4 / 30 of the fifth derivative, 3e-18, and by the roundings of a loss of about 10 over the
+/// step, 2e-11 where a few dozen of them meet; a term that is left out is off by a thousandth at least.
+constexpr double kTolerance = 1e-8;
+
+/// Checks up to kEntries numbers of a tensor, drawn anew for each tensor, and that whose gradient is largest.
+template <class Loss>
+void expect_derivatives(const std::string& name, std::span<double> values, std::span<const double> gradient,
+                        Random& random, const Loss& loss) {
+  constexpr std::size_t kEntries = 10;
+  ASSERT_EQ(values.size(), gradient.size()) << name;
+  ASSERT_FALSE(values.empty()) << name;
+  std::vector<std::size_t> entries;
+  std::size_t largest = 0;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (!(std::abs(gradient[i]) <= std::abs(gradient[largest]))) largest = i;
+  entries.push_back(largest);
+  for (std::size_t i = 0; i < std::min(kEntries, values.size()); ++i)
+    entries.push_back(values.size() <= kEntries ? i : static_cast<std::size_t>(random.below(std::ssize(values))));
+  EXPECT_GT(std::abs(gradient[largest]), 1e-3) << name << ": a gradient of nothing but zeros shows nothing";
+  for (const std::size_t i : entries)
+    ASSERT_NEAR(gradient[i], central_difference(values[i], loss), kTolerance * (1 + std::abs(gradient[largest])))
+        << name << ", number " << i;
+}
+
+/// An input that is differentiated too, and where the test puts its gradient.
+struct Input {
+  std::string name;
+  States<double>* values;
+  const States<double>* gradient;
+};
+
+struct NoParameters {
+  void visit(const std::string&, const Visitor<double>&) {}
+};
+
+/// The gradients of inputs and of every parameter, for the loss sum(direction * forward()). backward(direction) puts
+/// those of the inputs where `inputs` say.
+template <class Model>
+void expect_gradients(Model& model, const std::vector<Input>& inputs, const std::function<States<double>()>& forward,
+                      const std::function<void(const States<double>&)>& backward) {
+  Random random(20240607);
+  States<double> out = forward();
+  const States<double> direction = normal_states<double>(out.shape(), random);
+  backward(direction);  // only now do all parameters have gradients
+  zero_gradients<double>(model);
+  forward();
+  backward(direction);
+  const auto loss = [&] { return rows_of(direction).cwiseProduct(rows_of(std::as_const(out = forward()))).sum(); };
+  for (const Input& input : inputs) {
+    const auto size = static_cast<std::size_t>(input.values->size());
+    expect_derivatives(input.name, {input.values->data(), size},
+                       {input.gradient->data(), static_cast<std::size_t>(input.gradient->size())}, random, loss);
+  }
+  std::vector<std::vector<double>> once;
+  for (const Parameter<double>& p : parameters_of<double>(model)) {
+    once.emplace_back(p.gradient.begin(), p.gradient.end());
+    expect_derivatives(p.name, p.values, p.gradient, random, loss);
+  }
+  // A second call adds the same again.
+  forward();
+  backward(direction);
+  std::size_t tensor = 0;
+  for (const Parameter<double>& p : parameters_of<double>(model)) {
+    const std::vector<double>& first = once[tensor++];
+    for (std::size_t i = 0; i < first.size(); ++i)
+      ASSERT_NEAR(p.gradient[i], 2 * first[i], 1e-12 * (1 + std::abs(first[i]))) << p.name << ", added twice";
+  }
+}
+
+}  // namespace nn::test

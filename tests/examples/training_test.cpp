@@ -1,0 +1,300 @@
+// What the programs that train have in common: progress, Ctrl-C, files, the loss curve and the page.
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "files.h"
+#include "interrupt.h"
+#include "loss_curve.h"
+#include "progress.h"
+#include "report.h"
+#include "safetensors.h"
+#include "training_page.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace training;
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++found;
+  return found;
+}
+
+TEST(TrainingProgress, WithoutATerminalALineForEachTenth) {
+  std::ostringstream out;
+  Progress progress(200, 0, out, false);
+  for (int step = 1; step <= 200; ++step) progress.update(step, 3.25, 64);
+  progress.finish();
+  EXPECT_EQ(count(out.str(), "\n"), 10u);
+  EXPECT_EQ(count(out.str(), "\r"), 0u);
+  EXPECT_TRUE(std::regex_search(out.str(), std::regex("^20/200  loss 3\\.250  [0-9]+ tokens/s  .* left\n")));
+  EXPECT_NE(out.str().find("\n200/200  loss 3.250"), std::string::npos);
+}
+
+TEST(TrainingProgress, ARunThatGoesOnCountsItsOwnTokens) {
+  std::ostringstream out;
+  Progress progress(100, 90, out, false);
+  for (int step = 91; step <= 100; ++step) progress.update(step, 1, 1000);
+  EXPECT_EQ(count(out.str(), "\n"), 1u) << out.str();
+  EXPECT_GT(progress.seconds(), 0);
+  EXPECT_GE(10'000 / progress.tokens_per_second(), 0);
+}
+
+TEST(TrainingProgress, OnATerminalTheLineIsDrawnOver) {
+  std::ostringstream out;
+  {
+    Progress progress(4, 0, out, true, 100);
+    progress.update(1, 2.5, 8);
+    progress.say("validation loss 2.000");
+    progress.update(2, 2.25, 8);
+    progress.update(4, 2.0, 8);
+  }
+  // The bar, taken away for the line above it, drawn again, and ended.
+  EXPECT_TRUE(
+      std::regex_match(out.str(), std::regex("[^\n\r]*1/4  loss 2\\.500[^\n\r]*\r\x1b\\[Kvalidation loss 2\\.000\n"
+                                             "[^\n\r]*2/4[^\n\r]*\r\x1b\\[K[^\n\r]*4/4  loss 2\\.000[^\n\r]*\n")))
+      << out.str();
+  EXPECT_NE(out.str().find("\u2588"), std::string::npos);
+}
+
+TEST(TrainingProgress, NoLineIsLongerThanTheTerminal) {
+  std::ostringstream out;
+  Progress progress(1'000'000, 0, out, true, 60);
+  progress.update(1, 2.5, 8);
+  EXPECT_EQ(out.str().find("\u2591"), std::string::npos) << "there is no room for a bar";
+  EXPECT_LE(out.str().size(), 60u);
+}
+
+TEST(TrainingProgress, Durations) {
+  EXPECT_EQ(duration_text(0), "0 s");
+  EXPECT_EQ(duration_text(58.2), "59 s");
+  EXPECT_EQ(duration_text(187), "3:07");
+  EXPECT_EQ(duration_text(3723), "1:02:03");
+  EXPECT_EQ(duration_text(-1), "0 s");
+}
+
+TEST(TrainingInterrupt, TheFirstSignalIsNotedAndTheSecondEnds) {
+  {
+    const Interrupt interrupt;
+    EXPECT_FALSE(interrupt.requested());
+    std::raise(SIGINT);
+    EXPECT_TRUE(interrupt.requested());
+    EXPECT_EQ(interrupt.exit_code(), 130);
+  }
+  {
+    const Interrupt interrupt;
+    EXPECT_FALSE(interrupt.requested()) << "of an earlier run";
+    std::raise(SIGTERM);
+    EXPECT_EQ(interrupt.exit_code(), 143);
+  }
+  EXPECT_EXIT(
+      {
+        const Interrupt interrupt;
+        std::raise(SIGINT);
+        std::raise(SIGINT);
+      },
+      testing::KilledBySignal(SIGINT), "");
+}
+
+class TrainingFiles : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) /
+              (std::string("attn_training_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  /// What the error says; empty if there is none.
+  template <class F>
+  std::string error_of(const F& f) {
+    try {
+      f();
+    } catch (const nn::FileError& error) {
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+      return error.what();
+    }
+    return "";
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(TrainingFiles, WhatWasWrittenIsRead) {
+  const fs::path file = folder_ / "text";
+  const std::string text("a\0b\n\xff", 5);
+  write_file(file, text);
+  EXPECT_EQ(read_file(file), text);
+  write_file(file, "");
+  EXPECT_EQ(read_file(file), "");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "nothing else is left";
+}
+
+TEST_F(TrainingFiles, ErrorsNameTheFile) {
+  EXPECT_EQ(error_of([&] { read_file(folder_ / "nix"); }), (folder_ / "nix").string() + ": there is no such file");
+  EXPECT_EQ(error_of([&] { read_file(folder_); }), folder_.string() + ": is no file");
+  write_file(folder_ / "text", "12345");
+  EXPECT_EQ(error_of([&] { read_file(folder_ / "text", 4); }),
+            (folder_ / "text").string() + ": has 5 bytes, more than 4");
+  const fs::path nowhere = folder_ / "no" / "such" / "folder";
+  EXPECT_EQ(error_of([&] { write_file(nowhere, "x"); }), nowhere.string() + ": cannot be written");
+  EXPECT_EQ(error_of([&] { require_writable(nowhere); }), nowhere.string() + ": cannot be written");
+  EXPECT_EQ(error_of([&] { require_writable(folder_); }), folder_.string() + ": cannot be written");
+  EXPECT_EQ(error_of([&] { write_file("/dev/null", "x"); }), "/dev/null: cannot be written");
+}
+
+TEST_F(TrainingFiles, AFailedWriteLeavesTheLastFile) {
+  const fs::path file = folder_ / "text";
+  write_file(file, "good");
+  fs::create_directory(folder_ / "text.part");  // where the new one would be written first
+  EXPECT_EQ(error_of([&] { require_writable(file); }), file.string() + ": cannot be written");
+  EXPECT_EQ(error_of([&] { write_file(file, "new"); }), file.string() + ": cannot be written");
+  EXPECT_EQ(read_file(file), "good");
+}
+
+TEST_F(TrainingFiles, RequiringAWritableFileChangesNothing) {
+  const fs::path file = folder_ / "text";
+  require_writable(file);
+  EXPECT_TRUE(fs::is_empty(folder_));
+  write_file(file, "good");
+  require_writable(file);
+  EXPECT_EQ(read_file(file), "good");
+}
+
+TEST(TrainingText, IsQuotedOnOneLine) {
+  EXPECT_EQ(one_line("a \"b\" 好"), "\"a \"b\" 好\"");
+  EXPECT_EQ(one_line("a\nb\x1b[1m"), "\"a?b?[1m\"");
+  EXPECT_EQ(one_line(std::string(1'000'000, 'x')), '"' + std::string(40, 'x') + "\u2026\"");
+  EXPECT_EQ(one_line(std::string(39, 'x') + "好"), '"' + std::string(39, 'x') + "\u2026\"") << "not half a character";
+}
+
+TEST(TrainingLossCurve, SmoothedLossesAreMeansThatForget) {
+  const std::vector<double> constant(50, 2.5);
+  for (const double x : smoothed(constant, 10)) EXPECT_NEAR(x, 2.5, 1e-12);
+  const std::vector<double> two = smoothed({1, 3}, 2);  // the older one weighs half as much
+  EXPECT_DOUBLE_EQ(two[0], 1);
+  EXPECT_NEAR(two[1], (0.5 * 1 + 3) / 1.5, 1e-12);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_NEAR(smoothed({1, nan, 1}, 5).back(), 1, 1e-12);
+}
+
+TEST(TrainingLossCurve, HasAxesAndCurves) {
+  LossCurve curve;
+  for (int i = 0; i < 5000; ++i) curve.training.push_back(4 * std::exp(-i / 1000.0) + (i == 4321 ? 3 : 0));
+  curve.validation = {{1000, 2.0}, {5000, 0.5}};
+  const std::string svg = loss_curve_svg(curve, "a <b> & \"c\"");
+  EXPECT_EQ(count(svg, "<polyline"), 3u);
+  EXPECT_EQ(count(svg, "<circle"), 2u);
+  EXPECT_EQ(count(svg, "a &lt;b&gt; &amp; \"c\""), 2u);
+  for (const char* text : {">step<", ">loss<", ">4000<", ">4<", ">0<", "prefers-color-scheme: dark"})
+    EXPECT_NE(svg.find(text), std::string::npos) << text;
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+  EXPECT_LT(svg.size(), 60'000u) << "however many steps there are";
+
+  // The outlier is the smallest y of its neighbourhood: it was not averaged away.
+  const std::size_t begin = svg.find("loss-step\" points=\"") + 19;
+  std::istringstream points(svg.substr(begin, svg.find('"', begin) - begin));
+  double highest = 1e9;
+  for (std::string point; points >> point;) {
+    const double x = std::stod(point), y = std::stod(point.substr(point.find(',') + 1));
+    if (x > 500) highest = std::min(highest, y);
+  }
+  EXPECT_LT(highest, 52 + 260 * (4 - 2.9) / 4);
+}
+
+TEST(TrainingLossCurve, NothingAndWhatIsNotFiniteCanBeDrawn) {
+  const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+  for (const LossCurve& curve :
+       {LossCurve{}, LossCurve{{nan, infinity}, {{1, nan}}}, LossCurve{{2}, {}}, LossCurve{{1, nan, 1}, {{2, 1}}}}) {
+    const std::string svg = loss_curve_svg(curve, "");
+    EXPECT_EQ(svg.find("nan"), std::string::npos);
+    EXPECT_EQ(svg.find("inf"), std::string::npos);
+    EXPECT_TRUE(svg.ends_with("</svg>\n"));
+  }
+}
+
+/// The JSON that a page holds.
+nlohmann::json data_of(const std::string& page) {
+  const std::string begin = "<script type=\"application/json\" id=\"data\">";
+  const std::size_t at = page.find(begin) + begin.size();
+  return nlohmann::json::parse(page.substr(at, page.find("</script>", at) - at));
+}
+
+TEST(TrainingReport, TextIsDataWhateverItHolds) {
+  const std::string evil = "</script><script>alert(1)</script><!-- & \u2028 \" ' \\ \n好久不见";
+  Report report = attn::test::small_report();
+  report.title = report.introduction = evil;
+  report.figures = {{evil, evil}};
+  report.samples = {{7, evil}};
+  report.maps[0].title = report.maps[0].rows[0] = evil;
+  const std::string page = report_html(report);
+  EXPECT_EQ(count(page, "<script"), 2u);
+  EXPECT_EQ(count(page, "</script>"), 2u);
+  EXPECT_EQ(page.find("<!--"), std::string::npos);
+  EXPECT_EQ(count(page, "&lt;/script&gt;"), 2u * 5u);  // <title>, <h1>, introduction, figure: name and value
+  const nlohmann::json data = data_of(page);
+  EXPECT_EQ(data["samples"][0]["text"], evil);
+  EXPECT_EQ(data["samples"][0]["step"], 7);
+  EXPECT_EQ(data["maps"][0]["title"], evil);
+  EXPECT_EQ(data["maps"][0]["rows"][0], evil);
+}
+
+TEST(TrainingReport, BytesThatAreNotUtf8DoNotBreakThePage) {
+  Report report = attn::test::small_report();
+  report.samples = {{1,
+                     "a\xff"
+                     "b\xe4\xbd"}};
+  EXPECT_EQ(data_of(report_html(report))["samples"][0]["text"], "a\uFFFDb\uFFFD");
+}
+
+TEST(TrainingReport, WeightsAreThousandths) {
+  const Report report = attn::test::small_report();
+  const nlohmann::json layers = data_of(report_html(report))["maps"][0]["layers"];
+  ASSERT_EQ(layers.size(), report.maps[0].layers.size());
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    const auto& weights = report.maps[0].layers[l];
+    const std::size_t size = static_cast<std::size_t>(weights.dim(2) * weights.dim(3));
+    ASSERT_EQ(static_cast<attn::Index>(layers[l].size()), weights.dim(1));
+    for (std::size_t h = 0; h < layers[l].size(); ++h) {
+      ASSERT_EQ(layers[l][h].size(), size);
+      for (std::size_t i = 0; i < size; ++i)
+        EXPECT_NEAR(layers[l][h][i].get<float>() / 1000, weights.data()[h * size + i], 0.0005001f);
+    }
+  }
+}
+
+TEST(TrainingReport, RefersToNothingOutside) {
+  const std::string page = report_html(attn::test::small_report());
+  for (const char* reference : {"http:", "https:", "src=", "href=", "@import", "url("}) {
+    const std::string without = std::regex_replace(page, std::regex("http://www\\.w3\\.org/2000/svg"), "");
+    EXPECT_EQ(without.find(reference), std::string::npos) << reference;
+  }
+  EXPECT_NE(page.find("default-src 'none'"), std::string::npos);
+}
+
+TEST(TrainingReport, RefusesWeightsThatAreNotThoseOfTheLabels) {
+  const auto refused = [](const std::function<void(AttentionMaps&)>& change) {
+    Report report = attn::test::small_report();
+    change(report.maps[0]);
+    EXPECT_THROW(report_html(report), std::invalid_argument);
+  };
+  refused([](AttentionMaps& maps) { maps.rows.pop_back(); });
+  refused([](AttentionMaps& maps) { maps.columns.push_back("x"); });
+  refused([](AttentionMaps& maps) { maps.layers.clear(); });
+  refused([](AttentionMaps& maps) { maps.layers[0] = attn::Tensor<float, 4>({2, 3, 2, 3}); });
+}
+
+}  // namespace

@@ -1,0 +1,305 @@
+// Linear maps and their gradients against plain loops.
+#include "attn/linear.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "support/random.h"
+#include "support/refused.h"
+
+namespace attn::test {
+namespace {
+
+template <class T>
+using Sum = std::conditional_t<sizeof(T) == 2, float, T>;
+template <class T>
+using RowMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+template <class T>
+RowMajor<T> drawn(Index rows, Index columns, Random& random) {
+  RowMajor<T> m(rows, columns);
+  for (Index i = 0; i < m.size(); ++i) m.data()[i] = static_cast<T>(static_cast<float>(random.uniform(-1, 1)));
+  return m;
+}
+
+/// What a sum of `terms` terms, each of at most 1, may err by: its roundings, and where the result has 16 bits that of
+/// `largest`, half of 2^-7 of it.
+template <class T>
+double tolerance(Index terms, double largest) {
+  const double of_sum = static_cast<double>(std::numeric_limits<Sum<T>>::epsilon()) * static_cast<double>(terms + 2);
+  return of_sum * (1 + std::sqrt(static_cast<double>(terms))) + (sizeof(T) == 2 ? largest / 256 : 0);
+}
+
+template <class T>
+void expect_close(const RowMajor<T>& got, const RowMajor<double>& want, Index terms) {
+  ASSERT_EQ(got.rows(), want.rows());
+  ASSERT_EQ(got.cols(), want.cols());
+  for (Index i = 0; i < got.rows(); ++i)
+    for (Index j = 0; j < got.cols(); ++j)
+      ASSERT_NEAR(static_cast<double>(got(i, j)), want(i, j), tolerance<T>(terms, std::abs(want(i, j)) + 1e-3))
+          << "row " << i << ", column " << j << " of " << got.rows() << " x " << got.cols();
+}
+
+/// A map with its inputs and gradients, and what plain loops make of them.
+template <class T>
+struct Case {
+  Index tokens, inputs, outputs;
+  RowMajor<T> x, weight, bias, grad_y;
+  RowMajor<double> y, y_without_bias, grad_x, grad_weight, grad_bias;
+
+  Case(Index n, Index in, Index out, std::uint64_t seed) : tokens(n), inputs(in), outputs(out) {
+    Random random(seed);
+    x = drawn<T>(n, in, random);
+    weight = drawn<T>(out, in, random);
+    bias = drawn<T>(1, out, random);
+    grad_y = drawn<T>(n, out, random);
+    y_without_bias = grad_x = grad_weight = grad_bias = RowMajor<double>();
+    y_without_bias.setZero(n, out);
+    grad_x.setZero(n, in);
+    grad_weight.setZero(out, in);
+    grad_bias.setZero(1, out);
+    y = y_without_bias;
+    for (Index i = 0; i < n; ++i)
+      for (Index o = 0; o < out; ++o) {
+        const double g = static_cast<double>(grad_y(i, o));
+        for (Index f = 0; f < in; ++f) {
+          y_without_bias(i, o) += static_cast<double>(x(i, f)) * static_cast<double>(weight(o, f));
+          grad_x(i, f) += g * static_cast<double>(weight(o, f));
+          grad_weight(o, f) += g * static_cast<double>(x(i, f));
+        }
+        y(i, o) = y_without_bias(i, o) + static_cast<double>(bias(0, o));
+        grad_bias(0, o) += g;
+      }
+  }
+  auto bias_vector() const { return Eigen::Map<const Eigen::Matrix<T, Eigen::Dynamic, 1>>(bias.data(), outputs); }
+};
+
+constexpr double kUntouched = -77;
+
+template <class T>
+void check(const Case<T>& c, const Options& options = {}) {
+  RowMajor<T> y = RowMajor<T>::Constant(c.tokens, c.outputs, static_cast<T>(kUntouched)), plain = y;
+  linear_into(y, c.x, c.weight, c.bias_vector(), options);
+  expect_close<T>(y, c.y, c.inputs + 1);
+  linear_into(plain, c.x, c.weight, options);
+  expect_close<T>(plain, c.y_without_bias, c.inputs);
+
+  RowMajor<T> grad_x = RowMajor<T>::Constant(c.tokens, c.inputs, static_cast<T>(kUntouched));
+  linear_gradient_into(grad_x, c.grad_y, c.weight, options);
+  expect_close<T>(grad_x, c.grad_x, c.outputs);
+
+  // Gradients are added to what is there, and hold floats where T has 16 bits.
+  using S = Sum<T>;
+  RowMajor<S> grad_weight = RowMajor<S>::Constant(c.outputs, c.inputs, S(0.5)), alone = grad_weight;
+  Eigen::Matrix<S, Eigen::Dynamic, 1> grad_bias = Eigen::Matrix<S, Eigen::Dynamic, 1>::Constant(c.outputs, S(0.25));
+  add_linear_gradients(grad_weight, grad_bias, c.x, c.grad_y, options);
+  expect_close<S>(grad_weight, (c.grad_weight.array() + 0.5).matrix(), c.tokens + 1);
+  expect_close<S>(grad_bias.transpose(), (c.grad_bias.array() + 0.25).matrix(), c.tokens + 1);
+  add_linear_gradients(alone, c.x, c.grad_y, options);
+  expect_close<S>(alone, (c.grad_weight.array() + 0.5).matrix(), c.tokens + 1);
+}
+
+template <class T>
+class LinearOf : public ::testing::Test {};
+using Scalars = ::testing::Types<float, double, Eigen::bfloat16, Eigen::half>;
+TYPED_TEST_SUITE(LinearOf, Scalars);
+
+/// 1 to 16 tokens are for the kernels of decoding, more for tiles; 512 and more make several products of a gradient.
+TYPED_TEST(LinearOf, PlainLoops) {
+  std::uint64_t seed = 0;
+  for (const Index tokens : {1, 2, 3, 7, 8, 15, 16, 17, 31, 64, 100})
+    for (const auto& [inputs, outputs] : {std::pair<Index, Index>{1, 1}, {3, 5}, {64, 33}, {65, 130}, {16, 1}}) {
+      SCOPED_TRACE(std::to_string(tokens) + " tokens, " + std::to_string(inputs) + " -> " + std::to_string(outputs));
+      check(Case<TypeParam>(tokens, inputs, outputs, ++seed));
+    }
+  for (const Index tokens : {511, 512, 513, 1100}) check(Case<TypeParam>(tokens, 9, 7, ++seed));
+}
+
+TYPED_TEST(LinearOf, Rank3) {
+  using T = TypeParam;
+  const Case<T> c(3 * 7, 12, 10, 1);
+  const auto tensor_of = [](const RowMajor<T>& rows) {
+    Tensor<T, 3> t({3, 7, rows.cols()});
+    std::copy_n(rows.data(), rows.size(), t.data());
+    return t;
+  };
+  const Tensor<T, 3> x = tensor_of(c.x), grad_y = tensor_of(c.grad_y);
+  Tensor<T, 2> weight({10, 12});
+  Tensor<T, 1> bias({10});
+  std::copy_n(c.weight.data(), weight.size(), weight.data());
+  std::copy_n(c.bias.data(), bias.size(), bias.data());
+  Tensor<T, 3> y({3, 7, 10}), grad_x({3, 7, 12});
+  RowMajor<T> of_matrix(21, 10), grad_of_matrix(21, 12);
+  const auto same = [](const auto& a, const auto& b) { return std::equal(a.data(), a.data() + a.size(), b.data()); };
+
+  linear_into(y, x, weight, bias);
+  linear_into(of_matrix, c.x, c.weight, c.bias_vector());
+  EXPECT_TRUE(same(y, of_matrix));
+  linear_into(y, x, weight);
+  linear_into(of_matrix, c.x, c.weight);
+  EXPECT_TRUE(same(y, of_matrix));
+  linear_gradient_into(grad_x, grad_y, weight);
+  linear_gradient_into(grad_of_matrix, c.grad_y, c.weight);
+  EXPECT_TRUE(same(grad_x, grad_of_matrix));
+
+  Tensor<Sum<T>, 2> grad_weight({10, 12});
+  Tensor<Sum<T>, 1> grad_bias({10});
+  add_linear_gradients(grad_weight, grad_bias, x, grad_y);
+  expect_close<Sum<T>>(Eigen::Map<const RowMajor<Sum<T>>>(grad_weight.data(), 10, 12), c.grad_weight, 21);
+  expect_close<Sum<T>>(Eigen::Map<const RowMajor<Sum<T>>>(grad_bias.data(), 1, 10), c.grad_bias, 21);
+}
+
+/// Temporaries are written through, and constants read.
+TEST(Linear, TakesViews) {
+  const Case<double> c(5, 4, 3, 2);
+  std::vector<double> y(15, kUntouched);
+  linear_into(TensorView<double, 2>(y.data(), {5, 3}), TensorView<const double, 2>(c.x.data(), {5, 4}),
+              TensorView<const double, 2>(c.weight.data(), {3, 4}));
+  expect_close<double>(Eigen::Map<RowMajor<double>>(y.data(), 5, 3), c.y_without_bias, 4);
+}
+
+TYPED_TEST(LinearOf, SameBitsForAnyThreads) {
+  using T = TypeParam;
+  for (const Index tokens : {2, 16, 40, 700}) {
+    const Case<T> c(tokens, 130, 190, static_cast<std::uint64_t>(tokens));
+    const auto results = [&](int threads) {
+      const Options options{.executor = attn::threads(threads)};
+      RowMajor<T> y(tokens, 190), grad_x(tokens, 130);
+      RowMajor<Sum<T>> grad_weight = RowMajor<Sum<T>>::Zero(190, 130);
+      Eigen::Matrix<Sum<T>, Eigen::Dynamic, 1> grad_bias = Eigen::Matrix<Sum<T>, Eigen::Dynamic, 1>::Zero(190);
+      linear_into(y, c.x, c.weight, c.bias_vector(), options);
+      linear_gradient_into(grad_x, c.grad_y, c.weight, options);
+      add_linear_gradients(grad_weight, grad_bias, c.x, c.grad_y, options);
+      std::vector<float> all;
+      const auto add = [&](const auto& m) {
+        for (Index i = 0; i < m.size(); ++i) all.push_back(static_cast<float>(m.data()[i]));
+      };
+      add(y), add(grad_x), add(grad_weight), add(grad_bias);
+      return all;
+    };
+    const auto one = results(1);
+    for (const int threads : {2, 3, 5}) EXPECT_TRUE(one == results(threads)) << tokens << " tokens, " << threads;
+  }
+}
+
+/// A token whose gradient is 0, as of padding, adds nothing, whatever stands there.
+TYPED_TEST(LinearOf, TokensWithoutGradientAddNothing) {
+  using T = TypeParam;
+  for (const Index tokens : {3, 40, 600}) {
+    Case<T> c(tokens, 6, 5, 3);
+    const Index dropped = tokens - 2;
+    c.grad_y.row(dropped).setZero();
+    Case<T> clean = c;
+    clean.x.row(dropped).setZero();
+    for (Index f = 0; f < 6; ++f)
+      c.x(dropped, f) =
+          static_cast<T>(f % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity());
+    using Vector = Eigen::Matrix<Sum<T>, Eigen::Dynamic, 1>;
+    RowMajor<Sum<T>> got = RowMajor<Sum<T>>::Zero(5, 6), want = got, alone = got;
+    Vector bias = Vector::Zero(5), want_bias = bias;
+    add_linear_gradients(got, bias, c.x, c.grad_y);
+    add_linear_gradients(alone, c.x, c.grad_y);
+    add_linear_gradients(want, want_bias, clean.x, clean.grad_y);
+    EXPECT_TRUE((got.array() == want.array()).all() && (bias.array() == want_bias.array()).all()) << tokens;
+    expect_close<Sum<T>>(alone, want.template cast<double>(), tokens);
+  }
+}
+
+/// Of one token's NaN, other tokens' outputs hear nothing.
+TEST(Linear, KeepsTokensApart) {
+  for (const Index tokens : {4, 40}) {
+    Case<float> c(tokens, 6, 5, 4);
+    c.x(1, 3) = std::numeric_limits<float>::quiet_NaN();
+    RowMajor<float> y(tokens, 5);
+    linear_into(y, c.x, c.weight);
+    for (Index i = 0; i < tokens; ++i)
+      for (Index o = 0; o < 5; ++o) EXPECT_EQ(std::isnan(y(i, o)), i == 1) << i;
+  }
+}
+
+TEST(Linear, ZeroTokens) {
+  const Tensor<float, 3> x({2, 0, 6}), grad_y({2, 0, 5});
+  Tensor<float, 3> y({2, 0, 5}), grad_x({2, 0, 6});
+  Tensor<float, 2> weight({5, 6}), grad_weight({5, 6});
+  Tensor<float, 1> bias({5}), grad_bias({5});
+  std::fill_n(grad_weight.data(), 30, kUntouched);
+  std::fill_n(grad_bias.data(), 5, kUntouched);
+  EXPECT_NO_THROW(linear_into(y, x, weight, bias));
+  EXPECT_NO_THROW(linear_into(y, x, weight));
+  EXPECT_NO_THROW(linear_gradient_into(grad_x, grad_y, weight));
+  add_linear_gradients(grad_weight, grad_bias, x, grad_y);
+  add_linear_gradients(grad_weight, x, grad_y);
+  for (Index i = 0; i < 30; ++i) EXPECT_EQ(grad_weight.data()[i], static_cast<float>(kUntouched));
+  for (Index i = 0; i < 5; ++i) EXPECT_EQ(grad_bias.data()[i], static_cast<float>(kUntouched));
+}
+
+/// A map without outputs, or without inputs: the bias alone.
+TEST(Linear, ZeroFeatures) {
+  const RowMajor<float> x(3, 0), weight(2, 0);
+  RowMajor<float> y = RowMajor<float>::Constant(3, 2, float(kUntouched));
+  const Eigen::Vector2f bias(4, 5);
+  linear_into(y, x, weight, bias);
+  for (Index i = 0; i < 3; ++i) EXPECT_EQ(y(i, 0) + y(i, 1), 9) << i;
+  RowMajor<float> none(3, 0), grad_x = RowMajor<float>::Constant(3, 2, float(kUntouched));
+  linear_into(none, RowMajor<float>(3, 2), RowMajor<float>(0, 2));
+  linear_gradient_into(grad_x, none, RowMajor<float>(0, 2));
+  EXPECT_EQ(grad_x.cwiseAbs().sum(), 0) << "the sum of no outputs";
+}
+
+TEST(Linear, RefusesOtherSizes) {
+  const RowMajor<float> x(7, 11), weight(13, 11), grad_y(7, 13);
+  RowMajor<float> y(7, 13), grad_x(7, 11), grad_weight(13, 11);
+  Eigen::VectorXf bias(13), grad_bias(13);
+  const Eigen::VectorXf long_bias(14);
+  expect_refused("inputs", {"weight has shape (13, 12)", "x has 11 features", "y 13"},
+                 [&] { linear_into(y, x, RowMajor<float>(13, 12)); });
+  expect_refused("outputs", {"weight has shape (17, 11)", "x has 11 features", "y 13"},
+                 [&] { linear_into(y, x, RowMajor<float>(17, 11), bias); });
+  expect_refused("tokens", {"x has 9", "y 7"}, [&] { linear_into(y, RowMajor<float>(9, 11), weight); });
+  expect_refused("bias", {"bias has 14 numbers", "13 outputs"}, [&] { linear_into(y, x, weight, long_bias); });
+  expect_refused("a weight that is turned", {"(11, 13)"},
+                 [&] { linear_into(y, x, RowMajor<float>(weight.transpose())); });
+  expect_refused("inputs of a gradient", {"weight has shape (13, 12)", "grad_x has 11 features", "grad_y 13"},
+                 [&] { linear_gradient_into(grad_x, grad_y, RowMajor<float>(13, 12)); });
+  expect_refused("tokens of a gradient", {"grad_x has 7", "grad_y 9"},
+                 [&] { linear_gradient_into(grad_x, RowMajor<float>(9, 13), weight); });
+  RowMajor<float> wide(13, 12);
+  expect_refused("a gradient's shape", {"(13, 12)", "x has 11 features", "grad_y 13"},
+                 [&] { add_linear_gradients(wide, grad_bias, x, grad_y); });
+  expect_refused("a gradient's shape", {"(13, 12)", "x has 11 features", "grad_y 13"},
+                 [&] { add_linear_gradients(wide, x, grad_y); });
+  expect_refused("a bias's gradient", {"bias has 14 numbers", "13 outputs"}, [&] {
+    Eigen::VectorXf b(14);
+    add_linear_gradients(grad_weight, b, x, grad_y);
+  });
+  expect_refused("tokens of a gradient", {"x has 7", "grad_y 8"},
+                 [&] { add_linear_gradients(grad_weight, x, RowMajor<float>(8, 13)); });
+}
+
+TEST(Linear, RefusesRowsWithGaps) {
+  const RowMajor<float> x(7, 11), weight(13, 11), wide = RowMajor<float>::Zero(20, 20), grad_y(7, 13);
+  RowMajor<float> y(7, 13), out = wide, grad_x(7, 11), grad_weight(13, 11);
+  const Said gaps{"strides", "without gaps"};
+  const auto said = [&](std::string name, std::string shape) {
+    Said all = gaps;
+    all.push_back(name + " of shape " + shape);
+    return all;
+  };
+  expect_refused("x", said("x", "(1, 7, 11)"), [&] { linear_into(y, wide.topLeftCorner(7, 11), weight); });
+  expect_refused("y", said("y", "(1, 7, 13)"), [&] { linear_into(out.topLeftCorner(7, 13), x, weight); });
+  expect_refused("weight", said("weight", "(1, 13, 11)"), [&] { linear_into(y, x, wide.topLeftCorner(13, 11)); });
+  expect_refused("columns", said("x", "(1, 7, 11)"), [&] { linear_into(y, Eigen::MatrixXf(7, 11), weight); });
+  expect_refused("grad_y", said("grad_y", "(1, 7, 13)"),
+                 [&] { linear_gradient_into(grad_x, wide.topLeftCorner(7, 13), weight); });
+  expect_refused("grad_weight", said("grad_weight", "(1, 13, 11)"),
+                 [&] { add_linear_gradients(out.topLeftCorner(13, 11), x, grad_y); });
+  Eigen::VectorXf bias(26);
+  expect_refused("bias", {"bias has 13 numbers", "13 outputs"}, [&] {
+    linear_into(y, x, weight, Eigen::Map<Eigen::VectorXf, 0, Eigen::InnerStride<2>>(bias.data(), 13));
+  });
+}
+
+}  // namespace
+}  // namespace attn::test
