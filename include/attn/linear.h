@@ -36,7 +36,9 @@ Linear<std::remove_const_t<X>> checked_linear(const TensorView<W, 2>& weight, co
 template <class Bias>
 auto checked_bias(Bias&& bias, Index outputs) {
   const auto b = view(bias);
-  require(b.dim(0) == outputs && b.is_contiguous(), "bias has ", b.dim(0), " numbers, there are ", outputs, " outputs");
+  require(b.dim(0) == outputs, "bias has ", b.dim(0), " numbers, there are ", outputs, " outputs");
+  require(b.is_contiguous(), "bias has a stride of ", b.stride(0),
+          "; a linear map reads and writes numbers without gaps");
   return b.data();
 }
 

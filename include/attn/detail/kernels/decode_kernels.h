@@ -124,7 +124,7 @@ struct DecodeKernels {
             ATTN_UNROLL for (int c = 0; c < kChunk; ++c) S::load(q[c], m.query + r * head_dim + d + c * kLanes);
             const T* at = row + d;
             ATTN_UNROLL for (int a = 0; a < kLanes; ++a, at += key.stride) {
-              if (a % (kLanes / kChunk) == 0) fetching.step();
+              for (int i = a * kChunk / kLanes; i < (a + 1) * kChunk / kLanes; ++i) fetching.step();
               ATTN_UNROLL for (int c = 0; c < kChunk; ++c) {
                 Vec k;
                 S::load(k, at + c * kLanes);
