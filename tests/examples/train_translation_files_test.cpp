@@ -136,8 +136,17 @@ TEST_F(TranslatorFile, HugeSizes) {
 TEST_F(TranslatorFile, NumbersThatAreNotFinite) {
   for (const float wrong : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     Translator translator = small();
-    nn::parameters_of<float>(translator.model).back().values.front() = wrong;
     translator.save(file());
+    const std::string good = bytes_of(file());
+    nn::parameters_of<float>(translator.model).back().values.back() = wrong;
+    EXPECT_THROW(translator.save(file()), nn::FileError);
+    EXPECT_EQ(bytes_of(file()), good);
+
+    // The last number of the file is that of the last parameter.
+    std::fstream bytes(file(), std::ios::binary | std::ios::in | std::ios::out);
+    bytes.seekp(-static_cast<std::streamoff>(sizeof wrong), std::ios::end);
+    bytes.write(reinterpret_cast<const char*>(&wrong), sizeof wrong);
+    bytes.close();
     EXPECT_NE(fault().find("not finite"), std::string::npos) << fault();
   }
 }
