@@ -47,8 +47,8 @@ struct Explanation {
   Index queries_per_tile = 0;  ///< at most; 1 if each query is worked on by itself
   Index keys_per_tile = 0;
   Index query_tiles = 0;  ///< over all batch elements and heads
-  /// Those of query_tiles that are single queries, because their sequence has at most few_queries. A tile computes whole
-  /// vectors of queries, however few there are; a single query has its vectors along the features.
+  /// Those of query_tiles that are single queries, because their sequence has at most few_queries. A tile computes
+  /// whole vectors of queries, however few there are; a single query has its vectors along the features.
   Index single_queries = 0;
   Index few_queries = 0;
   /// Keys and values of single queries are fetched before they are needed, because those of all together take more than
