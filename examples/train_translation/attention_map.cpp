@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "markup.h"
 #include "utf8.h"
 
 namespace translation {
@@ -43,21 +44,6 @@ std::string two_digits(double x) {
   return text;
 }
 
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '&')
-      result += "&amp;";
-    else if (c == '<')
-      result += "&lt;";
-    else if (c == '>')
-      result += "&gt;";
-    else
-      result += c;
-  }
-  return result;
-}
-
 struct Text {
   std::string what;
   double x, y;
@@ -70,7 +56,7 @@ struct Text {
 std::ostream& operator<<(std::ostream& out, const Text& t) {
   return out << "<text x=\"" << t.x << "\" y=\"" << t.y << "\" font-size=\"" << t.size << "\" text-anchor=\""
              << t.anchor << "\" fill=\"" << t.fill << "\" font-weight=\"" << t.weight << "\" xml:space=\"preserve\">"
-             << escaped(t.what) << "</text>\n";
+             << training::escaped(t.what) << "</text>\n";
 }
 
 /// A piece as the label of its row: a blank before a word needs no place of its own.
@@ -95,8 +81,8 @@ void draw_layer(std::ostream& out, const Look& look, const nn::Weights<float>& w
       weight /= static_cast<double>(weights.dim(1));
       const double x = left + static_cast<double>(c) * kCell, y = cells + static_cast<double>(p) * kCell;
       out << "<rect x=\"" << x << "\" y=\"" << y << "\" width=\"" << kCell << "\" height=\"" << kCell << "\" fill=\""
-          << color_of(weight) << "\" stroke=\"#ffffff\"><title>" << escaped(row_label(look.pieces[p])) << " : "
-          << escaped(look.characters[c]) << " = " << two_digits(weight) << "</title></rect>\n";
+          << color_of(weight) << "\" stroke=\"#ffffff\"><title>" << training::escaped(row_label(look.pieces[p]))
+          << " : " << training::escaped(look.characters[c]) << " = " << two_digits(weight) << "</title></rect>\n";
       // Smaller ones only clutter. From the middle of the scale on, white has the better contrast.
       if (weight >= 0.05)
         out << Text{
@@ -121,7 +107,8 @@ std::string attention_map_svg(const Look& look) {
   std::ostringstream out;
   out << "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << width
       << "\" height=\"" << height << "\" viewBox=\"0 0 " << width << ' ' << height << "\" font-family=\"" << kFonts
-      << "\">\n<title>" << escaped(title) << "</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+      << "\">\n<title>" << training::escaped(title)
+      << "</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
       << Text{title, kMargin, kMargin + 16, 18, "start", kInk, "bold"};
   for (int p = 0; p < rows; ++p)
     out << Text{row_label(look.pieces[static_cast<std::size_t>(p)]), static_cast<double>(kMargin + labels - 12),

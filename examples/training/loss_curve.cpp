@@ -6,6 +6,8 @@
 #include <limits>
 #include <sstream>
 
+#include "markup.h"
+
 namespace training {
 
 namespace {
@@ -136,21 +138,6 @@ std::vector<Point> every_so_often(const std::vector<double>& losses, const Axes&
     if ((i % stride == 0 || i + 1 == losses.size()) && std::isfinite(losses[i]))
       points.push_back(axes(static_cast<double>(i + 1), losses[i]));
   return points;
-}
-
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '&')
-      result += "&amp;";
-    else if (c == '<')
-      result += "&lt;";
-    else if (c == '>')
-      result += "&gt;";
-    else
-      result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;  // XML has no control characters
-  }
-  return result;
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "markup.h"
+
 namespace training {
 
 extern const std::string_view kReportStyle, kReportScript;  // report.css and report.js
@@ -15,23 +17,6 @@ extern const std::string_view kReportStyle, kReportScript;  // report.css and re
 namespace {
 
 using nlohmann::json;
-
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '&')
-      result += "&amp;";
-    else if (c == '<')
-      result += "&lt;";
-    else if (c == '>')
-      result += "&gt;";
-    else if (c == '"')
-      result += "&quot;";
-    else
-      result += c;
-  }
-  return result;
-}
 
 /// JSON inside a <script> element, which ends at the first "</script" and knows no entities. Bytes that are not UTF-8
 /// become U+FFFD.

@@ -198,7 +198,7 @@ TEST(TrainingLossCurve, HasAxesAndCurves) {
   const std::string svg = loss_curve_svg(curve, "a <b> & \"c\"");
   EXPECT_EQ(count(svg, "<polyline"), 3u);
   EXPECT_EQ(count(svg, "<circle"), 2u);
-  EXPECT_EQ(count(svg, "a &lt;b&gt; &amp; \"c\""), 2u);
+  EXPECT_EQ(count(svg, "a &lt;b&gt; &amp; &quot;c&quot;"), 2u);
   for (const char* text : {">step<", ">loss<", ">4000<", ">4<", ">0<", "prefers-color-scheme: dark"})
     EXPECT_NE(svg.find(text), std::string::npos) << text;
   EXPECT_EQ(svg.find("nan"), std::string::npos);
