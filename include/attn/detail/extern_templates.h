@@ -19,6 +19,7 @@
   keyword template void naive<T>(const DTypeView<T>&, const TensorView<T, 3>&, const DTypeView<T>&,                    \
                                  const DTypeView<const T>&, const DTypeView<const T>&, const DTypeView<const T>&,      \
                                  const NaiveMods<T>&, const Problem&, const Executor&);                                \
+  keyword template BackwardKernelSet<T> backward_kernels<T>(VectorSet);                                                \
   keyword template void backward<T>(const BackwardCall<T>&, const Options&);                                           \
   keyword template Index backward_bytes<T>(const Problem&, const LearnedSizes&, const Options&, bool);                 \
   keyword template void naive_backward<T>(                                                                             \

@@ -219,7 +219,7 @@ ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
 #undef ATTN_COMPILED
 
 /// The kernels for vectors of such a set, which must be available; see kernel_family().
-template <class T>
+template <class T, class = include_attn_instantiate_h_in_one_unit>
 BackwardKernelSet<T> backward_kernels(VectorSet vectors) {
   return with_vectors(vectors, []<VectorSet kSet>() -> BackwardKernelSet<T> {
     constexpr VectorSet kOwn = Simd<T, 16>::kVector ? kSet : VectorSet::generic;

@@ -1,6 +1,7 @@
 // The gradients of a layer's linear map.
 #pragma once
 
+#include "attn/detail/kernels/backward_kernels.h"
 #include "attn/detail/layers/linear.h"
 
 namespace attn::detail {
@@ -57,33 +58,131 @@ struct LinearGradients {
   /// weight += grad_yᵀ * x, bias += sum of the rows of grad_y, of all tokens: x (tokens, inputs) and grad_y (tokens,
   /// outputs). A token whose grad_y is 0 adds nothing, even if its x is not finite: it may be one that masks drop.
   void add(const T* x, const T* grad_y, Index tokens, const Options& options) const {
-    if (tokens == 0) return;
-    // Each product is over some tokens, in memory that does not grow with all, and long sums round less so. Forming it
-    // is 1024 flops for each number that is added up.
-    constexpr Index kTokens = 512;
-    const Index most = std::min(kTokens, tokens), columns = inputs + (bias ? 1 : 0);
-    auto x_columns = Tensor<Number, 2>::uninitialized({columns, most});
-    auto grad_columns = Tensor<Number, 2>::uninitialized({outputs, most});
-    auto sums = Tensor<Number, 2>::uninitialized({outputs, columns});
-    Options of_product = options;
-    if (dtype_of<T> == DType::bf16) of_product.compute = Compute::bf16;  // rounds nothing
-    for (Index first = 0; first < tokens; first += kTokens) {
-      const Index count = std::min(kTokens, tokens - first);
-      transpose_into(x_columns.data(), x + first * inputs, count, inputs, options);
-      transpose_into(grad_columns.data(), grad_y + first * outputs, count, outputs, options);
-      // The bias is the weight of an input that is always 1.
-      if (bias) std::fill_n(x_columns.data() + inputs * count, count, Number(1));
-      for (Index i = 0; i < count; ++i)
-        if (is_zero(grad_y + (first + i) * outputs))
-          for (Index f = 0; f < inputs; ++f) x_columns.data()[f * count + i] = 0;
-      Linear<Number>{x_columns.data(), nullptr, count, columns}(grad_columns.data(), sums.data(), outputs, of_product);
-      add_up(sums, columns, options);
+    // Products over some tokens at a time take memory that does not grow with all, and long sums round less so.
+    constexpr Index kMost = 2048;
+    const bool fits = fits_bf16(kDType == DType::bf16 ? Compute::bf16 : options.compute, {DType::native});
+    const ChosenKernels<Number> kernels = choose_kernels<Number>(options, fits);
+    for (Index first = 0; first < tokens; first += kMost) {
+      const Tokens some{x + first * inputs, grad_y + first * outputs, std::min(kMost, tokens - first)};
+      if (kernels.on_matrix_unit())
+        add_on_matrix_unit(some, options);
+      else
+        add_by_rows(some, kernels, options);
     }
   }
 
  private:
-  bool is_zero(const T* row) const {
-    return std::all_of(row, row + outputs, [](T g) { return static_cast<Number>(g) == 0; });
+  struct Tokens {
+    const T* x;
+    const T* grad_y;
+    Index count;
+  };
+
+  static constexpr DType kDType = dtype_of<T>;
+  static constexpr Index kOutputs = 32;  ///< whose sums are formed in one task
+  /// Tokens over which sums stay in registers. Of 768 tokens, 128 -> 512 features, half as many are 2 to 15 % slower,
+  /// because sums are stored and loaded more often, and twice as many 10 %, because they leave the L1 cache.
+  static constexpr Index kTogether = 256;
+
+  bool is_zero(const T* grad) const {
+    return std::all_of(grad, grad + outputs, [](T g) { return static_cast<Number>(g) == 0; });
+  }
+
+  static RowsToRead readable(const T* first, Index stride, Index column) {
+    return {reinterpret_cast<const std::byte*>(first), kDType, stride, column};
+  }
+
+  /// Lanes run over the inputs. Only grad_y is transposed, and that in a task's own memory.
+  void add_by_rows(const Tokens& tokens, const ChosenKernels<Number>& chosen, const Options& options) const {
+    const KernelFamily<Number>& family = chosen.full_precision;
+    const BackwardKernelSet<Number> kernels = backward_kernels<Number>(chosen.vectors);
+    const double products = static_cast<double>(inputs) * static_cast<double>(outputs);
+    const Executor executor = executor_for(2 * static_cast<double>(tokens.count) * products, options.executor);
+    const Index row = padded(inputs, kernels.columns), parts = ceil_div(tokens.count, kTogether);
+    const auto part = [&](Index i) { return Range{i * kTogether, std::min((i + 1) * kTogether, tokens.count)}; };
+    auto panels = Tensor<Number, 1>::uninitialized({row * tokens.count});
+    const Workspace workspace(worker_numbers(row) * static_cast<Index>(sizeof(Number)), executor.concurrency());
+    const auto memory_of = [&](int worker) { return reinterpret_cast<Number*>(workspace.of(worker)); };
+
+    const Index blocks = ceil_div(inputs, kKeyTile);
+    executor.run(parts * blocks, [&](Index task, int worker) {
+      const Range some = part(task / blocks);
+      const Index column = task % blocks * kKeyTile, width = std::min(kKeyTile, inputs - column);
+      kernels.pack_panels(adding_rows(tokens, some, {column, column + width}, family, memory_of(worker)), some.size(),
+                          width, Number(1), panels.data() + some.begin * row + column * some.size());
+    });
+
+    const Index tasks = ceil_div(outputs, kOutputs);
+    executor.run(tasks, [&](Index task, int worker) {
+      const Range rows{outputs * task / tasks, outputs * (task + 1) / tasks};
+      Number *const grads = memory_of(worker), *const of_bias = grads + kOutputs * kTogether,
+                    *const ones = of_bias + 2 * kOutputs, *const sums = ones + kTogether;
+      std::fill_n(of_bias, kOutputs, Number(0));
+      std::fill_n(ones, kTogether, Number(1));
+      std::fill_n(sums, rows.size() * row, Number(0));
+      for (Index i = 0; i < parts; ++i) {
+        const Range some = part(i);
+        family.pack_rows(readable(tokens.grad_y + some.begin * outputs + rows.begin, 1, outputs), rows.size(),
+                         some.size(), grads);
+        kernels.add_rows(grads, some.size(), rows.size(), panels.data() + some.begin * row, some.size(), row, sums);
+        if (!bias) continue;
+        Number* const of_part = of_bias + kOutputs;
+        kernels.dot_rows({grads, some.size()}, {ones, 0}, rows.size(), some.size(), of_part);
+        for (Index o = 0; o < rows.size(); ++o) of_bias[o] += of_part[o];
+      }
+      for (Index o = 0; o < rows.size(); ++o) {
+        Number* const to = weight + (rows.begin + o) * inputs;
+        const Index whole = inputs / kernels.columns * kernels.columns;
+        kernels.add(to, sums + o * row, whole);
+        for (Index f = whole; f < inputs; ++f) to[f] += sums[o * row + f];
+        if (bias) bias[rows.begin + o] += of_bias[o];
+      }
+    });
+  }
+
+  /// Some columns of x with zeros where grad_y is 0: in place if there are none, else in `copy`.
+  Rows<Number> adding_rows(const Tokens& tokens, Range some, Range columns, const KernelFamily<Number>& family,
+                           Number* copy) const {
+    const T* const x = tokens.x + some.begin * inputs + columns.begin;
+    const auto adds_nothing = [&](Index i) { return is_zero(tokens.grad_y + (some.begin + i) * outputs); };
+    if constexpr (std::is_same_v<T, Number>) {
+      Index adding = 0;
+      while (adding < some.size() && !adds_nothing(adding)) ++adding;
+      if (adding == some.size()) return {x, inputs};
+    }
+    family.pack_rows(readable(x, inputs, 1), some.size(), columns.size(), copy);
+    for (Index i = 0; i < some.size(); ++i)
+      if (adds_nothing(i)) std::fill_n(copy + i * columns.size(), columns.size(), Number(0));
+    return {copy, columns.size()};
+  }
+
+  /// What a task of either kind takes, in whole cache lines.
+  static Index worker_numbers(Index row) {
+    constexpr Index kRows = kOutputs * kTogether + 2 * kOutputs + kTogether;
+    return padded(std::max(kRows + kOutputs * row, kTogether * kKeyTile), kAlignment);
+  }
+
+  /// The score kernels want both sides by columns. Forming those is 1024 flops for each number that is added up.
+  void add_on_matrix_unit(const Tokens& tokens, Options options) const {
+    constexpr Index kMost = 512;
+    if constexpr (kDType == DType::bf16) options.compute = Compute::bf16;  // rounds nothing
+    const Index most = std::min(kMost, tokens.count), columns = inputs + (bias ? 1 : 0);
+    auto x_columns = Tensor<Number, 2>::uninitialized({columns, most});
+    auto grad_columns = Tensor<Number, 2>::uninitialized({outputs, most});
+    auto sums = Tensor<Number, 2>::uninitialized({outputs, columns});
+    for (Index first = 0; first < tokens.count; first += kMost) {
+      const Index count = std::min(kMost, tokens.count - first);
+      const T* const grad_y = tokens.grad_y + first * outputs;
+      transpose_into(x_columns.data(), tokens.x + first * inputs, count, inputs, options);
+      transpose_into(grad_columns.data(), grad_y, count, outputs, options);
+      // The bias is the weight of an input that is always 1.
+      if (bias) std::fill_n(x_columns.data() + inputs * count, count, Number(1));
+      for (Index i = 0; i < count; ++i)
+        if (is_zero(grad_y + i * outputs))
+          for (Index f = 0; f < inputs; ++f) x_columns.data()[f * count + i] = 0;
+      Linear<Number>{x_columns.data(), nullptr, count, columns}(grad_columns.data(), sums.data(), outputs, options);
+      add_up(sums, columns, options);
+    }
   }
 
   void add_up(const Tensor<Number, 2>& sums, Index columns, const Options& options) const {
