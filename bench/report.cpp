@@ -18,12 +18,6 @@ std::string figures(double value) { return fixed(value, value < 1 ? 3 : value < 
 
 }  // namespace
 
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
-
 void print_table(std::ostream& out, const Report& report) {
   const auto& names = report.contestants;
   Table table(3);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "measure.h"
+#include "table.h"
 
 namespace bench {
 
@@ -24,8 +25,5 @@ void write_csv(const std::string& path, const Report& report);
 
 /// @throws std::runtime_error if the file cannot be written.
 void write_chart(const std::string& path, const Report& report);
-
-/// `value` with a fixed number of digits after the point.
-std::string fixed(double value, int digits);
 
 }  // namespace bench

@@ -1,0 +1,192 @@
+// A training step of a GPT, and what it is made of: its linear products and its attention, each timed alone on tensors
+// of the same sizes, in turn with the whole step. What is left are norms, activations, the loss and the optimizer.
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <vector>
+
+#include <attn/attn.h>
+#include <CLI/CLI.hpp>
+
+#include "adamw.h"
+#include "cross_entropy.h"
+#include "gpt.h"
+#include "peak.h"
+#include "random.h"
+#include "table.h"
+#include "threads.h"
+#include "timing.h"
+
+namespace {
+
+using namespace bench;
+using attn::Index;
+
+struct Sizes {
+  Index batch = 12, context = 64, tokens = 65, layers = 4, heads = 4, features = 128;
+
+  Index rows() const { return batch * context; }
+};
+
+attn::Tensor<float, 3> random_states(const Sizes& s, Index features, std::uint64_t seed) {
+  attn::Tensor<float, 3> x({s.batch, s.context, features});
+  nn::Random random(seed);
+  for (Index i = 0; i < x.size(); ++i) x.data()[i] = static_cast<float>(random.normal());
+  return x;
+}
+
+/// Forward, loss, backward, clipping and AdamW, as train_gpt does it.
+class Step {
+ public:
+  explicit Step(const Sizes& s)
+      : model_({.tokens = s.tokens, .context = s.context, .layers = s.layers, .heads = s.heads, .features = s.features},
+               1),
+        inputs_({s.batch, s.context}),
+        targets_({s.batch, s.context}) {
+    nn::Random random(2);
+    for (Index i = 0; i < s.rows(); ++i) {
+      inputs_.data()[i] = static_cast<std::int32_t>(random.below(s.tokens));
+      targets_.data()[i] = static_cast<std::int32_t>(random.below(s.tokens));
+    }
+  }
+
+  void operator()() {
+    nn::CrossEntropy<float> cross_entropy;
+    cross_entropy.forward(model_.forward(inputs_), targets_);
+    nn::zero_gradients<float>(model_);
+    model_.backward(cross_entropy.backward());
+    const auto parameters = nn::parameters_of<float>(model_);
+    nn::clip_grad_norm(parameters, 1.0);
+    optimizer_.step(parameters, 1e-3);
+  }
+
+ private:
+  nn::Gpt<float> model_;
+  nn::AdamW<float> optimizer_;
+  nn::Tokens inputs_, targets_;
+};
+
+/// One linear layer: its result and both gradients.
+class Products {
+ public:
+  Products(const Sizes& s, Index inputs, Index outputs)
+      : x_(random_states(s, inputs, 3)),
+        grad_x_(random_states(s, inputs, 4)),
+        y_(random_states(s, outputs, 5)),
+        grad_y_(random_states(s, outputs, 6)),
+        weight_({outputs, inputs}),
+        gradient_({outputs, inputs}),
+        flops_(3 * 2.0 * static_cast<double>(s.rows() * inputs * outputs)) {}
+
+  double flops() const { return flops_; }
+  void operator()() {
+    attn::linear_into(y_, x_, weight_, nn::options());
+    attn::add_linear_gradients(gradient_, x_, grad_y_, nn::options());
+    attn::linear_gradient_into(grad_x_, grad_y_, weight_, nn::options());
+  }
+
+ private:
+  attn::Tensor<float, 3> x_, grad_x_, y_, grad_y_;
+  attn::Tensor<float, 2> weight_, gradient_;
+  double flops_;
+};
+
+/// The causal attention of one layer, forward and backward: 2 and 5 products over the pairs that are kept.
+class Attention {
+ public:
+  explicit Attention(const Sizes& s)
+      : qkv_(random_states(s, 3 * s.features, 7)),
+        out_(random_states(s, s.features, 8)),
+        grad_out_(random_states(s, s.features, 9)),
+        grads_(random_states(s, 3 * s.features, 10)),
+        lse_({s.batch, s.heads, s.context}),
+        sizes_(s) {}
+
+  double flops() const {
+    const Sizes& s = sizes_;
+    const double pairs = static_cast<double>(s.batch * s.heads * s.context * (s.context + 1)) / 2;
+    return 7 * 2 * pairs * static_cast<double>(s.features / s.heads);
+  }
+  void operator()() {
+    const auto q = heads(qkv_, 0), k = heads(qkv_, 1), v = heads(qkv_, 2), out = heads(out_, 0);
+    attn::attention_into(out, lse_, q, k, v, attn::causal(), nn::options());
+    attn::attention_backward_into(heads(grads_, 0), heads(grads_, 1), heads(grads_, 2), heads(grad_out_, 0), q, k, v,
+                                  out, lse_, attn::causal(), nn::options());
+  }
+
+ private:
+  /// The heads of the i-th of the tensors that lie side by side in the rows of x.
+  attn::TensorView<float, 4> heads(attn::Tensor<float, 3>& x, Index i) const {
+    const Sizes& s = sizes_;
+    const Index dim = s.features / s.heads, row = x.dim(2);
+    return {x.data() + i * s.features, {s.batch, s.heads, s.context, dim}, {s.context * row, dim, row, 1}};
+  }
+
+  attn::Tensor<float, 3> qkv_, out_, grad_out_, grads_;
+  attn::Tensor<float, 3> lse_;
+  Sizes sizes_;
+};
+
+template <class Part>
+double flops(const std::vector<Part>& parts) {
+  double sum = 0;
+  for (const Part& part : parts) sum += part.flops();
+  return sum;
+}
+
+template <class Part>
+std::function<void()> all_of(std::vector<Part>& parts) {
+  return [&parts] {
+    for (Part& part : parts) part();
+  };
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Times a training step of a GPT of nanoGPT's sizes for a CPU, and what it is made of.");
+  bool quick = false;
+  int threads = 1;
+  app.add_flag("--quick", quick, "A look only");
+  app.add_option("--threads", threads, "Threads")->check(CLI::Range(1, 1024))->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+
+  nn::keep_memory();
+  nn::set_threads(threads);
+  const Sizes s;
+  Step step(s);
+  // Each layer has tensors of its own, as in the model, so that caches hold no more of them here than there.
+  std::vector<Products> products;
+  std::vector<Attention> attentions;
+  for (Index layer = 0; layer < s.layers; ++layer) {
+    products.emplace_back(s, s.features, 3 * s.features);
+    products.emplace_back(s, s.features, s.features);
+    products.emplace_back(s, s.features, 4 * s.features);
+    products.emplace_back(s, 4 * s.features, s.features);
+    attentions.emplace_back(s);
+  }
+  products.emplace_back(s, s.features, s.tokens);
+
+  std::vector<double> peaks;
+  const std::vector<double> times =
+      interleaved({step, all_of(products), all_of(attentions)}, quick ? Budget{0.01, 3} : Budget{2, 41},
+                  [&](int, int) { peaks.push_back(measure_fma_peak<float>(nn::options().executor)); });
+  const double peak = median(std::move(peaks));
+
+  std::cout << s.layers << " layers, " << s.heads << " heads, " << s.features << " features, " << s.batch
+            << " texts of " << s.context << " tokens, threads: " << threads << ". FMA peak " << fixed(peak / 1e9, 0)
+            << " GFLOP/s.\n";
+  Table table(1);
+  for (const char* heading : {"part", "ms", "of the step", "GFLOP/s", "of peak"}) table.column(heading, "");
+  const auto row = [&](const char* part, double time, double done) {
+    table.row({part, fixed(1e3 * time, 2), fixed(100 * time / times[0], 0) + " %",
+               done > 0 ? fixed(done / time / 1e9, 0) : "", done > 0 ? fixed(100 * done / time / peak, 0) + " %" : ""});
+  };
+  row("step", times[0], flops(products) + flops(attentions));
+  row("linear products", times[1], flops(products));
+  row("attention", times[2], flops(attentions));
+  row("the rest", times[0] - times[1] - times[2], 0);
+  table.print(std::cout);
+}
