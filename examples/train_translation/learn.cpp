@@ -89,7 +89,10 @@ class Run {
     write_pictures(quality);
     if (!options_.translate.empty()) print_translations(translator_, options_);
     std::cout << summary(quality) << std::endl;
-    return interrupt.requested() ? interrupt.exit_code() : EXIT_SUCCESS;
+    if (!interrupt.requested()) return EXIT_SUCCESS;
+    std::cerr << "train_translation: stopped after " << trainer_.steps_done() << " of " << options_.training.steps
+              << " steps" << (options_.save.empty() ? "" : ", the model so far is in " + options_.save) << '\n';
+    return interrupt.exit_code();
   }
 
  private:
@@ -150,7 +153,7 @@ class Run {
 
   training::Report report(const Quality& quality) {
     training::Report report;
-    report.title = "train_translation";
+    report.title = "A Transformer learns to translate";
     report.introduction = "An encoder\u2013decoder Transformer that learns to translate Chinese into English.";
     report.figures = {{"result", summary(quality)},
                       {"pairs learned from", std::to_string(split_.training.size())},
