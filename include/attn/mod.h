@@ -248,7 +248,7 @@ constexpr auto parts(M mod) {
 template <class M>
 constexpr auto check_mods() {
   if constexpr (Viewable<M>) {
-    constexpr bool kIsBool = std::is_same_v<typename M::Scalar, bool>;
+    constexpr bool kIsBool = std::is_same_v<scalar_t<M>, bool>;
     static_assert(!kIsBool,
                   "attn: a tensor of bool stands in the place of mods: attn::keep(t) keeps the pairs where it is true, "
                   "attn::drop(t) the others");

@@ -10,6 +10,7 @@
 
 #include <Eigen/Core>
 
+#include "attn/mdspan.h"
 #include "attn/tensor_view.h"
 
 namespace attn {
@@ -183,7 +184,15 @@ concept EigenTensor = !EigenDense<X> && requires(X & x) {
 
 // The pointer is to const if the object is const, or if it maps const memory (Map<const …>).
 template <class X>
-using element_t = std::remove_pointer_t<decltype(std::declval<X&>().data())>;
+struct ElementOf {
+  using type = std::remove_pointer_t<decltype(std::declval<X&>().data())>;
+};
+template <Mdspan X>
+struct ElementOf<X> {
+  using type = typename std::remove_cvref_t<X>::element_type;
+};
+template <class X>
+using element_t = typename ElementOf<X>::type;
 
 template <class X>
 constexpr bool has_memory = [] {

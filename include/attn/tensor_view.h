@@ -1,6 +1,7 @@
 // Views: tensors in memory that somebody else owns, and the views that can be made of them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <concepts>
@@ -8,6 +9,10 @@
 #include <utility>
 
 #include <Eigen/Core>
+
+#if __cplusplus > 202002L && __has_include(<mdspan>)
+#include <mdspan>
+#endif
 
 #include "attn/detail/base/shape.h"
 
@@ -56,6 +61,22 @@ class TensorView {
       if (dim(i) != 1 && stride(i) != step) return size() == 0;
     return true;
   }
+
+#if defined(__cpp_lib_mdspan)
+  /// The same elements as a std::mdspan. Where the standard library has none (before C++23), make one of data(),
+  /// shape() and strides().
+  /// @throws std::invalid_argument for strides that are not positive: layout_stride knows none.
+  auto to_mdspan() const {
+    using Extents = std::dextents<Index, static_cast<std::size_t>(Rank)>;
+    Shape steps = strides_;
+    for (int i = 0; i < Rank; ++i) {
+      if (size() == 0 || dim(i) == 1) steps[at(i)] = std::max<Index>(steps[at(i)], 1);  // nobody steps
+      detail::require(steps[at(i)] > 0, "to_mdspan: the tensor of shape ", shape_, " has strides ", strides_,
+                      ", and those of std::layout_stride are positive; make one of a copy of it");
+    }
+    return std::mdspan<T, Extents, std::layout_stride>(data_, std::layout_stride::mapping<Extents>(shape_, steps));
+  }
+#endif
 
   /// A view of the same memory from element `offset` on, with other sizes and strides.
   TensorView part(Index offset, const Shape& shape, const Shape& strides) const {

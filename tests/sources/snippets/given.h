@@ -9,6 +9,8 @@
 
 #include <attn/attn.h>
 
+#include "../../support/mdspan.h"
+
 namespace given {
 
 namespace matrices {
@@ -19,6 +21,12 @@ extern const attn::Tensor<bool, 2> is_padding, is_token;
 namespace learning {
 extern Eigen::VectorXf weights, grad;
 }
+
+namespace numbers {
+extern const std::vector<float> numbers;
+extern const attn::Index q_len, head_dim;
+extern const attn::test::Mdspan<const float, 2> cells;
+}  // namespace numbers
 
 namespace memory {
 extern const float *ptr, *kptr, *vptr;

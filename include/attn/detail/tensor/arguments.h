@@ -35,12 +35,14 @@ concept KvSource = requires(const X& x) {
 template <class X>
 struct Traits {
   static_assert(check_tensor<X>());
-  using Scalar = std::remove_const_t<typename X::Scalar>;
+  using Scalar = scalar_t<X>;
   static constexpr int kRank = [] {
     if constexpr (EigenDense<X>)
       return 2;
     else if constexpr (EigenTensor<X>)
       return X::NumDimensions;
+    else if constexpr (Mdspan<X>)
+      return static_cast<int>(X::rank());
     else
       return X::kRank;
   }();

@@ -9,7 +9,7 @@
 namespace attn::detail {
 
 template <class X>
-concept Viewable = EigenDense<X> || EigenTensor<X> || requires {
+concept Viewable = EigenDense<X> || EigenTensor<X> || Mdspan<X> || requires {
   std::remove_cvref_t<X>::kRank;
 };
 
@@ -19,6 +19,18 @@ concept Shapeless = !Viewable<X> && (std::is_pointer_v<X> || std::is_array_v<X> 
   x.begin();
   x.size();
 });
+
+/// What a tensor holds.
+template <class X>
+struct ScalarOf {
+  using type = typename X::Scalar;
+};
+template <Mdspan X>
+struct ScalarOf<X> {
+  using type = typename X::element_type;
+};
+template <class X>
+using scalar_t = std::remove_const_t<typename ScalarOf<std::remove_cvref_t<X>>::type>;
 
 /// Says in one sentence why X is no tensor. `auto` makes compilers look into it at once, so that the sentence comes
 /// before whatever else fails.
@@ -32,8 +44,8 @@ constexpr auto check_tensor() {
                 "attn: this has no shape; see it as a tensor by attn::bhsd(ptr, batch, heads, len, dim), "
                 "attn::TensorView<T, rank>(ptr, {sizes}) or Eigen::Map");
   static_assert(Viewable<X> || Shapeless<X>,
-                "attn: this argument must be an Eigen matrix or expression, an Eigen tensor, an attn::Tensor or an "
-                "attn::TensorView");
+                "attn: this argument must be an Eigen matrix or expression, an Eigen tensor, an attn::Tensor, an "
+                "attn::TensorView or an mdspan");
   return Viewable<X>;
 }
 

@@ -1,0 +1,67 @@
+// Views of std::mdspan, of Kokkos's and of any type of their shape. No header of theirs is needed.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+#include "attn/tensor_view.h"
+
+namespace attn {
+
+namespace detail {
+
+/// Recognised by its members (ISO C++23, [mdspan.mdspan.overview]).
+template <class X>
+concept Mdspan = requires(const std::remove_cvref_t<X>& x) {
+  x.data_handle();
+  x.mapping();
+  x.extents();
+  { std::remove_cvref_t<X>::rank() } -> std::convertible_to<std::size_t>;
+};
+
+/// Says in one sentence what keeps an mdspan from being a view.
+template <class Span>
+constexpr bool check_mdspan() {
+  constexpr bool kHasDimensions = Span::rank() > 0, kHasStrides = Span::is_always_strided(),
+                 kIsMemory = std::is_same_v<typename Span::data_handle_type, typename Span::element_type*>;
+  static_assert(kHasDimensions, "attn: an mdspan of rank 0 is a number, not a tensor");
+  static_assert(kHasStrides,
+                "attn: this mdspan's layout has no strides; use layout_right, layout_left or layout_stride, or copy "
+                "the elements into an attn::Tensor");
+  static_assert(kIsMemory,
+                "attn: this mdspan's accessor does not hand out plain memory; use default_accessor, or copy the "
+                "elements into an attn::Tensor");
+  return kHasDimensions && kHasStrides && kIsMemory;
+}
+
+/// The number that its mapping gives to the first element: 0 for all layouts of the standard.
+template <class Span, std::size_t... d>
+Index first_element(const Span& x, std::index_sequence<d...>) {
+  using Size = typename Span::index_type;
+  return static_cast<Index>(x.mapping()((static_cast<void>(d), Size(0))...));
+}
+
+}  // namespace detail
+
+/// An mdspan with the same indices, whatever its layout. Nothing is copied; constness is that of its elements. The way
+/// back is TensorView::to_mdspan().
+template <detail::Mdspan X>
+auto view(X&& x) {
+  using Span = std::remove_cvref_t<X>;
+  if constexpr (detail::check_mdspan<Span>()) {
+    constexpr std::size_t kRank = Span::rank();
+    Shape<static_cast<int>(kRank)> shape{}, strides{};
+    bool is_empty = false;
+    for (std::size_t d = 0; d < kRank; ++d) {
+      shape[d] = static_cast<Index>(x.extents().extent(d));
+      strides[d] = static_cast<Index>(x.mapping().stride(d));
+      is_empty |= shape[d] == 0;
+    }
+    const Index first = is_empty ? 0 : detail::first_element(x, std::make_index_sequence<kRank>());
+    return TensorView<typename Span::element_type, static_cast<int>(kRank)>(x.data_handle() + first, shape, strides);
+  }
+}
+
+}  // namespace attn
