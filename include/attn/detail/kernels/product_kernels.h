@@ -1,0 +1,123 @@
+// Products of small matrices that lie in the cache, one text for all instruction sets: what chunks of a recurrence are
+// made of.
+//
+// Lanes run over the columns of the result. A register tile is kRows rows x kVectors vectors of columns: a step loads
+// kVectors vectors of the right factor and broadcasts a number of the left one to each row. 6 x 4 need 24 sums + 4 + 1
+// of 32 registers, 6 x 2 need 12 + 2 + 1 of 16. The left factor is read by any strides, so that a matrix and its
+// transpose serve alike; the right one is read along its rows.
+#pragma once
+
+#include "attn/detail/kernels/tile_memory.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Which steps of a product row i takes, where rows and steps are the tokens of a chunk. The steps that it does not take
+/// are not multiplied by 0 either, because 0 * NaN is NaN.
+enum class Steps {
+  all,
+  up_to_row,  ///< 0 .. i: what a token sees
+  from_row,   ///< i .. steps - 1: who sees a token
+};
+
+/// to = before * to + left * right, of (rows, steps) and (steps, columns). `columns` is a multiple of the vectors' lanes:
+/// rows of `to` and `right` are padded.
+template <class T>
+struct Product {
+  T* to;
+  Index to_stride;
+  const T* left;  ///< the number of row i, step s is left[i * left_row + s * left_step]
+  Index left_row, left_step;
+  const T* right;
+  Index right_stride;
+  Index rows, columns, steps;
+  T before = 0;  ///< 0: what was there is not read
+  Steps taken = Steps::all;
+};
+
+template <class T, int Bytes, int kRegisters>
+struct ProductKernels {
+  using S = Simd<T, Bytes>;
+  using Vec = typename S::Vec;
+  static constexpr int kLanes = S::kLanes;
+  static constexpr int kRows = 6, kVectors = kRegisters >= 32 ? 4 : 2;
+  static_assert(!S::kVector || kRows * kVectors + kVectors + 1 <= kRegisters, "a step of a product stays in registers");
+
+  static ATTN_INLINE void product(const Product<T>& p) {
+    Index c = 0;
+    for (; c + kVectors * kLanes <= p.columns; c += kVectors * kLanes) columns_from<kVectors>(p, c);
+    if constexpr (kVectors > 2)
+      for (; c + 2 * kLanes <= p.columns; c += 2 * kLanes) columns_from<2>(p, c);
+    for (; c + kLanes <= p.columns; c += kLanes) columns_from<1>(p, c);
+  }
+
+ private:
+  template <int kV>
+  static ATTN_INLINE void columns_from(const Product<T>& p, Index c) {
+    Index i = 0;
+    for (; i + kRows <= p.rows; i += kRows) tile<kRows, kV>(p, i, c);
+    if (p.rows - i >= 4) {
+      tile<4, kV>(p, i, c);
+      i += 4;
+    }
+    for (; i < p.rows; ++i) tile<1, kV>(p, i, c);
+  }
+
+  /// The rows i .. i + kR - 1 of the vectors from column c on.
+  template <int kR, int kV>
+  static ATTN_INLINE void tile(const Product<T>& p, Index i, Index c) {
+    Array<Array<Vec, kV>, kR> sum = {};
+    const T* left = p.left + i * p.left_row;
+    const T* right = p.right + c;
+    // The steps [0, i) and those from i + kR on are taken by all of these rows or by none, those between by some.
+    const Index corner = p.taken == Steps::all ? 0 : std::min<Index>(kR, p.steps - i);
+    Index from = p.taken == Steps::from_row ? i : 0;
+    left += from * p.left_step;
+    right += from * p.right_stride;
+    if (p.taken == Steps::from_row) {
+      ATTN_UNROLL for (int d = 0; d < kR; ++d) {
+        if (d < corner) step<kR, kV>(sum, left, right, p, [d](int a) { return a <= d; });
+      }
+      from += corner;
+    }
+    const Index to = p.taken == Steps::up_to_row ? i : p.steps;
+    for (Index s = from; s < to; ++s) step<kR, kV>(sum, left, right, p, [](int) { return true; });
+    if (p.taken == Steps::up_to_row) {
+      ATTN_UNROLL for (int d = 0; d < kR; ++d) {
+        if (d < corner) step<kR, kV>(sum, left, right, p, [d](int a) { return a >= d; });
+      }
+    }
+    T* const out = p.to + i * p.to_stride + c;
+    if (p.before != T(0)) {
+      ATTN_UNROLL for (int a = 0; a < kR; ++a) {
+        ATTN_UNROLL for (int v = 0; v < kV; ++v) {
+          Vec old;
+          S::load(old, out + a * p.to_stride + v * kLanes);
+          S::add_product(sum[a][v], old, p.before);
+        }
+      }
+    }
+    ATTN_UNROLL for (int a = 0; a < kR; ++a) {
+      ATTN_UNROLL for (int v = 0; v < kV; ++v) S::store(out + a * p.to_stride + v * kLanes, sum[a][v]);
+    }
+  }
+
+  /// One step for the rows that `takes` it.
+  template <int kR, int kV, class Takes>
+  static ATTN_INLINE void step(Array<Array<Vec, kV>, kR>& sum, const T*& left, const T*& right, const Product<T>& p,
+                               const Takes& takes) {
+    Array<Vec, kV> r;
+    ATTN_UNROLL for (int v = 0; v < kV; ++v) S::load(r[v], right + v * kLanes);
+    ATTN_UNROLL for (int a = 0; a < kR; ++a) {
+      if (!takes(a)) continue;
+      const T x = left[a * p.left_row];
+      ATTN_UNROLL for (int v = 0; v < kV; ++v) S::add_product(sum[a][v], r[v], x);
+      S::form_before(sum[a][0], left);
+    }
+    left += p.left_step;
+    right += p.right_stride;
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,268 @@
+// Kernels of recurrences over tokens: decays between the tokens of a chunk, what stands around its products, and single
+// steps.
+#pragma once
+
+#include "attn/detail/kernels/feature_kernels.h"
+#include "attn/detail/kernels/product_kernels.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// One token's step of a state (features, columns): state = decay * state + key * value, out = query * state. With the
+/// delta rule the value is beta * (value - decay * state * key) instead, where decay[0] stands for all.
+template <class T>
+struct StateStep {
+  T* state;
+  Index stride;
+  Index features;
+  Index columns;   ///< a multiple of the vectors' lanes
+  const T* decay;  ///< (features): what each row of the state is multiplied by
+  const T* key;    ///< (features)
+  const T* value;  ///< (columns)
+  const T* query;  ///< (features); null: nobody asks
+  T* out;          ///< (columns)
+  const T* beta;   ///< of the delta rule; null: without
+};
+
+template <class T, int Bytes, int kRegisters>
+struct RecurrenceKernels {
+  using S = Simd<T, Bytes>;
+  using Vec = typename S::Vec;
+  static constexpr int kLanes = S::kLanes;
+
+  /// Of the tokens of a chunk, with gates g: decays (rows, stride) has e^(g[j + 1] + .. + g[i]) at row i, column j <= i;
+  /// what stands at j > i is indeterminate. from_start[i] is e^(g[0] + .. + g[i]). The sums are formed one gate at a
+  /// time and never subtracted: differences of long sums would lose what near tokens need, and be NaN behind a gate of
+  /// -inf.
+  static ATTN_INLINE void decays(const T* gate, const Block<T>& to, T* from_start) {
+    const Index n = to.rows;
+    T sum = 0;
+    for (Index i = 0; i < n; ++i) from_start[i] = sum += gate[i];
+    for (Index i = 0; i < n; ++i) {
+      for (Index c = 0; c < i; c += kLanes) {
+        Vec x;
+        S::load(x, to.row(i - 1) + c);
+        x += gate[i];
+        S::store(to.row(i) + c, x);
+      }
+      to.row(i)[i] = 0;
+    }
+    for (Index i = 0; i < n; ++i) exp_row(to.row(i), i + 1);
+    exp_row(from_start, n);
+  }
+
+  /// Of gates with a number for each feature: to_i = e^(gate_begin + .. + gate_i).
+  static ATTN_INLINE void decays_from(Rows<T> gate, const Block<T>& to) {
+    for (Index c = 0; c < to.columns; c += kLanes) {
+      Vec sum = {};
+      for (Index i = 0; i < to.rows; ++i) add_gate(sum, gate, to, i, i, c);
+    }
+  }
+  /// to_j = e^(gate_(j + 1) + .. + gate_(rows - 1)).
+  static ATTN_INLINE void decays_to(Rows<T> gate, const Block<T>& to) {
+    for (Index c = 0; c < to.columns; c += kLanes) {
+      Vec sum = {};
+      for (Index j = to.rows; j-- > 0;) add_gate(sum, gate, to, j == to.rows - 1 ? -1 : j + 1, j, c);
+    }
+  }
+
+  /// to *= by, number by number.
+  static ATTN_INLINE void multiply_by(const Block<T>& to, Rows<T> by) {
+    each(to, [&](Index i, Index c, Vec& x) {
+      Vec y;
+      S::load(y, by.data + i * by.stride + c);
+      x *= y;
+    });
+  }
+  /// to_i = factor[i] * from_i, which may be the same rows.
+  static ATTN_INLINE void scale_rows(const Block<T>& to, Rows<T> from, const T* factor) {
+    for (Index i = 0; i < to.rows; ++i)
+      for (Index c = 0; c < to.columns; c += kLanes) {
+        Vec x;
+        S::load(x, from.data + i * from.stride + c);
+        x *= factor[i];
+        S::store(to.row(i) + c, x);
+      }
+  }
+  /// to = plus - factor[i] * to.
+  static ATTN_INLINE void subtract_from(const Block<T>& to, const T* factor, Rows<T> plus) {
+    each(to, [&](Index i, Index c, Vec& x) {
+      Vec y;
+      S::load(y, plus.data + i * plus.stride + c);
+      x = y - x * factor[i];
+    });
+  }
+  /// to_i += factor[i] * from_i.
+  static ATTN_INLINE void add_rows(const Block<T>& to, Rows<T> from, const T* factor) {
+    each(to, [&](Index i, Index c, Vec& x) {
+      Vec y;
+      S::load(y, from.data + i * from.stride + c);
+      S::add_product(x, y, factor[i]);
+    });
+  }
+
+  /// sums[i] += a_i * b_i, the dot product of two rows.
+  static ATTN_INLINE void add_dots(T* sums, Rows<T> a, Rows<T> b, Index rows, Index columns) {
+    for (Index i = 0; i < rows; ++i) {
+      Vec sum = {};
+      for (Index c = 0; c < columns; c += kLanes) {
+        Vec x, y;
+        S::load(x, a.data + i * a.stride + c);
+        S::load(y, b.data + i * b.stride + c);
+        sum += x * y;
+      }
+      sums[i] += S::total(sum);
+    }
+  }
+
+  /// to_i = from_0 + .. + from_i.
+  static ATTN_INLINE void running_sums(const Block<T>& to, Rows<T> from) {
+    for (Index c = 0; c < to.columns; c += kLanes) {
+      Vec sum = {}, x;
+      for (Index i = 0; i < to.rows; ++i) {
+        S::load(x, from.data + i * from.stride + c);
+        sum += x;
+        S::store(to.row(i) + c, sum);
+      }
+    }
+  }
+  /// to_i = from_i + .. + from_(rows - 1).
+  static ATTN_INLINE void running_sums_back(const Block<T>& to, Rows<T> from) {
+    for (Index c = 0; c < to.columns; c += kLanes) {
+      Vec sum = {}, x;
+      for (Index i = to.rows; i-- > 0;) {
+        S::load(x, from.data + i * from.stride + c);
+        sum += x;
+        S::store(to.row(i) + c, sum);
+      }
+    }
+  }
+
+  /// The rows begin .. end - 1 of a unit lower triangular system: w_i += sum over j in begin .. i - 1 of a(i, j) * u_j,
+  /// u_i = beta[i] * w_i.
+  static ATTN_INLINE void substitute(const Block<T>& w, T* u, Rows<T> a, const T* beta, Index begin, Index end) {
+    constexpr int kVectors = kRegisters >= 32 ? 4 : 2;
+    Index c = 0;
+    for (; c + kVectors * kLanes <= w.columns; c += kVectors * kLanes)
+      substitute_in<kVectors>(w, u, a, beta, begin, end, c);
+    for (; c < w.columns; c += kLanes) substitute_in<1>(w, u, a, beta, begin, end, c);
+  }
+  /// The same with the transposed matrix, from the last row to the first: w_i += sum over j in i + 1 .. end - 1 of
+  /// a(j, i) * u_j, u_i = beta[i] * w_i.
+  static ATTN_INLINE void substitute_back(const Block<T>& w, T* u, Rows<T> a, const T* beta, Index begin, Index end) {
+    for (Index c = 0; c < w.columns; c += kLanes)
+      for (Index i = end; i-- > begin;) {
+        Vec sum;
+        S::load(sum, w.row(i) + c);
+        for (Index j = i + 1; j < end; ++j) add_row(sum, u + j * w.stride + c, a.data[j * a.stride + i]);
+        S::store(w.row(i) + c, sum);
+        sum *= beta[i];
+        S::store(u + i * w.stride + c, sum);
+      }
+  }
+
+  static ATTN_INLINE void step(const StateStep<T>& s) {
+    constexpr int kVectors = kRegisters >= 32 ? 8 : 4;
+    Index c = 0;
+    for (; c + kVectors * kLanes <= s.columns; c += kVectors * kLanes) step_columns<kVectors>(s, c);
+    for (; c < s.columns; c += kLanes) step_columns<1>(s, c);
+  }
+
+ private:
+  static ATTN_INLINE void exp_row(T* row, Index count) {
+    Index c = 0;
+    for (Vec x; c + kLanes <= count; c += kLanes) {
+      S::load(x, row + c);
+      S::exp(x);
+      S::store(row + c, x);
+    }
+    if (c == count) return;
+    Array<T, kLanes> rest = {};
+    for (Index i = c; i < count; ++i) rest[i - c] = row[i];
+    Vec x;
+    S::load(x, rest);
+    S::exp(x);
+    S::store(rest, x);
+    for (Index i = c; i < count; ++i) row[i] = rest[i - c];
+  }
+
+  /// sum += gate_i, unless i is -1, and its exponential goes to row `to_row`.
+  static ATTN_INLINE void add_gate(Vec& sum, Rows<T> gate, const Block<T>& to, Index i, Index to_row, Index c) {
+    if (i >= 0) {
+      Vec g;
+      S::load(g, gate.data + i * gate.stride + c);
+      sum += g;
+    }
+    Vec e = sum;
+    S::exp(e);
+    S::store(to.row(to_row) + c, e);
+  }
+
+  template <class Change>
+  static ATTN_INLINE void each(const Block<T>& b, const Change& change) {
+    for (Index i = 0; i < b.rows; ++i)
+      for (Index c = 0; c < b.columns; c += kLanes) {
+        Vec x;
+        S::load(x, b.row(i) + c);
+        change(i, c, x);
+        S::store(b.row(i) + c, x);
+      }
+  }
+
+  static ATTN_INLINE void add_row(Vec& sum, const T* row, T factor) {
+    Vec x;
+    S::load(x, row);
+    S::add_product(sum, x, factor);
+  }
+
+  template <int kVectors>
+  static ATTN_INLINE void substitute_in(const Block<T>& w, T* u, Rows<T> a, const T* beta, Index begin, Index end,
+                                        Index c) {
+    for (Index i = begin; i < end; ++i) {
+      Array<Vec, kVectors> sum;
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(sum[v], w.row(i) + c + v * kLanes);
+      for (Index j = begin; j < i; ++j) {
+        const T x = a.data[i * a.stride + j];
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) add_row(sum[v], u + j * w.stride + c + v * kLanes, x);
+      }
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+        S::store(w.row(i) + c + v * kLanes, sum[v]);
+        sum[v] *= beta[i];
+        S::store(u + i * w.stride + c + v * kLanes, sum[v]);
+      }
+    }
+  }
+
+  /// The columns from c on, all features: they stay in L1 from the first pass of the delta rule to the second.
+  template <int kVectors>
+  static ATTN_INLINE void step_columns(const StateStep<T>& s, Index c) {
+    Array<Vec, kVectors> value, out = {};
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(value[v], s.value + c + v * kLanes);
+    if (s.beta) {
+      Array<Vec, kVectors> seen = {};
+      const T* row = s.state + c;
+      for (Index f = 0; f < s.features; ++f, row += s.stride) {
+        const T k = s.key[f];
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) add_row(seen[v], row + v * kLanes, k);
+      }
+      const T decay = s.decay[0], beta = *s.beta;
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) value[v] = (value[v] - seen[v] * decay) * beta;
+    }
+    T* row = s.state + c;
+    for (Index f = 0; f < s.features; ++f, row += s.stride) {
+      const T decay = s.decay[f], k = s.key[f], q = s.query ? s.query[f] : T(0);
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+        Vec x;
+        S::load(x, row + v * kLanes);
+        x = x * decay + value[v] * k;
+        S::store(row + v * kLanes, x);
+        S::add_product(out[v], x, q);
+      }
+    }
+    if (!s.query) return;
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(s.out + c + v * kLanes, out[v]);
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,191 @@
+// A feature map made ready for a call: rows of queries and keys become rows of features, and gradients go back.
+#pragma once
+
+#include <algorithm>
+
+#include "attn/detail/kernels/recurrence_table.h"
+#include "attn/feature_maps.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+enum class FeatureKind : unsigned char { identity, elu1, relu, favor, lambda };
+
+/// The lambda of a map, whose type is forgotten: calls to it are compiled for the flags of the program.
+template <class T>
+struct NumberMap {
+  const void* map = nullptr;
+  void (*apply)(const void* map, T* numbers, Index count) = nullptr;
+  void (*slopes)(const void* map, T* numbers, Index count) = nullptr;  ///< numbers become slopes of the map there
+
+  NumberMap() = default;
+  template <class F>
+  explicit NumberMap(const F& f)
+      : map(&f),
+        apply([](const void* m, T* x, Index count) {
+          for (Index i = 0; i < count; ++i) x[i] = static_cast<T>((*static_cast<const F*>(m))(x[i]));
+        }),
+        slopes([](const void* m, T* x, Index count) {
+          for (Index i = 0; i < count; ++i) {
+            const Dual<T> y = (*static_cast<const F*>(m))(Dual<T>(x[i], T(1)));
+            x[i] = y.slope;
+          }
+        }) {}
+};
+
+/// Rows go in padded to whole cache lines (kRowUnit), padding being 0, and come out so.
+template <class T>
+class BoundFeatures {
+ public:
+  /// `scale` multiplies query * key where the map stands for a softmax; the others know none. Refers to the map.
+  template <class Map>
+  BoundFeatures(const Map& map, Index head_dim, long double scale)
+      : dim_(head_dim), features_(head_dim), scale_(static_cast<T>(scale)) {
+    if constexpr (std::is_same_v<Map, Elu1Features>) kind_ = FeatureKind::elu1;
+    if constexpr (std::is_same_v<Map, ReluFeatures>) kind_ = FeatureKind::relu;
+    if constexpr (std::is_same_v<Map, FavorFeatures>) {
+      kind_ = FeatureKind::favor;
+      features_ = map.features;
+      projection_ = map.projections->template get<T>(map.features, head_dim, map.seed, scale, kRowUnit<T>);
+    }
+    if constexpr (requires { map.map; }) {
+      kind_ = FeatureKind::lambda;
+      lambda_ = NumberMap<T>(map.map);
+    }
+  }
+  /// Those of gated forms, which take queries and keys as they are.
+  explicit BoundFeatures(Index head_dim) : BoundFeatures(IdentityFeatures(), head_dim, 1) {}
+
+  Index dim() const { return dim_; }
+  Index features() const { return features_; }
+  bool is_identity() const { return kind_ == FeatureKind::identity; }
+  /// Do features come out apart from what went in? Otherwise they take its place.
+  bool is_apart() const { return kind_ == FeatureKind::favor; }
+
+  /// Features of `rows` rows x. Those of queries may be multiplied by any factor for each row, which the normaliser
+  /// takes out again: so none are too small to be multiplied. `factor` has what they were multiplied by, or what stands
+  /// for it in gradients.
+  void of_queries(const RecurrenceFamily<T>& kernels, const Block<T>& x, const Block<T>& to, T* factor) const {
+    map(kernels, x, to, factor, true);
+    if (kind_ == FeatureKind::favor)
+      std::fill_n(factor, x.rows, T(1));
+    else
+      kernels.balance(to, factor);
+  }
+  /// Features of one row by their definition, without a kernel.
+  void define(const T* x, T* to, bool query) const {
+    if (kind_ == FeatureKind::favor) return define_favor(x, to, query);
+    for (Index d = 0; d < dim_; ++d) {
+      T y = x[d];
+      if (kind_ == FeatureKind::elu1) y = y > T(0) ? y + 1 : std::exp(y);
+      if (kind_ == FeatureKind::relu) y = y < T(0) ? T(0) : y;
+      if (kind_ == FeatureKind::lambda) lambda_.apply(lambda_.map, &y, 1);
+      to[d] = y;
+    }
+  }
+  void of_keys(const RecurrenceFamily<T>& kernels, const Block<T>& x, const Block<T>& to, T* scratch) const {
+    map(kernels, x, to, scratch, false);
+  }
+
+  /// grad_x, given x, the features that came of it with their factors (null: 1), and the gradient of those features,
+  /// which is overwritten.
+  void gradients(const RecurrenceFamily<T>& kernels, const Block<T>& x, const Block<T>& of_x, const T* factor,
+                 const Block<T>& grad, const Block<T>& grad_x, bool queries) const {
+    switch (kind_) {
+      case FeatureKind::favor:
+        return favor_gradients(kernels, x, of_x, grad, grad_x, queries);
+      case FeatureKind::elu1:  // the slope below 0 is the feature itself, which has its factor already
+        return by_numbers(x, grad, grad_x, [&](Index i, Index d, T at) {
+          return at > T(0) ? (factor ? factor[i] : T(1)) : of_x.row(i)[d];
+        });
+      case FeatureKind::relu:
+        return by_numbers(x, grad, grad_x,
+                          [&](Index i, Index, T at) { return at > T(0) ? (factor ? factor[i] : T(1)) : T(0); });
+      case FeatureKind::identity:
+        return by_numbers(x, grad, grad_x, [&](Index i, Index, T) { return factor ? factor[i] : T(1); });
+      case FeatureKind::lambda:
+        for (Index i = 0; i < x.rows; ++i) lambda_.slopes(lambda_.map, x.row(i), dim_);
+        return by_numbers(x, grad, grad_x, [&](Index i, Index, T at) { return factor ? factor[i] * at : at; });
+    }
+  }
+
+ private:
+  void define_favor(const T* x, T* to, bool query) const {
+    T less = query ? -std::numeric_limits<T>::infinity() : T(0);
+    for (Index d = 0; !query && d < dim_; ++d) less += x[d] * x[d] * scale_ / 2;
+    for (Index f = 0; f < features_; ++f) {
+      to[f] = 0;
+      for (Index d = 0; d < dim_; ++d) to[f] += projection_->rows(f, d) * x[d];
+      if (query && to[f] > less) less = to[f];
+    }
+    for (Index f = 0; f < features_; ++f) to[f] = std::exp(to[f] - less);
+  }
+
+  void map(const RecurrenceFamily<T>& kernels, const Block<T>& x, const Block<T>& to, T* less, bool queries) const {
+    switch (kind_) {
+      case FeatureKind::identity:
+        return;
+      case FeatureKind::relu:
+        return kernels.relu(to);
+      case FeatureKind::elu1:
+        kernels.elu1(to);
+        break;
+      case FeatureKind::lambda:
+        for (Index i = 0; i < to.rows; ++i) lambda_.apply(lambda_.map, to.row(i), dim_);
+        break;
+      case FeatureKind::favor: {
+        kernels.product({to.data, to.stride, x.data, x.stride, 1, projection_->columns.data(),
+                         projection_->columns.dim(1), x.rows, to.columns, dim_});
+        fill_padding(to, -std::numeric_limits<T>::infinity());
+        // |x|^2 is the same for all features of a row: with queries it is a factor, as their largest feature is.
+        if (queries) {
+          kernels.row_max(to, less);
+          for (Index i = 0; i < x.rows; ++i)  // a row of NaN has no maximum
+            less[i] = less[i] == -std::numeric_limits<T>::infinity() ? T(0) : less[i];
+        } else {
+          std::fill_n(less, x.rows, T(0));
+          kernels.add_dots(less, x, x, x.rows, x.columns);
+          for (Index i = 0; i < x.rows; ++i) less[i] *= scale_ / 2;
+        }
+        return kernels.exp_less(to, less);
+      }
+    }
+    fill_padding(to, T(0));
+  }
+
+  void fill_padding(const Block<T>& to, T with) const {
+    for (Index i = 0; features_ < to.columns && i < to.rows; ++i)
+      std::fill(to.row(i) + features_, to.row(i) + to.columns, with);
+  }
+
+  template <class Slope>
+  void by_numbers(const Block<T>& x, const Block<T>& grad, const Block<T>& grad_x, const Slope& slope) const {
+    for (Index i = 0; i < x.rows; ++i)
+      for (Index d = 0; d < dim_; ++d) grad_x.row(i)[d] = grad.row(i)[d] * slope(i, d, x.row(i)[d]);
+  }
+
+  /// The slope of feature i is itself times w_i - x, with both in units of the scale's root. With queries the sum of all
+  /// features' gradients times features is 0, because no factor changes the result, and x has no part.
+  void favor_gradients(const RecurrenceFamily<T>& kernels, const Block<T>& x, const Block<T>& of_x,
+                       const Block<T>& grad, const Block<T>& grad_x, bool queries) const {
+    kernels.multiply_by(grad, of_x);
+    const Tensor<T, 2>& w = projection_->rows;
+    kernels.product(
+        {grad_x.data, grad_x.stride, grad.data, grad.stride, 1, w.data(), w.dim(1), x.rows, grad_x.columns, features_});
+    if (queries) return;
+    for (Index i = 0; i < x.rows; ++i) {
+      T sum = 0;
+      for (Index f = 0; f < features_; ++f) sum += grad.row(i)[f];
+      for (Index d = 0; d < dim_; ++d) grad_x.row(i)[d] -= sum * scale_ * x.row(i)[d];
+    }
+  }
+
+  FeatureKind kind_ = FeatureKind::identity;
+  Index dim_, features_;
+  T scale_;
+  std::shared_ptr<const FavorProjection<T>> projection_;
+  NumberMap<T> lambda_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,256 @@
+// The arguments of a recurrent form, checked: what CheckedCall is to attention().
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "attn/detail/flash/checked_call.h"
+#include "attn/detail/linear_attention/recurrence_call.h"
+#include "attn/recurrent_state.h"
+
+namespace attn {
+
+/// Gates that are the same for all tokens, one for each head of keys and values: log_decays (kv_heads). Made by
+/// decay_per_head() and retention_decay().
+struct HeadDecays {
+  std::vector<double> log_decays;
+};
+
+namespace detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// The gates of a call as (batch, kv_heads, len, 1 or features).
+template <class T, class G>
+class GateArgument {
+  static constexpr bool kPerHead = std::is_same_v<G, HeadDecays>;
+
+  template <class X>
+  static decltype(auto) held_of(const X& gate) {
+    if constexpr (kPerHead)
+      return std::vector<T>(gate.log_decays.begin(), gate.log_decays.end());
+    else
+      return evaluated(gate);
+  }
+  const decltype(held_of(std::declval<const G&>())) held_;
+
+ public:
+  explicit GateArgument(const G& gate) : held_(held_of(gate)) {}
+
+  /// @throws std::invalid_argument unless there is one gate for each token, or for each feature of each, of all heads.
+  DTypeView<const T> view(const Problem& p) const {
+    if constexpr (kPerHead) {
+      require(static_cast<Index>(held_.size()) == p.kv_heads, "there are ", held_.size(), " decays for ", p.kv_heads,
+              " heads of keys and values");
+      return TensorView<const T, 4>(held_.data(), {p.batch, p.kv_heads, p.kv_len, 1}, {0, 1, 0, 0});
+    } else {
+      const TensorView<const T, 4> gate = numbers();
+      const Index features = gate.dim(3) == 1 ? 1 : p.head_dim;
+      const Shape<4> want{p.batch, p.kv_heads, p.kv_len, features};
+      require(gate.shape() == want, "log_gate has shape ", gate.shape(), ", keys need ", want,
+              " as (batch, kv_heads, len, 1 or head_dim)");
+      return gate;
+    }
+  }
+  /// Likewise, unchecked.
+  TensorView<const T, 4> numbers() const { return token_numbers<const T>(held_); }
+
+  /// Numbers of tokens, of rank 1 to 4, as (batch, kv_heads, len, numbers of a token).
+  template <class Number, class X>
+  static TensorView<Number, 4> token_numbers(X&& x) {
+    constexpr int kRank = rank_of<X>;
+    static_assert(Viewable<X> && kRank >= 1 && kRank <= 4,
+                  "attn: gates and betas must be tensors (batch, kv_heads, len), or vectors (len) for one head; gates "
+                  "may have a number for each feature too");
+    auto v = attn::view(x);
+    static_assert(
+        std::is_same_v<typename decltype(v)::Scalar, std::remove_const_t<Number>>,
+        "attn: gates and betas must hold the scalar type that is computed in: that of the query, float for those "
+        "of 16 bits");
+    using View = TensorView<Number, 4>;
+    if constexpr (kRank == 4)
+      return v;
+    else if constexpr (kRank == 3)
+      return View(v.data(), {v.dim(0), v.dim(1), v.dim(2), 1}, {v.stride(0), v.stride(1), v.stride(2), 0});
+    else if constexpr (kRank == 2)
+      return is_row<X>() ? View(v.data(), {1, 1, v.dim(1), 1}, {0, 0, v.stride(1), 0})
+                         : View(v.data(), {1, 1, v.dim(0), v.dim(1)}, {0, 0, v.stride(0), v.stride(1)});
+    else
+      return View(v.data(), {1, 1, v.dim(0), 1}, {0, 0, v.stride(0), 0});
+  }
+
+ private:
+  template <class X>
+  static constexpr bool is_row() {
+    if constexpr (EigenDense<X>)
+      return std::remove_cvref_t<X>::RowsAtCompileTime == 1;
+    else
+      return false;
+  }
+};
+
+/// What all recurrent forms need of the caller: tensors, sizes, and the runs of tokens that masks make. It refers to the
+/// caller's tensors and mods, and its parts to each other, so that it stays where it is made.
+template <class Q, class K, class V, class M>
+class RecurrentInputs {
+  static constexpr bool kIsCall = check_types<Q, K, V>();
+  static_assert(kIsCall);
+  static_assert(check_recurrent_mods<M>());
+
+  const Held<Q> q_held_;
+  const Held<K> k_held_;
+  const Held<V> v_held_;
+
+ public:
+  using T = computed_t<typename Traits<Q>::Scalar>;
+
+  RecurrentInputs(const Q& query, const K& key, const V& value, const M& mods, const Options& options)
+      : q_held_(evaluated(query)),
+        k_held_(evaluated(key)),
+        v_held_(evaluated(value)),
+        q(as_rank4(view(q_held_))),
+        k(as_rank4(view(k_held_))),
+        v(as_rank4(view(v_held_))),
+        problem(make_problem<T>(q, k, v, options)),
+        runs(mods, problem) {}
+  RecurrentInputs(const RecurrentInputs&) = delete;
+
+  const DTypeView<const T> q, k, v;
+  const Problem problem;
+  const TokenRuns runs;
+
+  /// Room for the output of a call.
+  auto out() const { return Answer<Q>::out(problem); }
+};
+
+/// The memory of a state, which must fit the call.
+template <class T>
+StateMemory<T> state_memory(RecurrentState<T>& state, const RecurrenceCall<T>& call) {
+  const RecurrentStateConfig& c = state.config();
+  const Problem& p = call.problem;
+  const Shape<4> have{c.batch, c.kv_heads, c.features, c.v_dim}, want{p.batch, p.kv_heads, call.features(), p.v_dim};
+  require(have == want, "the state has shape ", have, ", the call needs ", want,
+          " as (batch, kv_heads, features, v_dim)");
+  return state.memory();
+}
+/// Says in one sentence what is wrong with the state of a call.
+template <class Call, class S>
+constexpr auto check_state() {
+  constexpr bool kSameScalar = std::is_same_v<typename S::Scalar, typename Call::T>;
+  static_assert(
+      kSameScalar,
+      "attn: the state must hold the scalar type that is computed in: that of the query, float for those of 16 "
+      "bits");
+  static_assert(!Call::kHasDocuments,
+                "attn: documents have states of their own; with a RecurrentState, make each a sequence of the batch");
+  return kSameScalar && !Call::kHasDocuments;
+}
+
+/// A call of linear_attention().
+template <class Q, class K, class V, class Map, class M>
+class CheckedLinear {
+  static_assert(check_feature_map<Map>());
+
+ public:
+  using T = typename RecurrentInputs<Q, K, V, M>::T;
+  static constexpr bool kHasDocuments = RecurrentMods<M>::kHasDocuments;
+
+  CheckedLinear(const Q& query, const K& key, const V& value, const Map& map, const M& mods, const Options& options)
+      : in(query, key, value, mods, options), features(map, in.problem.head_dim, in.problem.scale) {
+    require(!options.scale || std::is_same_v<Map, FavorFeatures>, "scale is ", options.scale.value_or(0),
+            "; only favor() knows a scale: with other feature maps the normaliser takes it out");
+    require(in.problem.scale > 0 || !std::is_same_v<Map, FavorFeatures>, "favor() needs a positive scale, it is ",
+            in.problem.scale);
+  }
+
+  const RecurrentInputs<Q, K, V, M> in;
+  const BoundFeatures<T> features;
+
+  template <class Out>
+  RecurrenceCall<T> call(Out&& out) const {
+    return call_to(output_view<T>(out, in.problem));
+  }
+  RecurrenceCall<T> call_to(const DTypeView<T>& out) const {
+    return {.problem = in.problem,
+            .q = in.q,
+            .k = in.k,
+            .v = in.v,
+            .out = out,
+            .map = features,
+            .runs = in.runs,
+            .is_causal = RecurrentMods<M>::kIsCausal,
+            .is_normalised = true};
+  }
+};
+
+/// No beta.
+struct NoBeta {};
+
+/// A call of gated_attention(), or of gated_delta_rule() where there is a beta.
+template <class Q, class K, class V, class G, class B, class M>
+class CheckedGated {
+ public:
+  using T = typename RecurrentInputs<Q, K, V, M>::T;
+  static constexpr bool kHasDocuments = RecurrentMods<M>::kHasDocuments;
+
+ private:
+  static constexpr bool kHasBeta = !std::is_same_v<B, NoBeta>;
+  using BetaArgument = std::conditional_t<kHasBeta, GateArgument<T, B>, NoBeta>;
+
+ public:
+  CheckedGated(const Q& query, const K& key, const V& value, const G& log_gate, const B& beta, const M& mods,
+               const Options& options)
+      : in(query, key, value, mods, options), features(in.problem.head_dim), gate_(log_gate), beta_(beta_of(beta)) {
+    const Problem& p = in.problem;
+    require(p.q_len == p.kv_len, "each token has a query, a key and a gate; there are ", p.q_len, " queries and ",
+            p.kv_len, " keys");
+    for (Index b = 0; b < p.batch; ++b)
+      require(p.first_query(b) == 0, "q_offset is ", p.first_query(b),
+              "; with gates, query and key of a token have the same row");
+    gates_ = gate_.view(p);
+    if constexpr (kHasBeta) {
+      const Shape<4> want{p.batch, p.kv_heads, p.kv_len, 1};
+      require(gates_.dim(3) == 1, "log_gate has ", gates_.dim(3),
+              " numbers for each token; the delta rule takes one, as (batch, kv_heads, len)");
+      betas_ = beta_.numbers();
+      require(betas_.shape() == want, "beta has shape ", betas_.shape(), ", keys need ", want,
+              " as (batch, kv_heads, len, 1)");
+    }
+  }
+
+  const RecurrentInputs<Q, K, V, M> in;
+  const BoundFeatures<T> features;
+
+  template <class Out>
+  RecurrenceCall<T> call(Out&& out) const {
+    return call_to(output_view<T>(out, in.problem));
+  }
+  RecurrenceCall<T> call_to(const DTypeView<T>& out) const {
+    return {.problem = in.problem,
+            .q = in.q,
+            .k = in.k,
+            .v = in.v,
+            .out = out,
+            .map = features,
+            .runs = in.runs,
+            .scale = static_cast<T>(in.problem.scale),
+            .gates = gates_.dim(3) == 1 ? Gates::of_tokens : Gates::of_features,
+            .gate = gates_,
+            .beta = betas_};
+  }
+
+ private:
+  static BetaArgument beta_of(const B& beta) {
+    if constexpr (kHasBeta)
+      return BetaArgument(beta);
+    else
+      return {};
+  }
+
+  const GateArgument<T, G> gate_;
+  const BetaArgument beta_;
+  DTypeView<const T> gates_, betas_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace detail
+}  // namespace attn

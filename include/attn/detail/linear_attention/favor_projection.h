@@ -1,0 +1,92 @@
+// The random projections of FAVOR+.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <numbers>
+#include <typeindex>
+#include <typeinfo>
+#include <vector>
+
+#include "attn/detail/base/random.h"
+#include "attn/detail/base/ranges.h"
+#include "attn/tensor.h"
+
+namespace attn::detail {
+
+/// `features` vectors of a normal distribution in `dim` dimensions, (features, dim): those of a block of `dim` are
+/// orthogonal, by Gram and Schmidt, and have the lengths of vectors drawn apart, so that each has the distribution of an
+/// independent one (Choromanski et al. 2021, section 2.4).
+inline Tensor<double, 2> favor_vectors(Index features, Index dim, std::uint64_t seed) {
+  std::uint64_t counter = 0;
+  const auto normal = [&] {  // Box & Muller 1958
+    const double u = (random_symmetric(seed, counter) + 1) / 2, angle = random_symmetric(seed, counter + 1);
+    counter += 2;
+    return std::sqrt(-2 * std::log1p(-u)) * std::cos(std::numbers::pi * angle);
+  };
+  Tensor<double, 2> w({features, dim});
+  for (Index i = 0; i < features; ++i) {
+    auto row = w.matrix().row(i);
+    const Index block = i / dim * dim;
+    double length = 0, left = 0;
+    do {  // what the others of the block leave of it is 0 with probability 0
+      for (Index d = 0; d < dim; ++d) row(d) = normal();
+      length = row.norm();
+      // Twice, for what rounding leaves the first time.
+      for (int round = 0; round < 2; ++round)
+        for (Index j = block; j < i; ++j) {
+          const auto other = w.matrix().row(j);
+          row -= row.dot(other) / other.squaredNorm() * other;
+        }
+      left = row.norm();
+    } while (left < 1e-9 * length || length == 0);
+    // The length of an independent draw: that of `row` before, of which all but `left` lay in the others' span.
+    row *= length / left;
+  }
+  return w;
+}
+
+/// A projection as calls in T use it: `columns` (dim, padded features) and `rows` (features, padded dim), both times the
+/// square root of the scale.
+template <class T>
+struct FavorProjection {
+  Tensor<T, 2> columns, rows;
+
+  FavorProjection(const Tensor<double, 2>& w, long double scale, Index unit)
+      : columns({w.dim(1), padded(w.dim(0), unit)}), rows({w.dim(0), padded(w.dim(1), unit)}) {
+    const long double root = std::sqrt(scale);
+    for (Index i = 0; i < w.dim(0); ++i)
+      for (Index d = 0; d < w.dim(1); ++d) rows(i, d) = columns(d, i) = static_cast<T>(root * w(i, d));
+  }
+};
+
+/// The projections that calls with a map have made so far, for each scalar type, head_dim and scale: Gram and Schmidt
+/// take as long as the attention of features * head_dim / 2 tokens.
+class FavorProjections {
+ public:
+  template <class T>
+  std::shared_ptr<const FavorProjection<T>> get(Index features, Index dim, std::uint64_t seed, long double scale,
+                                                Index unit) {
+    const std::scoped_lock lock(mutex_);
+    for (const Entry& e : entries_)
+      if (e.type == typeid(T) && e.dim == dim && e.scale == scale)
+        return std::static_pointer_cast<const FavorProjection<T>>(e.projection);
+    auto made = std::make_shared<const FavorProjection<T>>(favor_vectors(features, dim, seed), scale, unit);
+    entries_.push_back({typeid(T), dim, scale, made});
+    return made;
+  }
+
+ private:
+  struct Entry {
+    std::type_index type;
+    Index dim;
+    long double scale;
+    std::shared_ptr<const void> projection;
+  };
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace attn::detail

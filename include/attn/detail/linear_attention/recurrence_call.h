@@ -1,0 +1,63 @@
+// What the loops of a recurrence are given: the tensors of a call, its form and its runs of tokens.
+#pragma once
+
+#include "attn/detail/linear_attention/bound_features.h"
+#include "attn/detail/linear_attention/token_runs.h"
+#include "attn/detail/tensor/dtype_view.h"
+#include "attn/options.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Tokens that are worked on together, as matrices. Within a chunk every token meets every other, which costs as much as
+/// the state does where head_dim is 64: fewer tokens than 64 make the products too small, more make them too many.
+constexpr Index kChunk = 64;
+
+enum class Gates : unsigned char {
+  none,
+  of_tokens,   ///< one for each token
+  of_features  ///< one for each feature of each token
+};
+
+/// The states of a call in memory that outlives it: `sums` (batch, kv_heads, features, padded v_dim) and `normaliser`
+/// (batch, kv_heads, padded features), both contiguous. Null: there is none.
+template <class T>
+struct StateMemory {
+  T* sums = nullptr;
+  T* normaliser = nullptr;
+};
+
+template <class T>
+struct RecurrenceCall {
+  const Problem& problem;
+  DTypeView<const T> q, k, v;
+  DTypeView<T> out;
+  const BoundFeatures<T>& map;
+  const TokenRuns& runs;
+  bool is_causal = true;
+  bool is_normalised = false;
+  T scale = 1;  ///< of query * key
+  Gates gates = Gates::none;
+  DTypeView<const T> gate{};  ///< (batch, kv_heads, len, 1 or features)
+  DTypeView<const T> beta{};  ///< (batch, kv_heads, len, 1), of the delta rule; null: without
+  StateMemory<T> state{};
+
+  bool has_delta() const { return beta.data() != nullptr; }
+  Index group() const { return problem.heads / problem.kv_heads; }
+  /// Heads of keys and values: each has a state of its own.
+  Index states() const { return problem.batch * problem.kv_heads; }
+  Index features() const { return map.features(); }
+  Index row_of_features() const { return padded(features(), kRowUnit<T>); }
+  Index row_of_values() const { return padded(problem.v_dim, kRowUnit<T>); }
+  Index row_of_inputs() const { return padded(problem.head_dim, kRowUnit<T>); }
+
+  /// Of all heads, and rather too many than too few.
+  double flops() const {
+    const double pairs = static_cast<double>(states()) *
+                         (static_cast<double>(problem.kv_len) + static_cast<double>(group() * problem.q_len));
+    return pairs * static_cast<double>(features()) * 2.0 * static_cast<double>(problem.v_dim + problem.head_dim);
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,127 @@
+// Gated linear attention: what a head has seen fades as tokens go by.
+#pragma once
+
+#include <cmath>
+
+#include "attn/linear_attention.h"
+
+namespace attn {
+
+/// The same decay for all tokens, one for each head of keys and values: log_decays (kv_heads), not above 0.
+inline HeadDecays decay_per_head(Numbers log_decays) { return {std::move(log_decays.values)}; }
+
+/// RetNet's decays, 1 - 2^(-5 - h) for head h (Sun et al. 2023, section 2.2).
+inline HeadDecays retention_decay(Index heads) {
+  detail::require(heads > 0, "retention_decay: there must be at least one head, asked for are ", heads);
+  HeadDecays decays;
+  for (Index h = 0; h < heads; ++h) decays.log_decays.push_back(std::log1p(-std::exp2(-5.0 - static_cast<double>(h))));
+  return decays;
+}
+
+inline namespace ATTN_BUILT_FOR {
+
+/// Causal attention without a softmax, whose state decays:
+///
+///     state_t = decay_t * state_(t - 1) + key_t * value_tᵀ,   out_t = scale * query_t * state_t,   decay_t = e^log_gate_t
+///
+/// The gate, one of
+///
+///     decay_per_head({…}), retention_decay(heads)     one for each head: RetNet (Sun et al. 2023)
+///     (batch, kv_heads, len), or (len) for matrices   one for each token: Mamba-2 (Dao & Gu 2024, section 5, A_t)
+///     (batch, kv_heads, len, head_dim), (len, head_dim)   one for each feature of each token: GLA (Yang et al. 2024)
+///
+/// belongs to the state, and so to the head of keys and values, which query heads may share as in attention(). It is the
+/// logarithm of the decay, not above 0; -inf forgets all. It holds the type that is computed in, float for tensors of 16
+/// bits. Outputs are not normalised.
+///
+/// @param mods     key_lengths() and documents(), each document in one piece; causal() says what holds anyway. Tokens
+/// from a sequence's length on are none: their outputs are 0, their keys, values and gates are not read, and the state
+/// stays as it was. A document begins with a state of 0.
+/// @param options  scale (default 1/sqrt(head_dim)), executor, workspace, isa. Each token has a query, a key and a gate.
+///
+/// Decays between tokens are exponentials of sums of gates that are added one by one and never subtracted, so gates of any
+/// strength neither overflow nor cancel. Cost: 6 head_dim * v_dim flops for each token, and in chunks of 64 as many more as
+/// 64 tokens see of each other. NaN reaches no earlier token.
+/// @throws std::invalid_argument if sizes disagree; the message has the numbers.
+/// @see linear_attention for shapes, scalars and memory; naive_gated_attention, the definition.
+template <class Q, class K, class V, class G, class M = Mods<>>
+requires(!detail::is_recurrent_state<Q>) auto gated_attention(const Q& query, const K& key, const V& value,
+                                                              const G& log_gate, const M& mods = {},
+                                                              const Options& options = {}) {
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
+  auto out = call.in.out();
+  detail::recurrence(call.call(out), options);
+  return RecurrentResult{std::move(out)};
+}
+/// The same without mods, options in their place. Every function below has this form too.
+template <class Q, class K, class V, class G>
+requires(!detail::is_recurrent_state<Q>) auto gated_attention(const Q& query, const K& key, const V& value,
+                                                              const G& log_gate, const Options& options) {
+  return gated_attention(query, key, value, log_gate, Mods<>(), options);
+}
+
+/// The same of tokens that come after those that the state has seen; see linear_attention().
+template <class T, class Q, class K, class V, class G, class M = Mods<>>
+auto gated_attention(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const G& log_gate,
+                     const M& mods = {}, const Options& options = {}) {
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
+  auto out = call.in.out();
+  detail::run_with_state(call, out, state, options);
+  return RecurrentResult{std::move(out)};
+}
+template <class T, class Q, class K, class V, class G>
+auto gated_attention(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const G& log_gate,
+                     const Options& options) {
+  return gated_attention(state, query, key, value, log_gate, Mods<>(), options);
+}
+
+/// Both into memory of the caller's; see linear_attention_into().
+template <class Out, class Q, class K, class V, class G, class M = Mods<>>
+requires(!detail::is_recurrent_state<Q>) void gated_attention_into(Out&& out, const Q& query, const K& key,
+                                                                   const V& value, const G& log_gate,
+                                                                   const M& mods = {}, const Options& options = {}) {
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
+  detail::recurrence(call.call(out), options);
+}
+template <class Out, class Q, class K, class V, class G>
+requires(!detail::is_recurrent_state<Q>) void gated_attention_into(Out&& out, const Q& query, const K& key,
+                                                                   const V& value, const G& log_gate,
+                                                                   const Options& options) {
+  gated_attention_into(out, query, key, value, log_gate, Mods<>(), options);
+}
+template <class Out, class T, class Q, class K, class V, class G, class M = Mods<>>
+void gated_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
+                          const G& log_gate, const M& mods = {}, const Options& options = {}) {
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
+  detail::run_with_state(call, out, state, options);
+}
+template <class Out, class T, class Q, class K, class V, class G>
+void gated_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
+                          const G& log_gate, const Options& options) {
+  gated_attention_into(out, state, query, key, value, log_gate, Mods<>(), options);
+}
+
+/// The bytes that Options::workspace must have for such a call, with a state or without.
+template <class Q, class K, class V, class G, class M = Mods<>>
+std::size_t gated_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
+                                  const Options& options = {}) {
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
+  return static_cast<std::size_t>(detail::recurrence_bytes(call.call_to({}), options));
+}
+
+/// The same result by its definition, token by token in plain loops.
+template <class Q, class K, class V, class G, class M = Mods<>>
+auto naive_gated_attention(const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
+                           const Options& options = {}) {
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
+  auto out = call.in.out();
+  detail::naive_recurrence(call.call(out), options.executor);
+  return RecurrentResult{std::move(out)};
+}
+template <class Q, class K, class V, class G>
+auto naive_gated_attention(const Q& query, const K& key, const V& value, const G& log_gate, const Options& options) {
+  return naive_gated_attention(query, key, value, log_gate, Mods<>(), options);
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn

@@ -1,0 +1,123 @@
+// RecurrentState: all that a recurrent form of attention keeps of the tokens so far.
+#pragma once
+
+#include <vector>
+
+#include "attn/detail/linear_attention/recurrence_call.h"
+#include "attn/lists.h"
+
+namespace attn {
+
+struct RecurrentStateConfig {
+  Index batch = 1;     ///< sequences
+  Index kv_heads = 1;  ///< heads of keys and values; each has a state
+  Index features = 0;  ///< of a key: head_dim, or as many as the feature map has
+  Index v_dim = 0;     ///< 0: features
+};
+
+/// What linear_attention(), gated_attention() and gated_delta_rule() keep of the tokens so far, in place of a cache of
+/// keys and values: for each sequence and head the sum of key * valueᵀ as its form decays it, (features, v_dim), and the
+/// sum of keys (the normaliser, which linear_attention() alone uses). So a token costs the same time and no memory,
+/// however many went before:
+///
+///     attn::RecurrentState<float> state({.batch = 2, .kv_heads = 8, .features = 64});
+///     attn::linear_attention(state, q, k, v, attn::elu1(), attn::causal());   // a prompt, a part of one, or one token
+///
+/// Prompts may come in parts of any lengths: the results are those of one call, but for rounding. A state belongs to one
+/// form; which, it does not know. Copies are deep; concurrent calls need a state each.
+template <class T>
+class RecurrentState {
+  static_assert(std::is_floating_point_v<T>,
+                "attn: a RecurrentState holds float, double or long double; with numbers of 16 bits it holds float");
+
+ public:
+  using Scalar = T;
+
+  /// All states zero: nothing has been seen.
+  /// @throws std::invalid_argument unless all sizes are positive.
+  explicit RecurrentState(const RecurrentStateConfig& config)
+      : config_(checked(config)),
+        sums_({config_.batch, config_.kv_heads, config_.features, detail::padded(config_.v_dim, kUnit)}),
+        normaliser_({config_.batch, config_.kv_heads, detail::padded(config_.features, kUnit)}) {}
+
+  const RecurrentStateConfig& config() const { return config_; }
+
+  /// (batch, kv_heads, features, v_dim): the memory itself, to be read and written.
+  TensorView<T, 4> sums() { return sums_.slice(3, 0, config_.v_dim); }
+  TensorView<const T, 4> sums() const { return sums_.slice(3, 0, config_.v_dim); }
+  /// (batch, kv_heads, features): the sums of keys.
+  TensorView<T, 3> normaliser() { return normaliser_.slice(2, 0, config_.features); }
+  TensorView<const T, 3> normaliser() const { return normaliser_.slice(2, 0, config_.features); }
+
+  /// The bytes that all states take: what a token of each sequence has to read and to write.
+  Index bytes() const { return (sums_.size() + normaliser_.size()) * static_cast<Index>(sizeof(T)); }
+
+  /// Forgets all tokens.
+  void reset() {
+    std::fill_n(sums_.data(), sums_.size(), T(0));
+    std::fill_n(normaliser_.data(), normaliser_.size(), T(0));
+  }
+  /// Forgets those of one sequence. @throws std::invalid_argument if there is no such sequence.
+  void reset(Index sequence) {
+    check("reset", sequence);
+    std::fill_n(of(sums_, sequence), size_of_one(sums_), T(0));
+    std::fill_n(of(normaliser_, sequence), size_of_one(normaliser_), T(0));
+  }
+
+  /// Replaces each sequence i by what sequence from[i] was, as beam search needs it. A sequence may be taken several
+  /// times or not at all.
+  /// @throws std::invalid_argument unless `from` has the number of a sequence for each sequence.
+  void reorder(const Indices& from) {
+    const std::vector<Index>& numbers = from.values;
+    detail::require(static_cast<Index>(numbers.size()) == config_.batch, "reorder: ", numbers.size(), " numbers for ",
+                    config_.batch, " sequences");
+    for (const Index number : numbers) check("reorder", number);
+    const RecurrentState before = *this;
+    for (Index i = 0; i < config_.batch; ++i) {
+      const Index source = numbers[static_cast<std::size_t>(i)];
+      if (source == i) continue;
+      std::copy_n(of(before.sums_, source), size_of_one(sums_), of(sums_, i));
+      std::copy_n(of(before.normaliser_, source), size_of_one(normaliser_), of(normaliser_, i));
+    }
+  }
+
+  /// The memory as the loops have it.
+  detail::StateMemory<T> memory() { return {sums_.data(), normaliser_.data()}; }
+
+ private:
+  static constexpr Index kUnit = detail::kRowUnit<T>;
+
+  static RecurrentStateConfig checked(RecurrentStateConfig c) {
+    if (c.v_dim == 0) c.v_dim = c.features;
+    detail::require(c.batch > 0 && c.kv_heads > 0 && c.features > 0 && c.v_dim > 0, "RecurrentState: batch ", c.batch,
+                    ", kv_heads ", c.kv_heads, ", features ", c.features, ", v_dim ", c.v_dim, " must be positive");
+    return c;
+  }
+  void check(const char* what, Index sequence) const {
+    detail::require(sequence >= 0 && sequence < config_.batch, what, ": there is no sequence ", sequence,
+                    ", there are ", config_.batch);
+  }
+  template <class X>
+  static auto* of(X& tensor, Index sequence) {
+    return tensor.data() + sequence * size_of_one(tensor);
+  }
+  template <class X>
+  static Index size_of_one(const X& tensor) {
+    return tensor.size() / tensor.dim(0);
+  }
+
+  RecurrentStateConfig config_;
+  Tensor<T, 4> sums_;
+  Tensor<T, 3> normaliser_;
+};
+
+namespace detail {
+
+template <class X>
+constexpr bool is_recurrent_state = false;
+template <class T>
+constexpr bool is_recurrent_state<RecurrentState<T>> = true;
+
+}  // namespace detail
+
+}  // namespace attn
