@@ -19,7 +19,7 @@ struct StateStep {
   const T* decay;  ///< (features): what each row of the state is multiplied by
   const T* key;    ///< (features)
   const T* value;  ///< (columns)
-  const T* query;  ///< (features); null: nobody asks
+  const T* query;  ///< (features), padded with zeros as the key is
   T* out;          ///< (columns)
   const T* beta;   ///< of the delta rule; null: without
 };
@@ -163,9 +163,11 @@ struct RecurrenceKernels {
 
   static ATTN_INLINE void step(const StateStep<T>& s) {
     constexpr int kVectors = kRegisters >= 32 ? 8 : 4;
+    T query_key = 0;
+    if (s.beta) add_dots(&query_key, {s.query, 0}, {s.key, 0}, 1, padded(s.features, kLanes));
     Index c = 0;
-    for (; c + kVectors * kLanes <= s.columns; c += kVectors * kLanes) step_columns<kVectors>(s, c);
-    for (; c < s.columns; c += kLanes) step_columns<1>(s, c);
+    for (; c + kVectors * kLanes <= s.columns; c += kVectors * kLanes) step_columns<kVectors>(s, c, query_key);
+    for (; c < s.columns; c += kLanes) step_columns<1>(s, c, query_key);
   }
 
  private:
@@ -233,33 +235,51 @@ struct RecurrenceKernels {
     }
   }
 
-  /// The columns from c on, all features: they stay in L1 from the first pass of the delta rule to the second.
   template <int kVectors>
-  static ATTN_INLINE void step_columns(const StateStep<T>& s, Index c) {
+  static ATTN_INLINE void step_columns(const StateStep<T>& s, Index c, T query_key) {
     Array<Vec, kVectors> value, out = {};
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(value[v], s.value + c + v * kLanes);
-    if (s.beta) {
-      Array<Vec, kVectors> seen = {};
-      const T* row = s.state + c;
+    if (!s.beta) {
+      T* row = s.state + c;
       for (Index f = 0; f < s.features; ++f, row += s.stride) {
-        const T k = s.key[f];
-        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) add_row(seen[v], row + v * kLanes, k);
+        const T decay = s.decay[f], k = s.key[f], q = s.query[f];
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+          Vec x;
+          S::load(x, row + v * kLanes);
+          x = x * decay + value[v] * k;
+          S::store(row + v * kLanes, x);
+          S::add_product(out[v], x, q);
+        }
+      }
+    } else {
+      // What is written depends on the whole state, so it is read twice. The first time gives the query's part too.
+      Array<Vec, kVectors> seen = {};
+      T* row = s.state + c;
+      for (Index f = 0; f < s.features; ++f, row += s.stride) {
+        const T k = s.key[f], q = s.query[f];
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+          Vec x;
+          S::load(x, row + v * kLanes);
+          S::add_product(seen[v], x, k);
+          S::add_product(out[v], x, q);
+        }
       }
       const T decay = s.decay[0], beta = *s.beta;
-      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) value[v] = (value[v] - seen[v] * decay) * beta;
-    }
-    T* row = s.state + c;
-    for (Index f = 0; f < s.features; ++f, row += s.stride) {
-      const T decay = s.decay[f], k = s.key[f], q = s.query ? s.query[f] : T(0);
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-        Vec x;
-        S::load(x, row + v * kLanes);
-        x = x * decay + value[v] * k;
-        S::store(row + v * kLanes, x);
-        S::add_product(out[v], x, q);
+        value[v] = (value[v] - seen[v] * decay) * beta;
+        out[v] = out[v] * decay + value[v] * query_key;
+      }
+      row = s.state + c;
+      for (Index f = 0; f < s.features; ++f, row += s.stride) {
+        const T k = s.key[f];
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+          Vec x;
+          S::load(x, row + v * kLanes);
+          x = x * decay + value[v] * k;
+          S::store(row + v * kLanes, x);
+        }
       }
     }
-    if (!s.query) return;
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(s.out + c + v * kLanes, out[v]);
   }
 };

@@ -23,9 +23,14 @@ void recurrence(const RecurrenceCall<T>& call, const Options& options) {
   const ChunkLoader<T> loader(call, recurrence_family<T>(vectors), kernel_family<T>(vectors));
   const Executor& executor = executor_for(call.flops(), options.executor);
   const Workspace workspace(ForwardLoop<T>::bytes(call), executor.concurrency(), options.workspace);
-  executor.run(call.states(), [&](Index task, int worker) {
-    ForwardLoop<T>(call, loader, workspace.of(worker), task / call.problem.kv_heads, task % call.problem.kv_heads)
-        .run();
+  // A worker's memory is laid out once for a task, which a single token of a head would feel.
+  constexpr Index kTasksPerWorker = 8;
+  const Index workers = executor.concurrency();
+  const Index tasks = workers == 1 ? 1 : std::min(call.states(), kTasksPerWorker * workers);
+  executor.run(tasks, [&](Index task, int worker) {
+    ForwardLoop<T> loop(call, loader, workspace.of(worker));
+    for (Index i = call.states() * task / tasks; i < call.states() * (task + 1) / tasks; ++i)
+      loop.run(i / call.problem.kv_heads, i % call.problem.kv_heads);
   });
 }
 

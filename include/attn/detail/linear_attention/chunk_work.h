@@ -1,0 +1,210 @@
+// What a worker does with a chunk of tokens: brings it in, finds what it adds to the state, adds it.
+#pragma once
+
+#include "attn/detail/linear_attention/chunk_scores.h"
+#include "attn/detail/linear_attention/chunks_of_run.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// The state of one key and value head: sums (features, v_dim) of key * valueᵀ, and of keys alone where there is a
+/// normaliser.
+template <class T>
+struct HeadState {
+  Block<T> sums;
+  T* normaliser;
+};
+
+/// What a worker has beside the state, for one chunk.
+template <class T>
+struct ChunkMemory {
+  HeadState<T> state;
+  Block<T> raw;  ///< rows that features are made of
+  Block<T> key, query, value, out;
+  Block<T> faded;     ///< keys or queries, decayed
+  Block<T> key_sums;  ///< of the chunk's keys up to each token
+  Block<T> scores;
+  Block<T> written;  ///< with the delta rule, what each token adds to the state, before beta
+  Block<T> written_beta;
+  Block<T> among_keys;  ///< with the delta rule, -key * key, decayed
+  T* numbers;           ///< (tokens): factors of rows
+  T* factor;            ///< (tokens): of features of queries
+  T* decay;             ///< (features)
+  T* minus_one;         ///< (tokens)
+  ChunkGates<T> gates;
+  ScoreMemory<T> among;
+
+  static ChunkMemory take(Pieces<T>& pieces, const RecurrenceCall<T>& call) {
+    const Index in = call.row_of_inputs(), f = call.row_of_features(), v = call.row_of_values();
+    const bool delta = call.has_delta();
+    ChunkMemory m;
+    m.state = {pieces.take(call.state.sums ? 0 : call.features(), v), pieces.take(call.state.sums ? 0 : f)};
+    m.raw = pieces.take(kChunk, in);
+    m.key = pieces.take(kChunk, f);
+    m.query = pieces.take(kChunk, f);
+    m.value = pieces.take(kChunk, v);
+    m.out = pieces.take(kChunk, v);
+    m.faded = pieces.take(call.gates == Gates::none ? 0 : kChunk, f);
+    m.key_sums = pieces.take(kChunk, f);
+    m.scores = pieces.take(kChunk, kChunk);
+    m.written = pieces.take(delta ? kChunk : 0, v);
+    m.written_beta = pieces.take(delta ? kChunk : 0, v);
+    m.among_keys = pieces.take(delta ? kChunk : 0, kChunk);
+    m.numbers = pieces.take(kChunk);
+    m.factor = pieces.take(kChunk);
+    m.decay = pieces.take(f);
+    m.minus_one = pieces.take(kChunk);
+    m.gates = ChunkGates<T>::take(pieces, call);
+    m.among = ScoreMemory<T>::take(pieces, call);
+    return m;
+  }
+};
+
+/// A head of keys and values, its state, and the present chunk of its tokens.
+template <class T>
+struct ChunkWork {
+  const RecurrenceCall<T>& call;
+  const ChunkLoader<T>& loader;
+  const RecurrenceFamily<T>& kernels;
+  ChunkMemory<T> m;
+  Index batch = 0, kv_head = 0;
+  Index tokens = 0;  ///< of the present chunk
+  Rows<T> key{}, value{};
+
+  ChunkWork(const RecurrenceCall<T>& c, const ChunkLoader<T>& l, Pieces<T>& pieces)
+      : call(c), loader(l), kernels(l.kernels()), m(ChunkMemory<T>::take(pieces, c)) {
+    std::fill_n(m.minus_one, kChunk, T(-1));
+  }
+
+  /// Turns to a head: to its state in the caller's memory, if there is one.
+  void begin(Index of_batch, Index of_kv_head) {
+    batch = of_batch;
+    kv_head = of_kv_head;
+    if (!call.state.sums) return;
+    const Index number = batch * call.problem.kv_heads + kv_head, v = call.row_of_values();
+    m.state.sums = {call.state.sums + number * call.features() * v, v, call.features(), v};
+    m.state.normaliser = call.state.normaliser + number * call.row_of_features();
+  }
+  void clear_state() {
+    std::fill_n(m.state.sums.data, m.state.sums.rows * m.state.sums.stride, T(0));
+    std::fill_n(m.state.normaliser, call.row_of_features(), T(0));
+  }
+  /// The first query head of those that share the present one's keys.
+  Index first_head() const { return kv_head * call.group(); }
+
+  /// Brings in the rows of some keys and values, and their gates.
+  void load_rows(Range of) {
+    tokens = of.size();
+    key = loader.keys(call.k.rows(batch, kv_head, of.begin), tokens, m.raw, m.key, m.numbers);
+    value = loader.rows(call.v.rows(batch, kv_head, of.begin), tokens, call.problem.v_dim, m.value.data);
+    m.gates.load(call, loader, batch, kv_head, of);
+  }
+  /// The same with all that products of a chunk need of them. With the delta rule, what the tokens write takes the place
+  /// of their values.
+  void load_keys(Range of) {
+    load_rows(of);
+    if (call.is_normalised) kernels.running_sums(m.key_sums.from(0, tokens), key);
+    if (call.gates != Gates::of_features)
+      loader.transpose(m.among.columns, padded(tokens, kRowUnit<T>), key, tokens, call.features());
+    if (call.has_delta()) find_written();
+  }
+
+  Rows<T> load_queries(Index head, Index row, Index count) {
+    return loader.queries(call.q.rows(batch, head, row), count, m.raw, m.query, m.factor);
+  }
+
+  /// to = rows * state.
+  void read_state(Rows<T> rows, const Block<T>& to) {
+    const Block<T>& s = m.state.sums;
+    kernels.product(
+        {to.data, to.stride, rows.data, rows.stride, 1, s.data, s.stride, to.rows, to.columns, call.features()});
+  }
+
+  /// m.scores = query * key of the chunk's tokens, with the decays between them, for keys up to each query.
+  void find_scores(Rows<T> query) {
+    if (call.gates == Gates::of_features)
+      return gated_scores(loader, query, key, m.gates, call.features(), m.among, m.scores);
+    const Index width = padded(tokens, kRowUnit<T>);
+    lower_scores(kernels, query, m.among.columns, width, tokens, call.features(), m.scores);
+    if (call.gates == Gates::of_tokens)
+      kernels.multiply_by({m.scores.data, m.scores.stride, tokens, width}, m.gates.between);
+  }
+  /// to = query * state, decayed up to each query.
+  void read_faded_state(Rows<T> query, const Block<T>& to) {
+    if (call.gates != Gates::of_features) {
+      read_state(query, to);
+      if (call.gates == Gates::of_tokens) kernels.scale_rows(to, to, m.gates.from_start);
+    } else {
+      const Block<T> faded = m.faded.from(0, tokens);
+      std::copy_n(m.gates.start.data, tokens * faded.stride, faded.data);
+      kernels.multiply_by(faded, query);
+      read_state(faded, to);
+    }
+  }
+  /// to += scores * value.
+  void add_seen_values(const Block<T>& to) {
+    kernels.product({to.data, to.stride, m.scores.data, m.scores.stride, 1, value.data, value.stride, tokens,
+                     to.columns, tokens, T(1), Steps::up_to_row});
+  }
+  /// m.numbers: 1 / (query * normaliser of the state + what stands there), 0 for a normaliser of 0.
+  void find_inverse_normalisers(Rows<T> query, Index rows) {
+    kernels.add_dots(m.numbers, query, {m.state.normaliser, 0}, rows, call.row_of_features());
+    for (Index i = 0; i < rows; ++i) m.numbers[i] = m.numbers[i] == T(0) ? T(0) : T(1) / m.numbers[i];
+  }
+
+  /// Adds the chunk's keys and values, decayed to its end, to the state.
+  void add_to_state() {
+    const Block<T>& s = m.state.sums;
+    Rows<T> added = key;
+    T before = 1;
+    if (call.gates != Gates::none) {
+      const Block<T> faded = m.faded.from(0, tokens);
+      if (call.gates == Gates::of_tokens) {
+        kernels.scale_rows(faded, key, m.gates.to_end());
+        before = m.gates.over_all_of_token();
+      } else {
+        kernels.decays_to(m.gates.gate, faded);
+        kernels.multiply_by(faded, key);
+        kernels.scale_rows(s, s, m.gates.over_all());
+      }
+      added = faded;
+    }
+    kernels.product(
+        {s.data, s.stride, added.data, 1, added.stride, value.data, value.stride, s.rows, s.columns, tokens, before});
+    if (call.is_normalised) add_normaliser(m.key_sums.row(tokens - 1));
+  }
+  void add_normaliser(const T* sum) {
+    T* const z = m.state.normaliser;
+    for (Index f = 0; f < call.features(); ++f) z[f] += sum[f];
+  }
+
+ private:
+  /// The delta rule writes u_i = beta_i * w_i, of which each w_i depends on those before:
+  ///
+  ///     w_i = value_i - decay_i * state * key_i - sum over j < i of decay_ij * (key_i * key_j) * u_j
+  ///
+  /// This is the WY representation of the product of the steps' Householder-like factors (Yang et al. 2024,
+  /// "Parallelizing linear transformers with the delta rule", section 3; with gates, "Gated delta networks", section
+  /// 3.3), with the triangular system solved by substitution, not by its inverse: the rows come one after the other
+  /// here anyway, and the inverse would be a product more.
+  void find_written() {
+    const Index n = tokens, width = padded(n, kRowUnit<T>);
+    const Block<T> w = m.written.from(0, n), a{m.among_keys.data, m.among_keys.stride, n, width};
+    read_state(key, w);
+    kernels.subtract_from(w, m.gates.from_start, value);
+    lower_scores(kernels, key, m.among.columns, width, n, call.features(), a);
+    kernels.multiply_by(a, m.gates.between);
+    kernels.scale_rows(a, a, m.minus_one);
+    for (Index i = 0; i < n; i += kScoreRows) {
+      const Index end = std::min(i + kScoreRows, n);
+      if (i > 0)
+        kernels.product(
+            {w.row(i), w.stride, a.row(i), a.stride, 1, m.written_beta.data, w.stride, end - i, w.columns, i, T(1)});
+      kernels.substitute(w, m.written_beta.data, a, m.gates.beta, i, end);
+    }
+    value = m.written_beta;
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
