@@ -89,14 +89,14 @@ class BoundFeatures {
 
   /// grad_x, given x, the features that came of it with their factors (null: 1), and the gradient of those features,
   /// which is overwritten.
-  void gradients(const RecurrenceFamily<T>& kernels, const Block<T>& x, const Block<T>& of_x, const T* factor,
+  void gradients(const RecurrenceFamily<T>& kernels, const Block<T>& x, Rows<T> of_x, const T* factor,
                  const Block<T>& grad, const Block<T>& grad_x, bool queries) const {
     switch (kind_) {
       case FeatureKind::favor:
         return favor_gradients(kernels, x, of_x, grad, grad_x, queries);
       case FeatureKind::elu1:  // the slope below 0 is the feature itself, which has its factor already
         return by_numbers(x, grad, grad_x, [&](Index i, Index d, T at) {
-          return at > T(0) ? (factor ? factor[i] : T(1)) : of_x.row(i)[d];
+          return at > T(0) ? (factor ? factor[i] : T(1)) : of_x.data[i * of_x.stride + d];
         });
       case FeatureKind::relu:
         return by_numbers(x, grad, grad_x,
@@ -166,8 +166,8 @@ class BoundFeatures {
 
   /// The slope of feature i is itself times w_i - x, with both in units of the scale's root. With queries the sum of all
   /// features' gradients times features is 0, because no factor changes the result, and x has no part.
-  void favor_gradients(const RecurrenceFamily<T>& kernels, const Block<T>& x, const Block<T>& of_x,
-                       const Block<T>& grad, const Block<T>& grad_x, bool queries) const {
+  void favor_gradients(const RecurrenceFamily<T>& kernels, const Block<T>& x, Rows<T> of_x, const Block<T>& grad,
+                       const Block<T>& grad_x, bool queries) const {
     kernels.multiply_by(grad, of_x);
     const Tensor<T, 2>& w = projection_->rows;
     kernels.product(

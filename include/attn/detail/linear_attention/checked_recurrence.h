@@ -54,6 +54,17 @@ class GateArgument {
   /// Likewise, unchecked.
   TensorView<const T, 4> numbers() const { return token_numbers<const T>(held_); }
 
+  /// Room for its gradient, in the same shape; of decays of heads (kv_heads).
+  auto gradient() const {
+    if constexpr (kPerHead)
+      return Tensor<T, 1>({static_cast<Index>(held_.size())});
+    else if constexpr (EigenDense<G>)
+      return Eigen::Matrix < T, G::RowsAtCompileTime, G::ColsAtCompileTime,
+             G::IsRowMajor ? Eigen::RowMajor : Eigen::ColMajor > (held_.rows(), held_.cols());
+    else
+      return Tensor<T, rank_of<G>>::uninitialized(attn::view(held_).shape());
+  }
+
   /// Numbers of tokens, of rank 1 to 4, as (batch, kv_heads, len, numbers of a token).
   template <class Number, class X>
   static TensorView<Number, 4> token_numbers(X&& x) {
@@ -219,6 +230,9 @@ class CheckedGated {
 
   const RecurrentInputs<Q, K, V, M> in;
   const BoundFeatures<T> features;
+
+  const GateArgument<T, G>& gate() const { return gate_; }
+  const BetaArgument& beta() const { return beta_; }
 
   template <class Out>
   RecurrenceCall<T> call(Out&& out) const {

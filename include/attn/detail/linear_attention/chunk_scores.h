@@ -26,8 +26,8 @@ struct ScoreMemory {
 /// scores(i, j) = a_i * b_j for j <= i < tokens; `columns` has b transposed, `width` apart. What stands at j > i is
 /// indeterminate.
 template <class T>
-void lower_scores(const RecurrenceFamily<T>& kernels, Rows<T> a, const T* columns, Index width, Index tokens,
-                  Index features, const Block<T>& scores) {
+void lower_scores(const RecurrenceFamily<T>& kernels, std::type_identity_t<Rows<T>> a, const T* columns, Index width,
+                  Index tokens, Index features, const Block<T>& scores) {
   for (Index i = 0; i < tokens; i += kScoreRows) {
     const Index rows = std::min(kScoreRows, tokens - i);
     kernels.product({scores.row(i), scores.stride, a.data + i * a.stride, a.stride, 1, columns, width, rows,

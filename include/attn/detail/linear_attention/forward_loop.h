@@ -8,9 +8,9 @@ inline namespace ATTN_BUILT_FOR {
 
 /// The forward pass over heads of keys and values, and the query heads that share them.
 template <class T>
-class ForwardLoop {
+class RecurrenceForwardLoop {
  public:
-  ForwardLoop(const RecurrenceCall<T>& call, const ChunkLoader<T>& loader, std::byte* memory)
+  RecurrenceForwardLoop(const RecurrenceCall<T>& call, const ChunkLoader<T>& loader, std::byte* memory)
       : pieces_(memory), w_(call, loader, pieces_) {}
 
   static Index bytes(const RecurrenceCall<T>& call) {
