@@ -4,6 +4,8 @@
 #include "attn/detail/backward/backward.h"
 #include "attn/detail/flash/sequences.h"
 #include "attn/detail/forward_mode/jvp.h"
+#include "attn/detail/linear_attention/naive_recurrence.h"
+#include "attn/detail/linear_attention/recurrence.h"
 #include "attn/detail/naive/naive_jvp.h"
 
 /// Everything below mods, whose types are the caller's: `keyword` is `extern`, or nothing where it is compiled.
@@ -29,7 +31,12 @@
   keyword template void jvp<T>(const JvpCall<T>&, const Options&);                                                     \
   keyword template void naive_jvp<T>(const DTypeView<T>&, const DTypeView<T>&, const InputViews<T>&,                   \
                                      const InputViews<T>&, const NaiveMods<T>&, const NaiveSlopes<T>&, const Problem&, \
-                                     const Executor&);
+                                     const Executor&);                                                                 \
+  keyword template void recurrence<T>(const RecurrenceCall<T>&, const Options&);                                       \
+  keyword template Index recurrence_bytes<T>(const RecurrenceCall<T>&, const Options&);                                \
+  keyword template void recurrence_backward<T>(const RecurrenceBackwardCall<T>&, const Options&);                      \
+  keyword template Index recurrence_backward_bytes<T>(const RecurrenceCall<T>&, const Options&);                       \
+  keyword template void naive_recurrence<T>(const RecurrenceCall<T>&, const Executor&);
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {

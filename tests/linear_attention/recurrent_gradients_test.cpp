@@ -1,0 +1,290 @@
+// Gradients of all recurrent forms: central differences of their definitions in long double, those of float and double
+// against those of long double, poison, and threads.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "recurrent_paths.h"
+
+namespace attn::test {
+namespace {
+
+/// All numbers that a form has, by which it can be differentiated.
+template <class T>
+struct Numbers {
+  Tensor<T, 4> q, k, v, gates;
+  Tensor<T, 3> gate, beta;
+  Tensor<T, 4> grad_out;
+
+  explicit Numbers(const Recurrent& in, std::uint64_t seed = 9)
+      : q({in.batch, in.heads, in.q_len, in.head_dim}),
+        k(token_tensor<T>(in, in.k, in.head_dim)),
+        v({in.batch, in.kv_heads, in.kv_len, in.v_dim}),
+        gates(token_tensor<T>(in, in.feature_gate, in.head_dim)),
+        gate(token_scalars<T>(in, in.token_gate)),
+        beta(token_scalars<T>(in, in.beta)),
+        grad_out({in.batch, in.heads, in.q_len, in.v_dim}) {
+    std::copy_n(as<T>(in.q).data(), q.size(), q.data());
+    std::copy_n(as<T>(in.v).data(), v.size(), v.data());
+    Random random(seed);
+    std::copy_n(as<T>(random.values(grad_out.size(), 1)).data(), grad_out.size(), grad_out.data());
+  }
+};
+
+/// The gradients of a form, as plain vectors in the order of Numbers' members that it has.
+template <class T>
+using Grads = std::vector<std::vector<T>>;
+
+template <class T, int rank>
+std::vector<T> flat(const Tensor<T, rank>& t) {
+  return t.size() == 0 ? std::vector<T>() : std::vector<T>(t.data(), t.data() + t.size());
+}
+
+template <class Map, class M>
+struct Linear {
+  Map map;
+  M mods;
+  template <class T>
+  Tensor<T, 4> out(const Numbers<T>& n) const {
+    return naive_linear_attention(n.q, n.k, n.v, map, mods, {.executor = serial()}).out;
+  }
+  template <class T>
+  Grads<T> grads(const Numbers<T>& n, const Options& o) const {
+    const auto g = linear_attention_backward(n.grad_out, n.q, n.k, n.v, map, mods, o);
+    return {flat(g.query), flat(g.key), flat(g.value)};
+  }
+  template <class T>
+  static std::vector<T*> parts(Numbers<T>& n) {
+    return {n.q.data(), n.k.data(), n.v.data()};
+  }
+};
+template <class Map, class M>
+Linear(Map, M) -> Linear<Map, M>;
+
+template <bool kFeatures, class M>
+struct Gated {
+  M mods;
+  template <class N>
+  static decltype(auto) gate(N& n) {
+    if constexpr (kFeatures)
+      return (n.gates);
+    else
+      return (n.gate);
+  }
+  template <class T>
+  Tensor<T, 4> out(const Numbers<T>& n) const {
+    return naive_gated_attention(n.q, n.k, n.v, gate(n), mods, {.executor = serial()}).out;
+  }
+  template <class T>
+  Grads<T> grads(const Numbers<T>& n, const Options& o) const {
+    const auto g = gated_attention_backward(n.grad_out, n.q, n.k, n.v, gate(n), mods, o);
+    return {flat(g.query), flat(g.key), flat(g.value), flat(g.log_gate)};
+  }
+  template <class T>
+  static std::vector<T*> parts(Numbers<T>& n) {
+    return {n.q.data(), n.k.data(), n.v.data(), gate(n).data()};
+  }
+};
+
+template <class M>
+struct Delta {
+  M mods;
+  template <class T>
+  Tensor<T, 4> out(const Numbers<T>& n) const {
+    return naive_gated_delta_rule(n.q, n.k, n.v, n.gate, n.beta, mods, {.executor = serial()}).out;
+  }
+  template <class T>
+  Grads<T> grads(const Numbers<T>& n, const Options& o) const {
+    const auto g = gated_delta_rule_backward(n.grad_out, n.q, n.k, n.v, n.gate, n.beta, mods, o);
+    return {flat(g.query), flat(g.key), flat(g.value), flat(g.log_gate), flat(g.beta)};
+  }
+  template <class T>
+  static std::vector<T*> parts(Numbers<T>& n) {
+    return {n.q.data(), n.k.data(), n.v.data(), n.gate.data(), n.beta.data()};
+  }
+};
+template <class M>
+Delta(M) -> Delta<M>;
+
+/// Calls use(name, form) for all forms, with the masks that fit `len` tokens and a batch of two.
+template <class Use>
+void for_each_form(Index len, const Use& use) {
+  const Mods<> none;
+  const auto lengths = key_lengths({len / 2, len});
+  const auto halves = len > 3 ? documents_at({0, 3, len}) : documents_at(std::vector<Index>{0, len});
+  use("elu1", Linear{elu1(), none});
+  use("elu1 causal", Linear{elu1(), causal()});
+  use("elu1 causal documents", Linear{elu1(), causal() | halves});
+  use("relu lengths", Linear{relu(), lengths});
+  use("favor causal", Linear{favor(20, 3), causal()});
+  use("favor lengths", Linear{favor(20, 3), lengths});
+  use("lambda causal lengths", Linear{feature_map([](auto x) { return x * x + 0.25; }), causal() | lengths});
+  use("identity", Linear{identity(), causal()});
+  use("token gate", Gated<false, Mods<>>{none});
+  use("token gate lengths", Gated<false, decltype(lengths)>{lengths});
+  use("feature gate", Gated<true, Mods<>>{none});
+  use("feature gate documents", Gated<true, decltype(halves)>{halves});
+  use("delta rule", Delta{none});
+  use("delta rule lengths documents", Delta{lengths | halves});
+}
+
+TEST(RecurrentGradients, CentralDifferencesOfTheDefinition) {
+  using T = long double;
+  Random random(4);
+  for (const Index len : {1, 5, 17, 40, 66, 131})
+    for (const double strength : {0.1, 3.0}) {
+      const Recurrent in(random, 2, 2, 1, len, len, 5, 6, strength);
+      for_each_form(len, [&](const char* name, const auto& form) {
+        if (std::string(name) == "identity") return;  // its normaliser may be near 0
+        Numbers<T> n(in);
+        const Grads<T> grads = form.grads(n, {.executor = serial()});
+        const auto loss = [&] {
+          const Tensor<T, 4> out = form.out(n);
+          T sum = 0;
+          for (Index i = 0; i < out.size(); ++i) sum += out.data()[i] * n.grad_out.data()[i];
+          return sum;
+        };
+        const auto parts = form.parts(n);
+        ASSERT_EQ(parts.size(), grads.size());
+        for (std::size_t p = 0; p < parts.size(); ++p) {
+          const auto size = static_cast<Index>(grads[p].size());
+          for (int sample = 0; sample < 4; ++sample) {
+            const Index i = sample == 0 ? 0 : random.integer(0, size - 1);
+            constexpr T kStep = 1e-6L;
+            T& x = parts[p][i];
+            const T before = x;
+            x = before + kStep;
+            const T above = loss();
+            x = before - kStep;
+            const T below = loss();
+            x = before;
+            const T numeric = (above - below) / (2 * kStep), got = grads[p][static_cast<std::size_t>(i)];
+            EXPECT_NEAR(static_cast<double>(got), static_cast<double>(numeric),
+                        1e-9 * (1 + static_cast<double>(std::abs(numeric))))
+                << name << ", " << len << " tokens, part " << p << ", number " << i;
+          }
+        }
+      });
+    }
+}
+
+/// Rows and keys that do not meet one to one.
+TEST(RecurrentGradients, OtherNumbersOfQueriesThanOfKeys) {
+  using T = long double;
+  Random random(5);
+  for (const auto& [q_len, kv_len] : {std::pair<Index, Index>{3, 70}, {70, 3}, {5, 0}, {0, 5}}) {
+    const Recurrent in(random, 2, 2, 1, q_len, kv_len, 4, 3);
+    Numbers<T> n(in);
+    for (const bool is_causal : {false, true}) {
+      const auto out = [&] {
+        const auto o = is_causal ? naive_linear_attention(n.q, n.k, n.v, elu1(), causal()).out
+                                 : naive_linear_attention(n.q, n.k, n.v, elu1()).out;
+        T sum = 0;
+        for (Index i = 0; i < o.size(); ++i) sum += o.data()[i] * n.grad_out.data()[i];
+        return sum;
+      };
+      const auto g = is_causal ? linear_attention_backward(n.grad_out, n.q, n.k, n.v, elu1(), causal())
+                               : linear_attention_backward(n.grad_out, n.q, n.k, n.v, elu1());
+      const auto check = [&](Tensor<T, 4>& x, const Tensor<T, 4>& grad) {
+        for (Index i = 0; i < x.size(); ++i) {
+          const T before = x.data()[i];
+          x.data()[i] = before + 1e-6L;
+          const T above = out();
+          x.data()[i] = before - 1e-6L;
+          const T below = out();
+          x.data()[i] = before;
+          EXPECT_NEAR(static_cast<double>(grad.data()[i]), static_cast<double>((above - below) / 2e-6L), 1e-9)
+              << q_len << ", " << kv_len << ", " << is_causal << ": " << i;
+        }
+      };
+      check(n.q, g.query), check(n.k, g.key), check(n.v, g.value);
+    }
+  }
+}
+
+template <class T>
+void expect_grads_of_long_double() {
+  Random random(6);
+  for (const Index len : {5, 64, 130})
+    for (const double strength : {0.1, 20.0}) {
+      const Recurrent in(random, 2, 4, 2, len, len, 20, 24, strength);
+      for_each_form(len, [&](const char* name, const auto& form) {
+        if (std::string(name) == "identity") return;
+        const auto want = form.grads(Numbers<long double>(in), {.executor = serial()});
+        for (const Isa isa : instruction_sets()) {
+          const auto got = form.grads(Numbers<T>(in), {.executor = serial(), .isa = isa});
+          for (std::size_t p = 0; p < got.size(); ++p) {
+            LongReal largest = 0;
+            for (const LongReal x : want[p]) largest = std::max(largest, std::abs(x));
+            // Sums over up to 130 tokens and 24 features, whose terms may be some times the largest result.
+            EXPECT_LE(largest_error(want[p], got[p]), 300 * epsilon<T>() * (largest + 1))
+                << name << " on " << to_string(isa) << ", " << len << " tokens, part " << p;
+          }
+        }
+      });
+    }
+}
+TEST(RecurrentGradients, FloatOnEveryInstructionSet) { expect_grads_of_long_double<float>(); }
+TEST(RecurrentGradients, DoubleOnEveryInstructionSet) { expect_grads_of_long_double<double>(); }
+
+TEST(RecurrentGradients, TheSameBitsForAnyNumberOfThreads) {
+  Random random(7);
+  const Recurrent in(random, 2, 4, 2, 100, 100, 16, 16);
+  const Numbers<float> n(in);
+  for_each_form(100, [&](const char* name, const auto& form) {
+    const auto one = form.grads(n, {.executor = serial()});
+    for (const int workers : {2, 3}) {
+      const auto more = form.grads(n, {.executor = threads(workers)});
+      for (std::size_t p = 0; p < one.size(); ++p) EXPECT_TRUE(same_bits(one[p], more[p])) << name << ' ' << workers;
+    }
+  });
+}
+
+/// What stands behind a length, or in the future of the only rows whose gradient is not 0, reaches no other gradient.
+TEST(RecurrentGradients, PoisonStaysWhereItIs) {
+  Random random(8);
+  const Index len = 90, good = 45;
+  const Recurrent in(random, 2, 2, 1, len, len, 16, 16, 0.5);
+  const Numbers<float> clean(in);
+  Numbers<float> poisoned = clean;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (Index t = good; t < len; ++t)
+    for (Index d = 0; d < 16; ++d) {
+      poisoned.k(0, 0, t, d) = poisoned.v(0, 0, t, d) = poisoned.gates(0, 0, t, d) = nan;
+      poisoned.gate(0, 0, t) = poisoned.beta(0, 0, t) = nan;
+    }
+  const auto lengths = key_lengths({good, len});
+  const auto expect_same = [&](const char* name, const auto& form) {
+    const auto want = form.grads(clean, {.executor = serial()}), got = form.grads(poisoned, {.executor = serial()});
+    for (std::size_t p = 0; p < want.size(); ++p) EXPECT_TRUE(same_bits(want[p], got[p])) << name << ", part " << p;
+  };
+  expect_same("elu1", Linear{elu1(), lengths});
+  expect_same("elu1 causal", Linear{elu1(), causal() | lengths});
+  expect_same("favor", Linear{favor(16, 1), lengths});
+  expect_same("token gate", Gated<false, decltype(lengths)>{lengths});
+  expect_same("feature gate", Gated<true, decltype(lengths)>{lengths});
+  expect_same("delta rule", Delta{lengths});
+}
+
+/// Decays of heads: sums of those of tokens.
+TEST(RecurrentGradients, DecaysOfHeads) {
+  Random random(9);
+  const Recurrent in(random, 2, 2, 2, 70, 70, 4, 3);
+  Numbers<double> n(in);
+  const auto loss = [&](double first) {
+    const auto out = naive_gated_attention(n.q, n.k, n.v, decay_per_head({first, -0.3})).out;
+    double sum = 0;
+    for (Index i = 0; i < out.size(); ++i) sum += out.data()[i] * n.grad_out.data()[i];
+    return sum;
+  };
+  const auto g = gated_attention_backward(n.grad_out, n.q, n.k, n.v, decay_per_head({-0.1, -0.3}));
+  EXPECT_NEAR(g.log_gate(0), (loss(-0.1 + 1e-6) - loss(-0.1 - 1e-6)) / 2e-6, 1e-6 * std::abs(g.log_gate(0)) + 1e-7);
+  const auto delta = gated_delta_rule_backward(n.grad_out, n.q, n.k, n.v, decay_per_head({-0.1, -0.3}), n.beta);
+  EXPECT_EQ(delta.log_gate.dim(0), 2);
+}
+
+}  // namespace
+}  // namespace attn::test

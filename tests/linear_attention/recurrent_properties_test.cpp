@@ -1,0 +1,233 @@
+// What holds without a reference: threads, poison, normalisers near 0, small and large features, refusals, types.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "recurrent_paths.h"
+#include "support/refused.h"
+
+namespace attn::test {
+namespace {
+
+using RowMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+struct Inputs4 {
+  explicit Inputs4(Index len, Index heads = 4, Index kv_heads = 2)
+      : random(3),
+        in(random, 2, heads, kv_heads, len, len, 16, 20, 0.2),
+        q({2, heads, len, 16}),
+        k(token_tensor<float>(in, in.k, in.head_dim)),
+        v(token_tensor<float>(in, in.v, in.v_dim)),
+        gates(token_tensor<float>(in, in.feature_gate, in.head_dim)),
+        gate(token_scalars<float>(in, in.token_gate)),
+        beta(token_scalars<float>(in, in.beta)) {
+    std::copy_n(as<float>(in.q).data(), q.size(), q.data());
+  }
+  Random random;
+  Recurrent in;
+  Tensor<float, 4> q, k, v, gates;
+  Tensor<float, 3> gate, beta;
+
+  /// The outputs of all forms.
+  std::vector<std::vector<float>> outputs(const Options& o) const {
+    return {plain(linear_attention(q, k, v, elu1(), o).out),
+            plain(linear_attention(q, k, v, favor(24, 2), causal(), o).out),
+            plain(gated_attention(q, k, v, gate, o).out),
+            plain(gated_attention(q, k, v, gates, o).out),
+            plain(gated_attention(q, k, v, decay_per_head({-0.1, -0.2}), o).out),
+            plain(gated_delta_rule(q, k, v, gate, beta, o).out)};
+  }
+};
+
+TEST(RecurrentProperties, TheSameBitsForAnyNumberOfThreads) {
+  const Inputs4 in(150);
+  const auto one = in.outputs({.executor = serial()});
+  for (const int workers : {2, 3}) {
+    const auto more = in.outputs({.executor = threads(workers)});
+    for (std::size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(same_bits(one[i], more[i])) << i << ", " << workers;
+  }
+  const auto by_default = in.outputs({});
+  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(same_bits(one[i], by_default[i])) << i;
+}
+
+/// NaN in one token: no earlier one hears of it, in its chunk or in another; no other head either.
+TEST(RecurrentProperties, NoTokenHearsOfALaterOne) {
+  for (const Index poisoned : {0, 1, 5, 15, 16, 40, 63, 64, 100}) {
+    const Inputs4 clean(130);
+    for (int what = 0; what < 4; ++what) {
+      Inputs4 in(130);
+      const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+      if (what == 0) in.k(0, 1, poisoned, 3) = nan;
+      if (what == 1) in.v(0, 1, poisoned, 3) = inf;
+      if (what == 2) in.gate(0, 1, poisoned) = in.gates(0, 1, poisoned, 2) = nan;
+      if (what == 3) in.beta(0, 1, poisoned) = nan;
+      const auto want = clean.outputs({.executor = serial()}), got = in.outputs({.executor = serial()});
+      for (std::size_t form = 1; form < want.size(); ++form)  // the first one is not causal
+        for (Index i = 0; i < static_cast<Index>(want[form].size()); ++i) {
+          const Index token = i / 20 % 130, head = i / 20 / 130;
+          const bool hears = (head == 2 || head == 3) && token >= poisoned;
+          if (!hears)
+            ASSERT_EQ(got[form][static_cast<std::size_t>(i)], want[form][static_cast<std::size_t>(i)])
+                << "form " << form << " what " << what << " at " << poisoned << ": token " << token << " of head "
+                << head;
+          else if (what == 0 && token == poisoned)
+            ASSERT_TRUE(std::isnan(got[form][static_cast<std::size_t>(i)])) << form;
+        }
+    }
+  }
+}
+
+TEST(RecurrentProperties, WhoSeesNothingGetsZero) {
+  const RowMajor q = RowMajor::Random(5, 4), k = RowMajor::Random(3, 4), v = RowMajor::Random(3, 2);
+  const RowMajor none(0, 4), no_values(0, 2);
+  EXPECT_EQ(linear_attention(q, none, no_values, elu1()).out.cwiseAbs().maxCoeff(), 0);
+  EXPECT_EQ(linear_attention(q, k, v, elu1(), causal()).out.topRows(2).cwiseAbs().maxCoeff(), 0);
+  EXPECT_EQ(linear_attention(q, k, v, elu1(), key_lengths({0})).out.cwiseAbs().maxCoeff(), 0);
+  // Features of different signs have nothing in common.
+  const RowMajor positive = RowMajor::Ones(70, 4), negative = -positive;
+  EXPECT_EQ(linear_attention(positive, negative, positive, relu(), causal()).out.cwiseAbs().maxCoeff(), 0);
+  EXPECT_EQ(linear_attention(negative, positive, positive, relu()).out.cwiseAbs().maxCoeff(), 0);
+  const auto g = linear_attention_backward(positive, positive, negative, positive, relu(), causal());
+  EXPECT_EQ(g.query.cwiseAbs().maxCoeff() + g.key.cwiseAbs().maxCoeff() + g.value.cwiseAbs().maxCoeff(), 0);
+}
+
+/// Products of features as small as e^-80 are not numbers of float, their quotients are.
+TEST(RecurrentProperties, NormalisersNearZeroAreSafe) {
+  for (const Index len : {1, 20, 100}) {
+    RowMajor q = RowMajor::Constant(len, 8, -60), k = RowMajor::Constant(len, 8, -50), v = RowMajor::Random(len, 16);
+    q.col(0).array() = -58;
+    const RowMajor out = linear_attention(q, k, v, elu1(), causal()).out;
+    RowMajor mean = v;
+    for (Index i = 1; i < len; ++i) mean.row(i) = v.topRows(i + 1).colwise().mean();
+    EXPECT_LE((out - mean).cwiseAbs().maxCoeff(), 1e-5) << len;
+    // And large ones do not overflow.
+    q.setConstant(1e30f);
+    const RowMajor large = linear_attention(q, k, v, elu1(), causal()).out;
+    EXPECT_LE((large - mean).cwiseAbs().maxCoeff(), 1e-5) << len;
+    // A query all of whose features are 0 in float has no direction.
+    q.setConstant(-200);
+    EXPECT_EQ(linear_attention(q, k, v, elu1(), causal()).out.cwiseAbs().maxCoeff(), 0);
+  }
+}
+
+/// Values are averaged: with features that are not negative an output lies between the least and the most.
+TEST(RecurrentProperties, OutputsAreAverages) {
+  const Inputs4 in(200);
+  for (const auto& out : {linear_attention(in.q, in.k, in.v, elu1(), causal()).out,
+                          linear_attention(in.q, in.k, in.v, favor(32, 1), causal()).out})
+    for (Index b = 0; b < 2; ++b)
+      for (Index h = 0; h < 4; ++h) {
+        const auto v = in.v.matrix(b, h / 2);
+        const auto o = out.matrix(b, h);
+        for (Index e = 0; e < 20; ++e) {
+          EXPECT_LE(o.col(e).maxCoeff(), v.col(e).maxCoeff() + 1e-5f);
+          EXPECT_GE(o.col(e).minCoeff(), v.col(e).minCoeff() - 1e-5f);
+        }
+      }
+}
+
+/// The mean square error of weights is that of lemma 2 of Choromanski et al. at most, and not far below.
+TEST(RecurrentProperties, FavorEstimatesTheSoftmax) {
+  const Index dim = 16, features = 64;
+  Random random(2);
+  for (const double norm : {0.5, 1.0}) {
+    double error = 0, bound = 0;
+    const int draws = 400;
+    for (int draw = 0; draw < draws; ++draw) {
+      Eigen::VectorXd q(dim), k(dim);
+      for (Index d = 0; d < dim; ++d) q(d) = random.uniform(-1, 1), k(d) = random.uniform(-1, 1);
+      q *= norm / q.norm(), k *= norm / k.norm();
+      const auto w = detail::favor_vectors(features, dim, static_cast<std::uint64_t>(draw));
+      double sum = 0;
+      for (Index f = 0; f < features; ++f)
+        sum += std::exp(w.matrix().row(f).dot(q + k) - (q.squaredNorm() + k.squaredNorm()) / 2);
+      const double relative = sum / static_cast<double>(features) / std::exp(q.dot(k)) - 1;
+      error += relative * relative;
+      bound += (std::exp((q + k).squaredNorm()) - 1) / static_cast<double>(features);
+    }
+    EXPECT_LE(error, 1.3 * bound) << norm;
+    EXPECT_GE(error, 0.3 * bound) << norm;
+  }
+  // With many features the outputs are those of the softmax.
+  const RowMajor q = 0.5f * RowMajor::Random(30, 8), k = 0.5f * RowMajor::Random(30, 8), v = RowMajor::Random(30, 4);
+  const RowMajor estimate = linear_attention(q, k, v, favor(4096, 1), causal()).out;
+  EXPECT_LE((estimate - attention(q, k, v, causal()).out).cwiseAbs().maxCoeff(), 0.01f);
+  // Seeds draw others.
+  const RowMajor other = linear_attention(q, k, v, favor(8, 1), causal()).out,
+                 another = linear_attention(q, k, v, favor(8, 2), causal()).out;
+  EXPECT_GE((other - another).cwiseAbs().maxCoeff(), 1e-4f);
+}
+
+TEST(RecurrentProperties, FavorVectorsAreOrthogonal) {
+  const auto w = detail::favor_vectors(10, 4, 7);
+  const auto m = w.matrix();
+  for (Index i = 0; i < 10; ++i)
+    for (Index j = 0; j < i; ++j)
+      if (i / 4 == j / 4) EXPECT_NEAR(m.row(i).dot(m.row(j)), 0, 1e-12) << i << ", " << j;
+  EXPECT_GT(m.row(0).norm(), 0.1);
+  EXPECT_NE(m.row(0).norm(), m.row(1).norm());
+}
+
+/// Floats of 16 bits are computed with as floats and rounded once.
+TEST(RecurrentProperties, FloatsOf16Bits) {
+  using Half = Eigen::Matrix<Eigen::half, Eigen::Dynamic, Eigen::Dynamic>;
+  const Half q = RowMajor::Random(70, 12).cast<Eigen::half>(), k = RowMajor::Random(70, 12).cast<Eigen::half>(),
+             v = RowMajor::Random(70, 5).cast<Eigen::half>();
+  const Half out = linear_attention(q, k, v, elu1(), causal()).out;
+  const Eigen::MatrixXf exact =
+      linear_attention(q.cast<float>(), k.cast<float>(), v.cast<float>(), elu1(), causal()).out;
+  EXPECT_TRUE((out.array() == exact.cast<Eigen::half>().array()).all());
+  const Eigen::VectorXf gate = -Eigen::VectorXf::Random(70).cwiseAbs();
+  const Half gated = gated_attention(q, k, v, gate).out;
+  const Eigen::MatrixXf exact_gated = gated_attention(q.cast<float>(), k.cast<float>(), v.cast<float>(), gate).out;
+  EXPECT_TRUE((gated.array() == exact_gated.cast<Eigen::half>().array()).all());
+}
+
+TEST(RecurrentProperties, ExpressionsAndWorkspaces) {
+  const RowMajor q = RowMajor::Random(70, 12), k = RowMajor::Random(70, 12), v = RowMajor::Random(70, 5);
+  const RowMajor sum = q + k;
+  const RowMajor want = linear_attention(sum, k, v, elu1(), causal()).out;
+  const RowMajor got = linear_attention(q + k, k, v, elu1(), causal()).out;
+  EXPECT_TRUE((want.array() == got.array()).all());
+  const Options options{.executor = serial()};
+  std::vector<std::byte> workspace(linear_workspace_bytes(q, k, v, elu1(), causal(), options));
+  RowMajor out(70, 5);
+  linear_attention_into(out, sum, k, v, elu1(), causal(), {.executor = serial(), .workspace = workspace});
+  EXPECT_TRUE((want.array() == out.array()).all());
+  workspace.pop_back();
+  expect_refused("a small workspace", {std::to_string(workspace.size()), std::to_string(workspace.size() + 1)}, [&] {
+    linear_attention_into(out, sum, k, v, elu1(), causal(), {.executor = serial(), .workspace = workspace});
+  });
+}
+
+TEST(RecurrentProperties, Refusals) {
+  const RowMajor q = RowMajor::Zero(7, 4), k = RowMajor::Zero(9, 4), v = RowMajor::Zero(9, 5), short_v(8, 5),
+                 wide(9, 6);
+  const Eigen::VectorXf gate = Eigen::VectorXf::Zero(9), beta = gate, short_gate = Eigen::VectorXf::Zero(8);
+  expect_refused("kv_len", {"kv_len differs", "9", "8"}, [&] { linear_attention(q, k, short_v, elu1()); });
+  expect_refused("head_dim", {"head_dim differs", "4", "6"}, [&] { linear_attention(wide, k, v, elu1()); });
+  expect_refused("features", {"asked for are 0"}, [] { favor(0, 1); });
+  expect_refused("scale", {"0.5", "favor"}, [&] { linear_attention(q, k, v, elu1(), {.scale = 0.5}); });
+  expect_refused("scale of favor", {"-1"}, [&] { linear_attention(q, k, v, favor(4, 1), {.scale = -1}); });
+  expect_refused("lengths", {"key_lengths", "10"}, [&] { linear_attention(q, k, v, elu1(), key_lengths({10})); });
+  expect_refused("torn documents", {"position 0", "0..8"}, [&] {
+    linear_attention(q, k, v, elu1(), documents({0, 0, 1, 1, 1, 1, 1, 1, 0}));
+  });
+  expect_refused("queries without keys", {"7 queries", "9 keys"}, [&] { gated_attention(q, k, v, gate); });
+  expect_refused("q_offset", {"q_offset is 2"}, [&] { gated_attention(k, k, v, gate, {.q_offset = 2}); });
+  expect_refused("gates", {"(1, 1, 8, 1)", "(1, 1, 9, 1)"}, [&] { gated_attention(k, k, v, short_gate); });
+  expect_refused("gates of features", {"(1, 1, 9, 6)", "(1, 1, 9, 4)"}, [&] { gated_attention(k, k, v, wide); });
+  expect_refused("decays", {"2 decays", "1 heads"}, [&] { gated_attention(k, k, v, decay_per_head({-1, -1})); });
+  expect_refused("heads", {"asked for are 0"}, [] { retention_decay(0); });
+  expect_refused("gates of features for the delta rule", {"4 numbers"}, [&] { gated_delta_rule(k, k, v, k, beta); });
+  expect_refused("beta", {"beta", "(1, 1, 8, 1)"}, [&] { gated_delta_rule(k, k, v, gate, short_gate); });
+  RowMajor out = RowMajor::Constant(7, 6, kUntouched);
+  expect_refused("out", {"out has shape (1, 1, 7, 6)", "(1, 1, 7, 5)"},
+                 [&] { linear_attention_into(out, q, k, v, elu1()); });
+  EXPECT_TRUE((out.array() == kUntouched).all());
+  expect_refused("grad_out", {"grad_out", "(1, 1, 7, 6)"}, [&] { linear_attention_backward(out, q, k, v, elu1()); });
+}
+
+}  // namespace
+}  // namespace attn::test

@@ -1,0 +1,213 @@
+// States: texts in parts of any lengths, single tokens, sequences of a batch, beams.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "recurrent_paths.h"
+#include "support/allocations.h"
+#include "support/refused.h"
+
+namespace attn::test {
+namespace {
+
+constexpr Index kBatch = 2, kHeads = 4, kKvHeads = 2, kDim = 16, kVDim = 20;
+
+/// The inputs of a text, and parts of them.
+template <class T>
+struct Text {
+  explicit Text(Index len, std::uint64_t seed = 1)
+      : random(seed),
+        in(random, kBatch, kHeads, kKvHeads, len, len, kDim, kVDim, 0.3),
+        q({kBatch, kHeads, len, kDim}),
+        k(token_tensor<T>(in, in.k, in.head_dim)),
+        v(token_tensor<T>(in, in.v, in.v_dim)),
+        gates(token_tensor<T>(in, in.feature_gate, in.head_dim)),
+        gate(token_scalars<T>(in, in.token_gate)),
+        beta(token_scalars<T>(in, in.beta)) {
+    std::copy_n(as<T>(in.q).data(), q.size(), q.data());
+  }
+  Random random;
+  Recurrent in;
+  Tensor<T, 4> q, k, v, gates;
+  Tensor<T, 3> gate, beta;
+
+  /// Calls form number `form` on the tokens begin .. end - 1; null state: none.
+  Tensor<T, 4> run(int form, RecurrentState<T>* state, Index begin, Index end, const Options& options = {}) const {
+    const auto part = [&](const auto& t) { return t.view().slice(2, begin, end); };
+    const auto with = [&](const auto& call) { return call(part(q), part(k), part(v)).out; };
+    const Mods<> none;
+    switch (form) {
+      case 0:
+        return with([&](const auto&... x) {
+          return state ? linear_attention(*state, x..., elu1(), causal(), options)
+                       : linear_attention(x..., elu1(), causal(), options);
+        });
+      case 1:
+        return with([&](const auto&... x) {
+          return state ? gated_attention(*state, x..., part(gate), none, options)
+                       : gated_attention(x..., part(gate), none, options);
+        });
+      case 2:
+        return with([&](const auto&... x) {
+          return state ? gated_attention(*state, x..., part(gates), none, options)
+                       : gated_attention(x..., part(gates), none, options);
+        });
+      case 3:
+        return with([&](const auto&... x) {
+          return state ? gated_attention(*state, x..., retention_decay(kKvHeads), none, options)
+                       : gated_attention(x..., retention_decay(kKvHeads), none, options);
+        });
+      default:
+        return with([&](const auto&... x) {
+          return state ? gated_delta_rule(*state, x..., part(gate), part(beta), none, options)
+                       : gated_delta_rule(x..., part(gate), part(beta), none, options);
+        });
+    }
+  }
+};
+constexpr int kForms = 5;
+
+template <class T>
+RecurrentState<T> empty_state() {
+  return RecurrentState<T>({.batch = kBatch, .kv_heads = kKvHeads, .features = kDim, .v_dim = kVDim});
+}
+
+template <class T>
+T largest_difference(const TensorView<const T, 4>& a, const TensorView<const T, 4>& b) {
+  T most = 0;
+  for (Index i = 0; i < a.dim(0); ++i)
+    for (Index h = 0; h < a.dim(1); ++h)
+      for (Index r = 0; r < a.dim(2); ++r)
+        for (Index e = 0; e < a.dim(3); ++e) {
+          const T difference = std::abs(a(i, h, r, e) - b(i, h, r, e));
+          most = std::isnan(difference) ? std::numeric_limits<T>::infinity() : std::max(most, difference);
+        }
+  return most;
+}
+
+template <class T>
+struct RecurrentStates : testing::Test {};
+using Scalars = testing::Types<float, double, long double>;
+TYPED_TEST_SUITE(RecurrentStates, Scalars);
+
+TYPED_TEST(RecurrentStates, PartsOfAnyLengthsAreOneText) {
+  using T = TypeParam;
+  const Text<T> text(150);
+  for (int form = 0; form < kForms; ++form) {
+    const Tensor<T, 4> whole = text.run(form, nullptr, 0, 150);
+    for (const std::vector<Index>& lengths :
+         {std::vector<Index>{150}, {1, 2, 3, 144}, {70, 1, 1, 64, 14}, {63, 65, 22}, std::vector<Index>(150, 1)}) {
+      auto state = empty_state<T>();
+      Index at = 0;
+      for (const Index n : lengths) {
+        const Tensor<T, 4> part = text.run(form, &state, at, at + n);
+        EXPECT_LE(largest_difference<T>(part, whole.slice(2, at, at + n)), 200 * std::numeric_limits<T>::epsilon())
+            << "form " << form << " from token " << at << ", " << n;
+        at += n;
+      }
+    }
+  }
+}
+
+/// Each sequence of the batch takes in its own number of tokens; what lies behind them leaves no trace.
+TYPED_TEST(RecurrentStates, PromptsOfTheirOwnLengths) {
+  using T = TypeParam;
+  Text<T> text(80), other(80);
+  for (Index h = 0; h < kKvHeads; ++h)
+    for (Index t = 30; t < 80; ++t) {
+      for (Index d = 0; d < kDim; ++d) other.k(0, h, t, d) = std::numeric_limits<T>::quiet_NaN();
+      for (Index e = 0; e < kVDim; ++e) other.v(0, h, t, e) = std::numeric_limits<T>::infinity();
+      other.gate(0, h, t) = std::numeric_limits<T>::quiet_NaN();
+    }
+  auto ragged = empty_state<T>(), ragged_gated = empty_state<T>();
+  const auto out = linear_attention(ragged, other.q, other.k, other.v, elu1(), causal() | key_lengths({30, 80})).out;
+  const auto gated = gated_attention(ragged_gated, other.q, other.k, other.v, other.gate, key_lengths({30, 80})).out;
+  auto first = empty_state<T>(), all = empty_state<T>(), first_gated = first, all_gated = all;
+  text.run(0, &first, 0, 30), text.run(0, &all, 0, 80);
+  text.run(1, &first_gated, 0, 30), text.run(1, &all_gated, 0, 80);
+  const auto same = [](const auto& a, const auto& b, const auto& c) {  // sequence 0 of a, sequence 1 of b
+    const T near = 200 * std::numeric_limits<T>::epsilon();
+    const auto got = c.sums(), zero = a.sums(), one = b.sums();
+    EXPECT_LE(largest_difference<T>(got.slice(0, 0, 1), zero.slice(0, 0, 1)), near);
+    EXPECT_LE(largest_difference<T>(got.slice(0, 1, 2), one.slice(0, 1, 2)), near);
+  };
+  same(first, all, ragged);
+  same(first_gated, all_gated, ragged_gated);
+  for (Index h = 0; h < kHeads; ++h)
+    for (Index e = 0; e < kVDim; ++e) {
+      EXPECT_TRUE(std::isfinite(out(0, h, 70, e)));
+      EXPECT_EQ(gated(0, h, 70, e), 0);
+    }
+}
+
+TEST(RecurrentState, CopyResetAndReorder) {
+  const Text<float> text(40);
+  auto state = empty_state<float>();
+  text.run(0, &state, 0, 39);
+  const auto before = state;
+  const auto next = text.run(0, &state, 39, 40);
+  auto copy = before;
+  EXPECT_EQ(largest_difference<float>(text.run(0, &copy, 39, 40), next), 0);
+
+  auto swapped = before;
+  swapped.reorder({1, 0});
+  EXPECT_EQ(largest_difference<float>(swapped.sums().slice(0, 0, 1), before.sums().slice(0, 1, 2)), 0);
+  EXPECT_EQ(largest_difference<float>(swapped.sums().slice(0, 1, 2), before.sums().slice(0, 0, 1)), 0);
+  EXPECT_EQ(swapped.normaliser()(0, 1, 3), before.normaliser()(1, 1, 3));
+  swapped.reorder({1, 1});
+  EXPECT_EQ(largest_difference<float>(swapped.sums().slice(0, 0, 1), before.sums().slice(0, 0, 1)), 0);
+
+  auto one = before;
+  one.reset(0);
+  EXPECT_EQ(one.sums()(0, 1, 2, 3), 0);
+  EXPECT_EQ(one.normaliser()(0, 1, 2), 0);
+  EXPECT_EQ(one.sums()(1, 1, 2, 3), before.sums()(1, 1, 2, 3));
+  one.reset();
+  EXPECT_EQ(one.sums()(1, 1, 2, 3), 0);
+  EXPECT_EQ(largest_difference<float>(text.run(0, &one, 0, 10), text.run(0, nullptr, 0, 10)), 0);
+}
+
+/// The state has what it says: sums of features times values, and of features.
+TEST(RecurrentState, HoldsSums) {
+  RecurrentState<double> state({.features = 2, .v_dim = 1});
+  const Eigen::MatrixXd k{{1, 2}, {3, 0}}, v{{5}, {7}};
+  linear_attention(state, k, k, v, identity(), causal());
+  EXPECT_EQ(state.sums()(0, 0, 0, 0), 5 + 21);
+  EXPECT_EQ(state.sums()(0, 0, 1, 0), 10);
+  EXPECT_EQ(state.normaliser()(0, 0, 0), 4);
+  EXPECT_EQ(state.bytes() % 64, 0);
+}
+
+/// A token takes no memory, whatever went before, and with a workspace nothing that lasts is allocated.
+TEST(RecurrentState, ATokenTakesTheSameMemoryAlways) {
+  const Text<float> text(130);
+  for (int form = 0; form < kForms; ++form) {
+    auto state = empty_state<float>();
+    std::ptrdiff_t peaks[2];
+    text.run(form, &state, 0, 1, {.executor = serial()});
+    peaks[0] = allocations_of([&] { text.run(form, &state, 1, 2, {.executor = serial()}); }).peak;
+    text.run(form, &state, 2, 129, {.executor = serial()});
+    peaks[1] = allocations_of([&] { text.run(form, &state, 129, 130, {.executor = serial()}); }).peak;
+    EXPECT_EQ(peaks[0], peaks[1]) << form;
+  }
+}
+
+TEST(RecurrentState, Refusals) {
+  expect_refused("sizes", {"features 0", "batch 1"}, [] { RecurrentState<float> s({.batch = 1, .features = 0}); });
+  auto state = empty_state<float>();
+  expect_refused("reorder", {"3 numbers", "2 sequences"}, [&] { state.reorder({0, 1, 0}); });
+  expect_refused("reorder", {"sequence 2", "there are 2"}, [&] { state.reorder({0, 2}); });
+  expect_refused("reset", {"sequence -1"}, [&] { state.reset(-1); });
+  const Text<float> text(4);
+  RecurrentState<float> other({.batch = kBatch, .kv_heads = kKvHeads, .features = kDim, .v_dim = kVDim + 1});
+  expect_refused("another v_dim", {"(2, 2, 16, 21)", "(2, 2, 16, 20)"}, [&] { text.run(0, &other, 0, 4); });
+  RecurrentState<float> of_heads({.batch = kBatch, .kv_heads = kHeads, .features = kDim, .v_dim = kVDim});
+  expect_refused("another number of heads", {"(2, 4, 16, 20)"}, [&] { text.run(4, &of_heads, 0, 4); });
+  RecurrentState<float> narrow({.batch = kBatch, .kv_heads = kKvHeads, .features = kDim, .v_dim = kVDim});
+  expect_refused("features of a map", {"(2, 2, 24, 20)"},
+                 [&] { linear_attention(narrow, text.q, text.k, text.v, favor(24, 1), causal()); });
+}
+
+}  // namespace
+}  // namespace attn::test

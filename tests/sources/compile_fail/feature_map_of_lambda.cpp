@@ -1,0 +1,13 @@
+// expect: attn: the argument behind the value must be a feature map: attn::elu1(), relu(), identity(), favor(features,
+// seed), or attn::feature_map(...) around a lambda
+#include <attn/attn.h>
+
+int main() {
+  const Eigen::MatrixXf x(2, 4);
+  const auto square = [](auto n) { return n * n; };
+#ifdef ATTN_KO
+  attn::linear_attention(x, x, x, square);
+#else
+  attn::linear_attention(x, x, x, attn::feature_map(square));
+#endif
+}

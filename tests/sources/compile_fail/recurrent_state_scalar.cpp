@@ -1,0 +1,12 @@
+// expect: attn: the state must hold the scalar type that is computed in: that of the query, float for those of 16 bits
+#include <attn/attn.h>
+
+int main() {
+  const Eigen::MatrixXd x(2, 4);
+#ifdef ATTN_KO
+  attn::RecurrentState<float> state({.features = 4});
+#else
+  attn::RecurrentState<double> state({.features = 4});
+#endif
+  attn::linear_attention(state, x, x, x, attn::elu1(), attn::causal());
+}

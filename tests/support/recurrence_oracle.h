@@ -1,0 +1,150 @@
+// Linear attention, gates and the delta rule in long double, as matrices of all pairs or as the paper writes a step. Nothing
+// of the library is used.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "random.h"
+
+namespace attn::test {
+
+using LongReal = long double;
+
+/// Inputs of every form, row-major (batch, heads, len, numbers of a token).
+struct Recurrent {
+  Index batch, heads, kv_heads, q_len, kv_len, head_dim, v_dim;
+  std::vector<double> q, k, v, token_gate, feature_gate, beta;
+
+  Recurrent(Random& random, Index b, Index h, Index kh, Index n, Index m, Index d, Index e, double strength = 1)
+      : batch(b), heads(h), kv_heads(kh), q_len(n), kv_len(m), head_dim(d), v_dim(e) {
+    q = random.values(b * h * n * d, 1.5);
+    k = random.values(b * kh * m * d, 1.5);
+    v = random.values(b * kh * m * e);
+    for (Index i = 0; i < b * kh * m; ++i) {
+      // Keys are short, as the delta rule needs them.
+      for (Index j = 0; j < d; ++j)
+        k[at(i * d + j)] = static_cast<float>(k[at(i * d + j)] / std::sqrt(static_cast<double>(d)));
+      token_gate.push_back(-strength * random.uniform(0, 1));
+      beta.push_back(random.uniform(0, 1));
+      for (Index j = 0; j < d; ++j) feature_gate.push_back(-strength * random.uniform(0, 1));
+    }
+  }
+
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  Index kv_head(Index b, Index h) const { return b * kv_heads + h / (heads / kv_heads); }
+  Index query(Index b, Index h, Index i) const { return (b * heads + h) * q_len + i; }
+  Index key(Index b, Index h, Index j) const { return kv_head(b, h) * kv_len + j; }
+};
+
+/// Outputs, and for each the sum of the magnitudes that it is a sum of: what roundings are measured by.
+struct RecurrentTruth {
+  std::vector<LongReal> out;
+  LongReal largest = 0;
+};
+
+/// Does query row i see key j of batch element b?
+using Sees = std::function<bool(Index b, Index i, Index j)>;
+
+/// out_i = sum over the keys it sees of weight * value, divided by the sum of weights if `normalised`.
+inline RecurrentTruth all_pairs(const Recurrent& in, const Sees& sees, bool normalised,
+                                const std::function<LongReal(Index b, Index h, Index i, Index j)>& weight) {
+  RecurrentTruth truth;
+  for (Index b = 0; b < in.batch; ++b)
+    for (Index h = 0; h < in.heads; ++h)
+      for (Index i = 0; i < in.q_len; ++i) {
+        std::vector<LongReal> sum(Recurrent::at(in.v_dim)), size(sum.size());
+        LongReal all = 0;
+        for (Index j = 0; j < in.kv_len; ++j) {
+          if (!sees(b, i, j)) continue;
+          const LongReal w = weight(b, h, i, j);
+          all += w;
+          for (Index e = 0; e < in.v_dim; ++e) {
+            const LongReal x = w * in.v[Recurrent::at(in.key(b, h, j) * in.v_dim + e)];
+            sum[Recurrent::at(e)] += x;
+            size[Recurrent::at(e)] += std::abs(x);
+          }
+        }
+        for (std::size_t e = 0; e < sum.size(); ++e) {
+          const LongReal factor = !normalised ? 1 : all == 0 ? 0 : 1 / all;
+          truth.out.push_back(sum[e] * factor);
+          truth.largest = std::max(truth.largest, size[e] * std::abs(factor));
+        }
+      }
+  return truth;
+}
+
+/// Features of a row: any function of all its numbers.
+using Features = std::function<std::vector<LongReal>(const std::vector<LongReal>&)>;
+inline Features each_number(const std::function<LongReal(LongReal)>& f) {
+  return [f](std::vector<LongReal> row) {
+    for (LongReal& x : row) x = f(x);
+    return row;
+  };
+}
+
+inline std::vector<LongReal> row_of(const std::vector<double>& numbers, Index row, Index dim) {
+  std::vector<LongReal> of;
+  for (Index d = 0; d < dim; ++d) of.push_back(numbers[Recurrent::at(row * dim + d)]);
+  return of;
+}
+
+inline RecurrentTruth linear_oracle(const Recurrent& in, const Sees& sees, const Features& f) {
+  return all_pairs(in, sees, true, [&](Index b, Index h, Index i, Index j) {
+    const auto q = f(row_of(in.q, in.query(b, h, i), in.head_dim)), k = f(row_of(in.k, in.key(b, h, j), in.head_dim));
+    LongReal sum = 0;
+    for (std::size_t d = 0; d < q.size(); ++d) sum += q[d] * k[d];
+    return sum;
+  });
+}
+
+/// weight_ij = scale * sum over features of q * k * e^(sum of the gates of j + 1 .. i). Gates are those of tokens, or of
+/// features if there are as many.
+inline RecurrentTruth gated_oracle(const Recurrent& in, const Sees& sees, const std::vector<double>& gates,
+                                   LongReal scale) {
+  const Index per_token = gates.size() == in.token_gate.size() ? 1 : in.head_dim;
+  return all_pairs(in, sees, false, [&](Index b, Index h, Index i, Index j) {
+    LongReal sum = 0;
+    for (Index d = 0; d < in.head_dim; ++d) {
+      LongReal gate = 0;
+      for (Index t = j + 1; t <= i; ++t)
+        gate += gates[Recurrent::at(in.key(b, h, t) * per_token + (per_token == 1 ? 0 : d))];
+      sum += scale * in.q[Recurrent::at(in.query(b, h, i) * in.head_dim + d)] *
+             in.k[Recurrent::at(in.key(b, h, j) * in.head_dim + d)] * std::exp(gate);
+    }
+    return sum;
+  });
+}
+
+/// S <- g S (I - beta k kᵀ) + beta v kᵀ, out = scale * S q, as Yang, Kautz & Hatamizadeh write it: S is (v_dim,
+/// head_dim). A token whose `first` is true begins with a state of 0.
+inline RecurrentTruth delta_oracle(const Recurrent& in, LongReal scale, const std::function<bool(Index)>& first) {
+  RecurrentTruth truth;
+  const auto at = [](const std::vector<double>& x, Index i) { return LongReal(x[Recurrent::at(i)]); };
+  for (Index b = 0; b < in.batch; ++b)
+    for (Index h = 0; h < in.heads; ++h) {
+      std::vector<LongReal> s(Recurrent::at(in.v_dim * in.head_dim));
+      for (Index t = 0; t < in.q_len; ++t) {
+        if (first(t)) s.assign(s.size(), 0);
+        const Index key = in.key(b, h, t);
+        const LongReal g = std::exp(at(in.token_gate, key)), beta = at(in.beta, key);
+        for (Index e = 0; e < in.v_dim; ++e) {
+          LongReal* const row = s.data() + e * in.head_dim;
+          LongReal along = 0, out = 0, size = 0;
+          for (Index d = 0; d < in.head_dim; ++d) along += row[d] * at(in.k, key * in.head_dim + d);
+          for (Index d = 0; d < in.head_dim; ++d) {
+            const LongReal k = at(in.k, key * in.head_dim + d), q = at(in.q, in.query(b, h, t) * in.head_dim + d);
+            row[d] = g * (row[d] - beta * along * k) + beta * at(in.v, key * in.v_dim + e) * k;
+            out += scale * row[d] * q;
+            size += std::abs(scale * row[d] * q);
+          }
+          truth.out.push_back(out);
+          truth.largest = std::max(truth.largest, size);
+        }
+      }
+    }
+  return truth;
+}
+
+}  // namespace attn::test
