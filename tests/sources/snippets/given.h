@@ -113,6 +113,13 @@ extern const attn::Tensor<float, 4> q, k, v;
 extern attn::Tensor<float, 4> out;
 }  // namespace generation
 
+namespace recurrences {
+extern attn::Tensor<float, 4> out;
+extern const attn::Tensor<float, 4> q, k, v, feature_gate, grad_out;
+extern const attn::Tensor<float, 3> gate, beta;
+extern const std::vector<attn::Index> lengths;
+}  // namespace recurrences
+
 namespace diagonal {
 constexpr attn::Index width = 3;
 }
