@@ -179,7 +179,11 @@ int main(int argc, char** argv) {
             << " texts of " << s.context << " tokens, threads: " << threads << ". FMA peak " << fixed(peak / 1e9, 0)
             << " GFLOP/s.\n";
   Table table(1);
-  for (const char* heading : {"part", "ms", "of the step", "GFLOP/s", "of peak"}) table.column(heading, "");
+  table.column("", "part");
+  table.column("time", "ms");
+  table.column("time", "of the step");
+  table.column("rate", "GFLOP/s");
+  table.column("rate", "of peak");
   const auto row = [&](const char* part, double time, double done) {
     table.row({part, fixed(1e3 * time, 2), fixed(100 * time / times[0], 0) + " %",
                done > 0 ? fixed(done / time / 1e9, 0) : "", done > 0 ? fixed(100 * done / time / peak, 0) + " %" : ""});
