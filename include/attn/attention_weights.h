@@ -40,7 +40,7 @@ class WeightTiles {
         lse_(lse),
         mods_(mods),
         vectors_(vectors),
-        family_(kernel_family<T>(vectors)),
+        family_(tensors.score ? tensors.score->family : kernel_family<T>(vectors)),
         tiles_(family_, tensors.problem.q_len, false) {}
 
   /// Calls visit(tile) for all tiles in which a weight may differ from 0, head by head, rows and keys ascending. Each
@@ -69,6 +69,7 @@ class WeightTiles {
       m.max[i] = lse_(queries.batch, queries.head, queries.rows.begin + std::min(i, last));
     load_query(family_, tensors_.query(queries), last + 1, p.head_dim, static_cast<T>(p.scale), kernels.queries,
                m.packed_key, m);
+    if (tensors_.score) m.score_weight = tensors_.score->of(queries.head);
     Tile tile = tensors_.tile_of(queries);
     const Range visited = mods_->kv_range(tile);
     for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
@@ -98,6 +99,18 @@ class WeightTiles {
   QueryTiles<T> tiles_;
 };
 
+/// The log-sum-exps that weights are computed again from.
+template <class T, class Lse>
+TensorView<const T, 3> checked_weight_lse(const Lse& lse, const Problem& problem) {
+  const auto rows = lse_rank3(lse);
+  const Shape<3> want{problem.batch, problem.heads, problem.q_len};
+  require(rows.shape() == want, "lse has shape ", rows.shape(), ", the queries need ", want,
+          " as (batch, heads, q_len)");
+  static_assert(std::is_same_v<std::remove_cv_t<std::remove_pointer_t<decltype(rows.data())>>, T>,
+                "attn: lse must hold the scalar type of the query, float for those of 16 bits");
+  return rows;
+}
+
 /// The checked arguments of a call whose weights are computed again: a CheckedCall, and the log-sum-exps it returned.
 template <class Q, class K, class Lse, class M>
 class CheckedWeights {
@@ -111,7 +124,7 @@ class CheckedWeights {
         problem(call_.problem),
         executor_(options.executor),
         mods_(call_.mods),
-        tiles_(call_.tensors(), checked(lse, problem), &mods_, vectors_of(isa_of(options))) {}
+        tiles_(call_.tensors(), checked_weight_lse<T>(lse, problem), &mods_, vectors_of(isa_of(options))) {}
   CheckedWeights(const CheckedWeights&) = delete;
 
   const Problem& problem;
@@ -123,16 +136,6 @@ class CheckedWeights {
   }
 
  private:
-  static TensorView<const T, 3> checked(const Lse& lse, const Problem& problem) {
-    const auto rows = lse_rank3(lse);
-    const Shape<3> want{problem.batch, problem.heads, problem.q_len};
-    require(rows.shape() == want, "lse has shape ", rows.shape(), ", the queries need ", want,
-            " as (batch, heads, q_len)");
-    static_assert(std::is_same_v<std::remove_cv_t<std::remove_pointer_t<decltype(rows.data())>>, T>,
-                  "attn: lse must hold the scalar type of the query, float for those of 16 bits");
-    return rows;
-  }
-
   const Executor executor_;
   const TileModsOf<T, Bound<M>> mods_;
   const WeightTiles<T> tiles_;

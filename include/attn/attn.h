@@ -4,6 +4,8 @@
 #include "attn/detail/base/requirements.h"
 #if __cplusplus >= 202002L  // an older standard gets one error, not hundreds
 
+#include "attn/additive_attention.h"
+#include "attn/additive_backward.h"
 #include "attn/attention.h"
 #include "attn/attention_weights.h"
 #include "attn/backward.h"

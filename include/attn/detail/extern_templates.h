@@ -4,6 +4,7 @@
 #include "attn/detail/backward/backward.h"
 #include "attn/detail/flash/sequences.h"
 #include "attn/detail/forward_mode/jvp.h"
+#include "attn/detail/kernels/additive_gradients.h"
 #include "attn/detail/linear_attention/naive_recurrence.h"
 #include "attn/detail/linear_attention/recurrence.h"
 #include "attn/detail/naive/naive_jvp.h"
@@ -11,6 +12,8 @@
 /// Everything below mods, whose types are the caller's: `keyword` is `extern`, or nothing where it is compiled.
 #define ATTN_LOOPS_OF(keyword, T)                                                                                      \
   keyword template const KernelFamily<T>& kernel_family<T>(VectorSet);                                                 \
+  keyword template KernelFamily<T> additive_family<T>(VectorSet);                                                      \
+  keyword template OtherScore<T>::AddGradients additive_gradients<T>(VectorSet);                                       \
   keyword template ChosenKernels<T> choose_kernels<T>(const Options&, bool);                                           \
   keyword template void flash<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);                       \
   keyword template Index flash_workspace_bytes<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);      \

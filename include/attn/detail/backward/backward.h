@@ -32,7 +32,8 @@ Index backward_bytes(const Problem& problem, const LearnedSizes& learned, const 
 /// up, always in the same order.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void backward(const BackwardCall<T>& call, const Options& options) {
-  const BackwardPlan<T> plan(call.tensors.problem, LearnedSizes::of(call.learned), backward_kernels_for(call, options));
+  const BackwardPlan<T> plan(call.tensors.problem, LearnedSizes::of(call.learned, call.tensors.score),
+                             backward_kernels_for(call, options));
   const BackwardLoop<T> loop(call, plan);
   const Executor executor = backward_executor(plan, options);
   const int workers = executor.concurrency();

@@ -19,6 +19,8 @@ struct BackwardCall {
   const TileMods<T>* mods;
   const ScoreSlopes<T>* slopes;
   const LearnedMods<T>* learned;  ///< null: mods hold no numbers that gradients are asked for
+  /// Of tensors.score, (batch, heads, q_len, head_dim): what each query adds to the gradient of its weights.
+  DTypeView<T> grad_weights = {};
 
   bool has_scores() const { return mods && mods->has_scores(); }
   T kept_factor() const { return mods ? static_cast<T>(mods->kept_factor()) : T(1); }
@@ -28,10 +30,13 @@ struct BackwardCall {
 struct LearnedSizes {
   Index slots = 0, sinks = 0;
   Learning learning = Learning::apart;
+  bool score_weights = false;  ///< has the score weights, with a gradient beside that of each query?
 
   template <class T>
-  static LearnedSizes of(const LearnedMods<T>* mods) {
-    return mods ? LearnedSizes{mods->slots(), mods->sinks(), mods->learning()} : LearnedSizes{};
+  static LearnedSizes of(const LearnedMods<T>* mods, const OtherScore<T>* score = nullptr) {
+    LearnedSizes sizes = mods ? LearnedSizes{mods->slots(), mods->sinks(), mods->learning()} : LearnedSizes{};
+    sizes.score_weights = score != nullptr;
+    return sizes;
   }
 };
 

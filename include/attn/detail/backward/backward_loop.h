@@ -100,7 +100,7 @@ class BackwardLoop {
     const WorkerMemory<T> m = plan_.memory_of_worker(worker_memory);
     const PreparedQueries<T>& p = plan_.prepared(group_memory, i);
     const Index count = p.queries.rows.size(), width = family_.set_for(count).queries;
-    const Index size = problem_.head_dim * width;
+    const Index size = plan_.grad_query_dim() * width;
     T* sum = p.grad_query;
     bool any = false;
     for (Index part = 0; part < plan_.key_parts(); ++part) {
@@ -121,8 +121,13 @@ class BackwardLoop {
     tile.scores = m.scores;
     tile.sum = m.tile_max;
     std::fill_n(tile.sum, width, T(1));
-    store_out(family_, tile, width, call_.grad_q.rows(p.queries.batch, p.queries.head, p.queries.rows.begin), count,
-              problem_.head_dim);
+    const auto store = [&](const DTypeView<T>& to) {
+      store_out(family_, tile, width, to.rows(p.queries.batch, p.queries.head, p.queries.rows.begin), count,
+                problem_.head_dim);
+      tile.out += problem_.head_dim * width;
+    };
+    store(call_.grad_q);
+    if (call_.tensors.score) store(call_.grad_weights);
   }
 
   /// The gradients of the sinks of a tile of queries.
@@ -189,15 +194,18 @@ class BackwardLoop {
                 const WorkerMemory<T>& m) const {
     const Index rows_of_tile = p.queries.rows.size(), count = keys.range.size();
     const KernelSet<T>& kernels = family_.set_for(rows_of_tile);
+    const OtherScore<T>* const other = call_.tensors.score;
     TileMemory<T> tile{};
     tile.tile_max = m.tile_max;
-    const auto score = [&](T* query, T* scores, Rows<T> key, Index dim, T factor) {
+    if (other) tile.score_weight = other->of(p.queries.head);
+    const auto score = [&](const KernelSet<T>& by, T* query, T* scores, Rows<T> key, Index dim, T factor) {
       tile.query = query, tile.scores = scores, tile.scale = after(factor);
-      kernels.score(tile, key, count, dim);
+      by.score(tile, key, count, dim);
       family_.scale_scores(tile, count);
     };
-    score(p.grad_out, m.grad_scores, keys.value, problem_.v_dim, kept_factor_);
-    score(p.query, m.scores, keys.key, problem_.head_dim, scale_);
+    score(kernels, p.grad_out, m.grad_scores, keys.value, problem_.v_dim, kept_factor_);
+    score(other ? other->family.set_for(rows_of_tile) : kernels, p.query, m.scores, keys.key, problem_.head_dim,
+          scale_);
     // Where mods learn, the derivatives of their scores come with the gradients of their numbers, below.
     const bool modded = masked || call_.has_scores();
     if (m.raw) std::copy_n(m.scores, count * kernels.queries, m.raw);
@@ -223,21 +231,38 @@ class BackwardLoop {
     tile.weights = plan_.kernels().arrange_weights(m.grad_scores, kernels.queries, count, m.weights);
     tile.out = p.grad_query + key_part * plan_.grad_query_size();
     const OutUpdate update = std::exchange(p.added[key_part], 1) ? OutUpdate::add : OutUpdate::overwrite;
+    if (other) add_other_gradients(p, keys, tile.out, update, kernels.queries, m);
     if (select) {
-      family_.value_by_selection(tile, kernels.queries, keys.key, count, problem_.head_dim, update);
       add_rows_by_selection(m.scores, m.dropped, kernels.queries, count,
                             rows(family_, call_.grad_out, p.queries, m.rows), kept_factor_, rows_of_tile,
                             problem_.v_dim, plan_.value_row(), keys.grad_value);
+      if (other) return;
+      family_.value_by_selection(tile, kernels.queries, keys.key, count, problem_.head_dim, update);
       add_rows_by_selection(m.grad_scores, m.dropped, kernels.queries, count,
                             rows(family_, call_.tensors.q, p.queries, m.rows), scale_, rows_of_tile, problem_.head_dim,
                             plan_.key_row(), keys.grad_key);
       return;
     }
-    kernels.value(tile, keys.arranged_key, count, problem_.head_dim, update, PrefetchPlan::nothing(p.lse));
+    if (!other) kernels.value(tile, keys.arranged_key, count, problem_.head_dim, update, PrefetchPlan::nothing(p.lse));
     plan_.kernels().add_rows(m.scores, kernels.queries, count, p.grad_out_panels, rows_of_tile, plan_.value_row(),
                              keys.grad_value);
-    plan_.kernels().add_rows(m.grad_scores, kernels.queries, count, p.query_panels, rows_of_tile, plan_.key_row(),
-                             keys.grad_key);
+    if (!other)
+      plan_.kernels().add_rows(m.grad_scores, kernels.queries, count, p.query_panels, rows_of_tile, plan_.key_row(),
+                               keys.grad_key);
+  }
+
+  /// From m.grad_scores to the gradients of queries, keys and weights, where scores are no products.
+  void add_other_gradients(const PreparedQueries<T>& p, const KvTile& keys, T* grad_query, OutUpdate update,
+                           Index queries, const WorkerMemory<T>& m) const {
+    const OtherScore<T>& other = *call_.tensors.score;
+    const Index count = keys.range.size(), dim = problem_.head_dim;
+    if (update == OutUpdate::overwrite) std::fill_n(grad_query, 2 * dim * queries, T(0));
+    // The queries that fill up the last vector are repetitions.
+    for (Index j = 0, rows_of_tile = p.queries.rows.size(); j < count; ++j)
+      std::fill(m.grad_scores + j * queries + rows_of_tile, m.grad_scores + (j + 1) * queries, T(0));
+    other.add_gradients({m.grad_scores, p.query, keys.key, other.of(p.queries.head), grad_query,
+                         grad_query + dim * queries, keys.grad_key, plan_.key_row()},
+                        queries, count, dim);
   }
 
   bool is_finite(KvTile& keys) const {

@@ -104,8 +104,10 @@ class BackwardPlan {
   Index row(Index dim) const { return std::max(dim, family().format.row(dim)); }
   Index arranged_row() const { return family().format.arranges_values ? row(problem_.head_dim) : 0; }
   Index arranged_weights() const { return family().format.arranges_values ? kKeyTile * most_queries() / 2 : 0; }
-  /// The numbers of a gradient of a tile's queries, with the columns that the kernel adds.
-  Index grad_query_size() const { return padded(problem_.head_dim, family().format.out) * most_queries(); }
+  /// The numbers of a gradient of a tile's queries, with the columns that the kernel adds. That of the weights of their
+  /// scores stands behind.
+  Index grad_query_size() const { return padded(grad_query_dim(), family().format.out) * most_queries(); }
+  Index grad_query_dim() const { return problem_.head_dim * (learned_.score_weights ? 2 : 1); }
 
   double flops_of_group() const {
     return 4 * static_cast<double>(group_heads() * problem_.q_len) * static_cast<double>(problem_.kv_len) *

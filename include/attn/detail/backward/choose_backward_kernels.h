@@ -65,7 +65,7 @@ ChosenKernels<T> backward_kernels_for(const BackwardCall<T>& call, const Options
   const CallTensors<T>& t = call.tensors;
   const ChosenKernels<T> in_full = choose_kernels<T>(options, false);
   const std::initializer_list<DType> dtypes = {t.q.dtype(), t.k.dtype(), t.v.dtype(), call.grad_out.dtype()};
-  if (!rounds_to_bf16(t.problem, options, dtypes)) return in_full;
+  if (t.score || !rounds_to_bf16(t.problem, options, dtypes)) return in_full;
   const ChosenKernels<T> rounding = choose_kernels<T>(options, true);
   if (!rounding.on_matrix_unit()) return in_full;
   const BackwardKernelSet<T> kernels = backward_kernels<T>(in_full.vectors);

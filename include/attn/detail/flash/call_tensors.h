@@ -28,6 +28,7 @@ struct CallTensors {
   const Problem& problem;
   Index first_batch = 0;                  ///< the number that mods know the first batch element by
   const Rotation<T>* rotation = nullptr;  ///< what queries are turned by, a token for each row; null: they are not
+  const OtherScore<T>* score = nullptr;   ///< null: the product of query and key
 
   /// The bytes of so many keys and values of a head, and of all of the call.
   Index kv_bytes(Index keys) const {

@@ -113,10 +113,13 @@ class DecodeLoop {
   using KvTile = typename DecodeTiles<T>::Tile;
   using Row = typename DecodeState<T>::Row;
 
-  /// For so many blocks at a time. Queries are there once more as the matrix unit reads them; see DecodeState.
+  /// For so many blocks at a time. Queries are there once more as the matrix unit reads them, or have weights of their
+  /// scores behind them; see DecodeState.
   TileLayout<T> layout(Index blocks) const {
     return TileLayout<T>({.queries = kMostQueries,
-                          .query = problem_.head_dim * (on_matrix_unit_ ? 4 : 1),
+                          .query = problem_.head_dim * (on_matrix_unit_  ? 4
+                                                        : tensors_.score ? 2
+                                                                         : 1),
                           .out = problem_.v_dim,
                           .packed_key = packs_keys() ? problem_.head_dim : 0,
                           .packed_value = packs_values() ? problem_.v_dim : 0,

@@ -39,6 +39,7 @@ class DecodeState {
         kept_factor_(pass.kept_factor()),
         added_(0),
         has_totals_(false) {
+    if (pass.tensors.score) m_.score_weight = m_.query + kMost * problem().head_dim;
     for (Index r = 0; Row & row : rows_) begin(row, keys, is_first, r++);
     visited_ = hull_of_visited(rows_);
   }
@@ -134,6 +135,8 @@ class DecodeState {
     family().pack_rows(tensors.query(row.queries), 1, head_dim, m.query);
     if (tensors.rotation) tensors.rotation->turn(m.query, row.queries.rows.begin);
     family().multiply(m.query, head_dim, static_cast<T>(problem().scale));
+    // Rows may be of several heads: the weights of each lie behind the queries.
+    if (tensors.score) std::copy_n(tensors.score->of(row.queries.head), head_dim, m.query + kMost * head_dim);
     if (is_first) {
       pass_->begin(row.queries, 1, 1, m);
     } else {

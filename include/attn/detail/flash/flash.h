@@ -10,6 +10,8 @@ inline namespace ATTN_BUILT_FOR {
 
 template <class T>
 ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
+  if (tensors.score)
+    return {tensors.score->family, tensors.score->family, vectors_of(isa_of(options)), Amx::not_for_these};
   return choose_kernels<T>(
       options, rounds_to_bf16(tensors.problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
 }

@@ -9,6 +9,9 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
+/// A hyperbolic tangent takes as long as so many multiplications and additions of a product.
+constexpr Index kFlopsOfTanh = 16;
+
 template <class T>
 class FlashPass {
  public:
@@ -22,10 +25,12 @@ class FlashPass {
         decode_loop_(pass_, tiles_, are_far(kv_bytes)) {}
   FlashPass(const FlashPass&) = delete;  // its parts refer to each other
 
+  /// Those of the products, and of what other scores take instead.
   double flops() const {
     const double pairs = static_cast<double>(problem_.batch * problem_.heads) * static_cast<double>(problem_.q_len) *
                          static_cast<double>(problem_.kv_len);
-    return 2 * pairs * static_cast<double>(problem_.head_dim + problem_.v_dim);
+    const Index of_score = problem_.head_dim * (pass_.tensors.score ? kFlopsOfTanh : 1);
+    return 2 * pairs * static_cast<double>(of_score + problem_.v_dim);
   }
 
   /// How the call is cut for so many workers.

@@ -34,7 +34,9 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, In
   const auto of_keys = [&](const DTypeView<const T>& of) {
     return view(of, problem.kv_heads, groups.kv_group, problem.kv_len, groups.kv_step);
   };
-  return {of_queries(t.out), of_queries(t.lse), of_queries(t.q), of_keys(t.k), of_keys(t.v), problem};
+  CallTensors<T> of_groups{of_queries(t.out), of_queries(t.lse), of_queries(t.q), of_keys(t.k), of_keys(t.v), problem};
+  of_groups.score = t.score;
+  return of_groups;
 }
 
 /// Calls visit(groups, first row of queries, problem) for all groups of a call. Neighbouring groups of equal sizes come

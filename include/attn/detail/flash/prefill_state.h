@@ -35,6 +35,7 @@ class PrefillState {
         added_(0),
         has_totals_(false) {
     load_queries();
+    if (pass.tensors.score) m_.score_weight = pass.tensors.score->of(of.head);
     pass.begin(queries, queries.rows.size(), width(), m_);
     if (pass.resumes) load_output();
   }

@@ -81,6 +81,32 @@ struct KernelFamily {
   const KernelSet<T>& set_for(Index rows) const { return by_vectors[ceil_div(rows, by_vectors[0].queries) - 1]; }
 };
 
+/// What the gradients of scores of a tile become.
+template <class T>
+struct ScoreGradientTile {
+  const T* grad_scores;  ///< (keys, queries), 0 where a pair is dropped
+  const T* query;        ///< (head_dim, queries)
+  Rows<T> key;           ///< (keys, head_dim)
+  const T* weight;       ///< (head_dim): see OtherScore
+  T* grad_query;         ///< (head_dim, queries), added up
+  T* grad_weight;        ///< (head_dim, queries), likewise: what each query adds to the gradient of the weights
+  T* grad_key;           ///< (keys, key_row), likewise
+  Index key_row;         ///< head_dim in whole vectors
+};
+
+/// A score that is no product of query and key.
+template <class T>
+struct OtherScore {
+  using AddGradients = void (*)(const ScoreGradientTile<T>&, Index queries, Index keys, Index head_dim);
+
+  KernelFamily<T> family;      ///< whose kernels form it
+  const T* weight;             ///< of the first head, (head_dim): what kernels find in TileMemory::score_weight
+  Index stride;                ///< to those of the next head; 0: heads share them
+  AddGradients add_gradients;  ///< null in forward passes
+
+  const T* of(Index head) const { return weight + head * stride; }
+};
+
 /// A family's kernels in use by the calling thread.
 template <class T>
 class InUse {

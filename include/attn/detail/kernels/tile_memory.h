@@ -58,6 +58,8 @@ struct TileMemory {
   T* arranged;      ///< (keys, v_dim) in another order, where kernels want more of values than packed rows
   bool* dropped;    ///< (keys, queries), only used next to values that are not finite
   T scale;          ///< what the scores must still be multiplied by
+  /// Of additive scores: (head_dim); of single queries (queries, head_dim).
+  const T* score_weight;
 };
 
 /// Rows of numbers next to each other, as kernels read them: in the caller's memory, or packed.

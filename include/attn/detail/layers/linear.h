@@ -23,6 +23,10 @@ struct Linear {
   /// All tokens at once. x (tokens, inputs) and y (tokens, outputs) are row-major without gaps. Of the options,
   /// executor, instruction set and `compute` matter.
   void operator()(const T* x, T* y, Index tokens, const Options& options) const {
+    (*this)(readable(x, inputs), y, tokens, options);
+  }
+  /// The same of rows of any strides and storage.
+  void operator()(const RowsToRead& x, T* y, Index tokens, const Options& options) const {
     if (tokens == 0) return;
     // With few tokens, as in decoding, reading the weight from memory is what takes time. The kernels for single
     // queries read it once for all of them.
@@ -52,7 +56,7 @@ struct Linear {
       if (few)
         run_rows(x, y, tokens, columns, family, m);
       else
-        run_tile(x + rows.begin * inputs, y + rows.begin * outputs, rows.size(), columns, family, m);
+        run_tile(from_row(x, rows.begin), y + rows.begin * outputs, rows.size(), columns, family, m);
     });
   }
 
@@ -64,10 +68,15 @@ struct Linear {
     return {reinterpret_cast<const std::byte*>(first), kDType, columns, 1};
   }
 
-  void run_tile(const T* x, T* y, Index rows, Range columns, const KernelFamily<Number>& family,
+  static RowsToRead from_row(RowsToRead x, Index row) {
+    x.data += row * x.stride * size_of_number<Number>(x.dtype);
+    return x;
+  }
+
+  void run_tile(const RowsToRead& x, T* y, Index rows, Range columns, const KernelFamily<Number>& family,
                 TileMemory<Number> m) const {
     const KernelSet<Number>& kernels = family.set_for(rows);
-    load_query(family, readable(x, inputs), rows, inputs, Number(1), kernels.queries, m.packed_key, m);
+    load_query(family, x, rows, inputs, Number(1), kernels.queries, m.packed_key, m);
     std::fill_n(m.sum, kernels.queries, Number(1));
     TileMemory<Number> result = m;
     std::swap(result.out, result.scores);  // they are the result already, to be stored without being divided
@@ -84,9 +93,9 @@ struct Linear {
     }
   }
 
-  void run_rows(const T* x, T* y, Index rows, Range columns, const KernelFamily<Number>& family,
+  void run_rows(const RowsToRead& x, T* y, Index rows, Range columns, const KernelFamily<Number>& family,
                 const TileMemory<Number>& m) const {
-    family.pack_rows(readable(x, inputs), rows, inputs, m.query);
+    family.pack_rows(x, rows, inputs, m.query);
     for (Index first = columns.begin; first < columns.end; first += kKeyTile) {
       const Index count = std::min(kKeyTile, columns.end - first);
       Prefetcher fetching;

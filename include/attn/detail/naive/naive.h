@@ -16,6 +16,26 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 using RowMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
+/// One head of a tensor, where numbers are as they are computed with.
+template <class T>
+using NaiveHead = typename TensorView<const T, 2>::MatrixMap;
+
+/// A score that is no product of query and key, by its definition.
+template <class T>
+class NaiveScore {
+ public:
+  virtual ~NaiveScore() = default;
+
+  /// The scores (q_len, kv_len) of a head.
+  virtual void form(const NaiveHead<T>& q, const NaiveHead<T>& k, Index head,
+                    Eigen::Map<RowMajor<T>>& scores) const = 0;
+
+  /// From the gradients of scores, which are 0 where a pair is dropped: that of the queries, and those of keys and of
+  /// parameters, which are added up.
+  virtual void gradients(const RowMajor<T>& grad_scores, const RowMajor<T>& q, const RowMajor<T>& k, Index head,
+                         RowMajor<T>& grad_query, RowMajor<T>& grad_key) const = 0;
+};
+
 /// The mods of a call as naive() sees them, whatever their types: everything else here is compiled once for each
 /// scalar.
 template <class T>
@@ -26,6 +46,7 @@ struct NaiveMods {
   std::function<double(Index head)> sink;
   /// What dropout multiplies the weights of a head by, (q_len, kv_len). Null: there is none.
   std::function<RowMajor<T>(Index batch, Index head)> factors;
+  const NaiveScore<T>* score = nullptr;  ///< null: the product of query and key, scaled
 };
 
 template <class T, class Mods>
@@ -120,10 +141,14 @@ void store_head(const X& x, const DTypeView<T>& to, Index batch, Index head) {
 template <class T, class Matrix, class Out, class Lse>
 void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMods<T>& mods, const Problem& problem,
                 Index batch, Index head, DType dtype, Eigen::Map<RowMajor<T>>& weights, Out&& out, Lse&& lse) {
-  // The scale goes into the queries: scaling the product, as formulas are usually written, is a second pass over q_len
-  // x kv_len numbers.
-  const RowMajor<T> scaled = static_cast<T>(problem.scale) * q;
-  weights.noalias() = scaled * k.transpose();
+  if (mods.score) {
+    mods.score->form(q, k, head, weights);
+  } else {
+    // The scale goes into the queries: scaling the product, as formulas are usually written, is a second pass over
+    // q_len x kv_len numbers.
+    const RowMajor<T> scaled = static_cast<T>(problem.scale) * q;
+    weights.noalias() = scaled * k.transpose();
+  }
 
   const T sink = static_cast<T>(mods.sink(head));
   if (mods.apply) mods.apply(weights, batch, head);

@@ -69,7 +69,14 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
                          RowMajor<T>& grad_value) {
   const T scale = static_cast<T>(problem.scale);
   const RowMajor<T> scaled = scale * q;
-  RowMajor<T> weights = scaled * k.transpose(), slopes;
+  RowMajor<T> weights(problem.q_len, problem.kv_len), slopes;
+  if (mods.score) {
+    const auto seen = [](const Matrix& x) { return TensorView<const T, 2>(x.data(), {x.rows(), x.cols()}).matrix(); };
+    Eigen::Map<RowMajor<T>> formed(weights.data(), weights.rows(), weights.cols());
+    mods.score->form(seen(q), seen(k), head, formed);
+  } else {
+    weights.noalias() = scaled * k.transpose();
+  }
   const RowMajor<T> raw = learned ? weights : RowMajor<T>();
   Eigen::Map<RowMajor<T>> scores(weights.data(), weights.rows(), weights.cols());
   if (slopes_of)
@@ -101,16 +108,19 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
     grad.array() *= slopes.array();
   }
   if (mods.factors) weights.array() *= factors.array();
+  if (selects) grad = kept.select(grad, RowMajor<T>::Zero(grad.rows(), grad.cols()));
+  if (mods.score) mods.score->gradients(grad, q, k, head, grad_query, grad_key);
   if (selects) {
-    grad = kept.select(grad, RowMajor<T>::Zero(grad.rows(), grad.cols()));
+    grad_value += product_over_kept(weights.transpose(), kept.transpose(), grad_out);
+    if (mods.score) return;
     grad_query = scale * product_over_kept(grad, kept, k);
     grad_key += product_over_kept(grad.transpose(), kept.transpose(), scaled);
-    grad_value += product_over_kept(weights.transpose(), kept.transpose(), grad_out);
     return;
   }
+  grad_value.noalias() += weights.transpose() * grad_out;
+  if (mods.score) return;
   grad_query.noalias() = scale * grad * k;
   grad_key.noalias() += grad.transpose() * scaled;
-  grad_value.noalias() += weights.transpose() * grad_out;
 }
 
 /// One head as numbers T, copied.
@@ -131,7 +141,7 @@ void naive_backward(const DTypeView<T>& grad_q, const DTypeView<T>& grad_k, cons
                     const NaiveMods<T>& mods, const NaiveSlopes<T>& slopes, const LearnedMods<T>* learned,
                     const Problem& problem, const Executor& given_executor) {
   // Heads in turn where they add to the same numbers.
-  const Executor executor = learned ? serial() : given_executor;
+  const Executor executor = learned || mods.score ? serial() : given_executor;
   std::vector<GradientSum<T>> sums(static_cast<std::size_t>(learned ? learned->slots() + learned->sinks() : 0), 0);
   executor.run(problem.batch * problem.kv_heads, [&](Index task, int) {
     const Index b = task / problem.kv_heads, kv_head = task % problem.kv_heads;

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "attn/detail/simd/exp2_constants.h"
+#include "attn/detail/simd/tanh_constants.h"
 #include "attn/detail/simd/vector_sets.h"
 #include "attn/types.h"
 
@@ -163,6 +164,30 @@ struct Simd {
       x = x < C::kSmallest ? Vec{} : r;
     } else {
       x = std::exp(x);
+    }
+  }
+
+  /// x = tanh(x), within 8 units in the last place, those of the numbers that are less than 1; the sign of zero stays,
+  /// and so does NaN. 13 operations and a division, a third less than detail::tanh(), which is more exact.
+  static ATTN_INLINE void tanh(Vec& x) {
+    if constexpr (kVector) {
+      using C = TanhConstants<T>;
+      // The bound stands first, so that a NaN is not replaced by it: one instruction each.
+      Vec most, least;
+      splat(most, C::kIsOne);
+      splat(least, -C::kIsOne);
+      x = most < x ? most : x;
+      x = least > x ? least : x;
+      const Vec square = x * x;
+      Vec p = square * C::kP[C::kDegree] + C::kP[C::kDegree - 1],
+          q = square * C::kQ[C::kDegree] + C::kQ[C::kDegree - 1];
+      ATTN_UNROLL for (int i = C::kDegree - 2; i >= 0; --i) {
+        p = p * square + C::kP[i];
+        q = q * square + C::kQ[i];
+      }
+      x = x * p / q;
+    } else {
+      x = std::tanh(x);
     }
   }
 
