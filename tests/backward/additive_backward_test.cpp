@@ -1,0 +1,310 @@
+// Gradients of additive attention: the definition against central differences of the tests' own oracle, the tiled pass
+// against the definition in long double.
+#include "attn/additive_backward.h"
+
+#include <sstream>
+
+#include "support/additive_model.h"
+#include "support/erased_rows.h"
+#include "support/paths.h"
+#include "support/refused.h"
+
+namespace attn::test {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+/// All gradients of a call, row by row.
+template <class T>
+struct All {
+  std::vector<T> query, key, value;
+  std::vector<Wide<T>> query_weight, key_weight, score_weight, bias;
+
+  template <class Grads>
+  explicit All(const Grads& g)
+      : query(plain<T>(g.query)),
+        key(plain<T>(g.key)),
+        value(plain<T>(g.value)),
+        query_weight(plain<Wide<T>>(g.query_weight)),
+        key_weight(plain<Wide<T>>(g.key_weight)),
+        score_weight(plain<Wide<T>>(g.score_weight)),
+        bias(plain<Wide<T>>(g.bias)) {}
+
+  template <class Visit>
+  static void each(const Visit& visit) {
+    visit(
+        "query", [](auto& a) -> auto& { return a.query; });
+    visit(
+        "key", [](auto& a) -> auto& { return a.key; });
+    visit(
+        "value", [](auto& a) -> auto& { return a.value; });
+    visit(
+        "query_weight", [](auto& a) -> auto& { return a.query_weight; });
+    visit(
+        "key_weight", [](auto& a) -> auto& { return a.key_weight; });
+    visit(
+        "score_weight", [](auto& a) -> auto& { return a.score_weight; });
+    visit(
+        "bias", [](auto& a) -> auto& { return a.bias; });
+  }
+
+ private:
+  template <class S>
+  static std::vector<S> plain(const auto& t) {
+    return t.size() == 0 ? std::vector<S>() : std::vector<S>(t.data(), t.data() + t.size());
+  }
+};
+
+/// A call and the gradients that come into it.
+struct Case {
+  AdditiveModel model;
+  Numbers numbers;
+  std::vector<double> grad_out, grad_lse;
+
+  Case(const Sizes& s, Index key_dim, Index hidden, Random& random)
+      : model(s, key_dim, hidden, random),
+        grad_out(random.values(s.batch * s.heads * s.q_len * s.v_dim)),
+        grad_lse(random.values(s.batch * s.heads * s.q_len)) {
+    if (random.chance(0.4)) numbers.q_offset = random.integer(-3, s.kv_len + 3);
+    if (random.chance(0.4)) numbers.scale = random.pick(std::vector{1.0, 0.25, -0.5, 0.0});
+    if (random.chance(0.5)) std::fill(grad_lse.begin(), grad_lse.end(), 0.0);
+  }
+
+  /// What the gradients are those of, by the oracle.
+  Real loss(const Meaning& meaning) const {
+    const Truth t = model.truth(meaning, numbers);
+    Real sum = 0;
+    for (std::size_t i = 0; i < t.out.size(); ++i) sum += grad_out[i] * t.out[i];
+    for (std::size_t i = 0; i < t.lse.size(); ++i)
+      if (std::isfinite(t.lse[i])) sum += grad_lse[i] * t.lse[i];
+    return sum;
+  }
+
+  template <class T>
+  auto incoming() const {
+    const Sizes& s = model.sizes;
+    Tensor<T, 4> out({s.batch, s.heads, s.q_len, s.v_dim});
+    Tensor<Wide<T>, 3> lse({s.batch, s.heads, s.q_len});
+    for (std::size_t i = 0; i < grad_out.size(); ++i) out.data()[i] = static_cast<T>(grad_out[i]);
+    for (std::size_t i = 0; i < grad_lse.size(); ++i) lse.data()[i] = static_cast<Wide<T>>(grad_lse[i]);
+    return Result{std::move(out), std::move(lse)};
+  }
+
+  template <class T>
+  All<T> naive(const auto& mods) const {
+    AdditiveArguments<T> a(model);
+    return All<T>(naive_additive_attention_backward(incoming<T>(), a.q.cview(), a.k.cview(), a.v.cview(), a.score(),
+                                                    mods, options_of(numbers)));
+  }
+  template <class T>
+  All<T> tiled(const auto& mods, Isa isa, const Executor& executor, Layout layout = Layout::bhsd) const {
+    AdditiveArguments<T> a(model, layout, layout, layout);
+    Options options = options_of(numbers);
+    options.isa = isa;
+    options.executor = executor;
+    const auto q = a.q.cview(), k = a.k.cview(), v = a.v.cview();
+    const auto r = additive_attention(q, k, v, a.score(), mods, options);
+    return All<T>(additive_attention_backward(incoming<T>(), q, k, v, a.score(), r, mods, options));
+  }
+};
+
+TEST(AdditiveBackward, DefinitionIsWhatCentralDifferencesSay) {
+  Random random(1);
+  for (int round = 0; round < 6; ++round) {
+    const Index kv_heads = random.integer(1, 2);
+    Case c({random.integer(1, 2), kv_heads * random.integer(1, 2), kv_heads, 3, 4, 3, 2}, random.integer(2, 3), 3,
+           random);
+    const Meaning meaning{[](const Pair& p) { return p.kv <= p.q; },
+                          [](Real x, const Pair&) { return 2 * std::tanh(x / 2); }};
+    const All<double> grads = c.naive<double>(causal() | softcap(2));
+    const auto check = [&](const char* what, std::vector<double>& numbers, const std::vector<double>& got) {
+      ASSERT_EQ(numbers.size(), got.size()) << what;
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        const double before = numbers[i], step = 0x1p-14;
+        // Differences of fourth order: (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12 h.
+        const auto at = [&](double x) {
+          numbers[i] = before + x;
+          return c.loss(meaning);
+        };
+        const Real slope = (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * Real(step));
+        numbers[i] = before;
+        ASSERT_NEAR(static_cast<double>(slope), got[i], 1e-10) << what << " " << i;
+      }
+    };
+    check("query", c.model.q, grads.query);
+    check("key", c.model.k, grads.key);
+    check("value", c.model.v, grads.value);
+    check("query_weight", c.model.query_weight.values, grads.query_weight);
+    check("key_weight", c.model.key_weight.values, grads.key_weight);
+    check("score_weight", c.model.score_weight.values, grads.score_weight);
+    check("bias", c.model.bias.values, grads.bias);
+  }
+}
+
+/// By hand: one query, two keys, one feature. The scores are w tanh(k_j) = ln 3, 0, so that the weights are 3/4 and 1/4.
+TEST(AdditiveBackward, GradientsByHand) {
+  const double half = std::log(3.0) / 2, w = 2 * std::log(3.0);
+  const Eigen::MatrixXd q{{0.0}}, k{{half}, {0.0}}, v{{8.0}, {0.0}}, grad_out{{1.0}}, one{{1.0}};
+  const Eigen::VectorXd weight = Eigen::VectorXd::Constant(1, w), bias = Eigen::VectorXd::Zero(1);
+  const AdditiveScore<double> score{one, one, weight, bias};
+  const auto r = additive_attention(q, k, v, score);
+  // dS = P (v - out) = 3/4 (8 - 6), 1/4 (0 - 6) = 3/2, -3/2; tanh = 1/2, 0; its slope 3/4, 1.
+  const auto check = [&](const auto& g) {
+    EXPECT_NEAR(g.value(0, 0), 0.75, 1e-14);
+    EXPECT_NEAR(g.value(1, 0), 0.25, 1e-14);
+    EXPECT_NEAR(g.key(0, 0), w * 1.5 * 0.75, 1e-13);
+    EXPECT_NEAR(g.key(1, 0), w * -1.5, 1e-13);
+    EXPECT_NEAR(g.query(0, 0), w * -0.375, 1e-13);
+    EXPECT_NEAR(g.bias(0, 0, 0), w * -0.375, 1e-13);
+    EXPECT_NEAR(g.score_weight(0, 0, 0), 0.75, 1e-13);
+    EXPECT_NEAR(g.query_weight(0, 0, 0), 0, 1e-13);
+    EXPECT_NEAR(g.key_weight(0, 0, 0), half * w * 1.125, 1e-13);
+  };
+  check(naive_additive_attention_backward(grad_out, q, k, v, score));
+  check(additive_attention_backward(grad_out, q, k, v, score, r));
+}
+
+/// What sums over pairs may lose of what is rounded to 16 bits on the way: the tiled pass forms the mean of each row's
+/// gradients from the output, which is off by half an eps of it.
+template <class T>
+Real loss_of_rounding(const Case& c) {
+  const auto largest = [](const std::vector<double>& x) {
+    double most = 1;
+    for (const double value : x) most = std::max(most, std::abs(value));
+    return static_cast<Real>(most);
+  };
+  Real grad_out = 0;
+  for (const double g : c.grad_out) grad_out += std::abs(g);
+  return Errors<T>::kNarrowEps / 2 * grad_out * largest(c.model.v) * std::max(largest(c.model.q), largest(c.model.k)) *
+         largest(c.model.score_weight.values);
+}
+
+template <class T>
+void expect_close(const Case& c, Real largest_score, const std::string& how, const All<long double>& truth,
+                  const All<T>& naive, const All<T>& got) {
+  All<T>::each([&](const char* what, const auto& member) {
+    const auto& want = member(truth);
+    Real largest = 1;
+    for (const auto x : want) largest = std::max(largest, std::abs(static_cast<Real>(x)));
+    const std::vector<Real> reals(want.begin(), want.end());
+    // The weights come from lse, whose rounding adds a few eps of the scores.
+    const Real eps = Errors<T>::kEps * (16 + 4 * largest_score) + 2 * Errors<T>::kNarrowEps;
+    EXPECT_LE(largest_error(reals, member(got)),
+              2 * largest_error(reals, member(naive)) + eps * largest + loss_of_rounding<T>(c))
+        << what << " " << how << ", " << c.model.sizes << " hidden " << c.model.hidden;
+  });
+}
+
+template <class T>
+void sweep(std::uint64_t seed) {
+  constexpr Index kLengths[] = {0, 1, 2, 5, 15, 17, 47, 49, 63, 65, 97, 130};
+  constexpr Index kHidden[] = {1, 3, 8, 16, 17, 33};
+  Random random(seed);
+  std::size_t number = 0;
+  for (Index q_len : kLengths)
+    for (Index kv_len : kLengths) {
+      const Index many = q_len * kv_len > 1500 ? 1 : 2, kv_heads = random.integer(1, many);
+      const Sizes s{random.integer(1, many), kv_heads * random.integer(1, many), kv_heads, q_len, kv_len, 5, 3};
+      Case c(s, random.integer(4, 6), kHidden[number % std::size(kHidden)], random);
+      c.model.template round_to<T>();
+      if constexpr (sizeof(T) == 2)
+        for (double& x : c.grad_out) x = static_cast<float>(static_cast<T>(static_cast<float>(x)));
+      // The same mods twice: in long double, and as they are tested.
+      ++number;
+      const auto each_of_some = [&]<class S>(S, Random& of_rows, const auto& visit) {
+        std::size_t of_case = number;
+        each_erased_row<S, true>({s, c.numbers, of_rows}, [&](const auto& row) {
+          if (of_case++ % (q_len * kv_len > 2000 ? 48 : 12) == 0 && !::testing::Test::HasFailure()) visit(row);
+        });
+      };
+      Random again = random;
+      std::vector<All<long double>> truths;
+      each_of_some(0.0L, again, [&](const auto& row) { truths.push_back(c.naive<long double>(row.mod)); });
+      std::size_t which = 0;
+      each_of_some(Wide<T>(), random, [&](const auto& row) {
+        const All<T> naive = c.naive<T>(row.mod);
+        const Real largest_score = c.model.truth(row.meaning, c.numbers).largest_score;
+        for (Isa isa : instruction_sets()) {
+          const Layout layout = kOutputLayouts[number % std::size(kOutputLayouts)];
+          expect_close<T>(c, largest_score, row.name + ", " + std::string(to_string(isa)), truths[which], naive,
+                          c.tiled<T>(row.mod, isa, number % 2 == 0 ? serial() : threads(2), layout));
+        }
+        ++which;
+      });
+    }
+}
+
+TEST(AdditiveBackward, SweepFloat) { sweep<float>(2); }
+TEST(AdditiveBackward, SweepDouble) { sweep<double>(3); }
+TEST(AdditiveBackward, SweepBfloat16) { sweep<Eigen::bfloat16>(3); }
+
+TEST(AdditiveBackward, ThreadsChangeNoBit) {
+  Random random(4);
+  for (Index heads : {1, 4}) {
+    const Case c({2, heads, heads == 1 ? 1 : 2, 300, 600, 4, 3}, 5, 6, random);
+    const All<float> one = c.tiled<float>(causal(), default_isa(), serial());
+    for (int count : {2, 3, 8}) {
+      const All<float> many = c.tiled<float>(causal(), default_isa(), threads(count));
+      All<float>::each(
+          [&](const char* what, const auto& member) { EXPECT_TRUE(same_bits(member(one), member(many))) << what; });
+    }
+  }
+}
+
+TEST(AdditiveBackward, PoisonBehindAMaskReachesNoGradient) {
+  Random random(5);
+  for (Index q_len : {1, 60}) {
+    // No query sees key 3 or 70, and no key sees query 0.
+    const auto mods =
+        mask_mod([=](const Position& p) { return p.kv != 3 && p.kv != 70 && (p.q != 100 - q_len || q_len == 1); });
+    Case clean({1, 2, 1, q_len, 100, 4, 3}, 5, 7, random);
+    clean.numbers = {};
+    Case bad = clean;
+    for (Index j : {3, 70}) {
+      std::fill_n(bad.model.k.begin() + j * 5, 5, kNaN);
+      std::fill_n(bad.model.v.begin() + j * 3, 3, kNaN);
+    }
+    if (q_len > 1) {
+      std::fill_n(bad.model.q.begin(), 4, kNaN);
+      std::fill_n(bad.grad_out.begin(), 3, kNaN);
+    }
+    std::vector<All<float>> both_clean{clean.naive<float>(mods)}, both_bad{bad.naive<float>(mods)};
+    for (Isa isa : instruction_sets()) {
+      both_clean.push_back(clean.tiled<float>(mods, isa, serial()));
+      both_bad.push_back(bad.tiled<float>(mods, isa, serial()));
+    }
+    for (std::size_t path = 0; path < both_bad.size(); ++path)
+      All<float>::each([&](const char* what, const auto& member) {
+        const auto &want = member(both_clean[path]), &got = member(both_bad[path]);
+        for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 2e-4) << what << " path " << path;
+      });
+  }
+}
+
+TEST(AdditiveBackward, IntoMemoryOfTheCallersAddsToParametersAlone) {
+  Random random(6);
+  const Case c({2, 4, 2, 20, 30, 4, 3}, 5, 7, random);
+  AdditiveArguments<double> a(c.model);
+  const auto q = a.q.cview(), k = a.k.cview(), v = a.v.cview();
+  const auto r = additive_attention(q, k, v, a.score(), causal());
+  const auto grad = c.incoming<double>();
+  const auto want = additive_attention_backward(grad, q, k, v, a.score(), r, causal());
+  Tensor<double, 4> gq(want.query.shape()), gk(want.key.shape()), gv(want.value.shape());
+  std::fill_n(gq.data(), gq.size(), 5.0);
+  Tensor<double, 2> gw(want.score_weight.view().squeeze(1).shape());
+  std::fill_n(gw.data(), gw.size(), 5.0);
+  for (int times = 1; times <= 2; ++times) {
+    additive_attention_backward_into(gq, gk, gv, {.score_weight = gw}, grad, q, k, v, a.score(), r.out, r.lse,
+                                     causal());
+    for (Index i = 0; i < gq.size(); ++i) ASSERT_EQ(gq.data()[i], want.query.data()[i]);
+    for (Index i = 0; i < gw.size(); ++i) ASSERT_NEAR(gw.data()[i], 5 + times * want.score_weight.data()[i], 1e-12);
+  }
+  Tensor<double, 2> wrong({1, 8});
+  expect_refused("gradient of w", {"score_weight has shape", "(1, 1, 8)"}, [&] {
+    additive_attention_backward_into(gq, gk, gv, {.score_weight = wrong}, grad, q, k, v, a.score(), r.out, r.lse,
+                                     causal());
+  });
+}
+
+}  // namespace
+}  // namespace attn::test
