@@ -40,7 +40,9 @@ class WeightTiles {
         lse_(lse),
         mods_(mods),
         vectors_(vectors),
-        family_(tensors.score ? tensors.score->family : kernel_family<T>(vectors)),
+        family_(tensors.score                  ? tensors.score->family
+                : tensors.problem.sigmoid_bias ? sigmoid_family<T>(vectors)
+                                               : kernel_family<T>(vectors)),
         tiles_(family_, tensors.problem.q_len, false) {}
 
   /// Calls visit(tile) for all tiles in which a weight may differ from 0, head by head, rows and keys ascending. Each
@@ -66,7 +68,8 @@ class WeightTiles {
     // The softmax step computes e^(score - max). With the log-sum-exp in the place of the maximum it yields the weight.
     const Index last = queries.rows.size() - 1;
     for (Index i = 0; i < kernels.queries; ++i)
-      m.max[i] = lse_(queries.batch, queries.head, queries.rows.begin + std::min(i, last));
+      m.max[i] = p.sigmoid_bias ? static_cast<T>(-*p.sigmoid_bias)
+                                : lse_(queries.batch, queries.head, queries.rows.begin + std::min(i, last));
     load_query(family_, tensors_.query(queries), last + 1, p.head_dim, static_cast<T>(p.scale), kernels.queries,
                m.packed_key, m);
     if (tensors_.score) m.score_weight = tensors_.score->of(queries.head);
@@ -103,6 +106,8 @@ class WeightTiles {
 template <class T, class Lse>
 TensorView<const T, 3> checked_weight_lse(const Lse& lse, const Problem& problem) {
   const auto rows = lse_rank3(lse);
+  if (problem.sigmoid_bias && rows.size() == 0) return {};
+  check_has_lse(problem, "lse");
   const Shape<3> want{problem.batch, problem.heads, problem.q_len};
   require(rows.shape() == want, "lse has shape ", rows.shape(), ", the queries need ", want,
           " as (batch, heads, q_len)");

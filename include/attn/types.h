@@ -65,6 +65,8 @@ struct Problem {
   /// Where each batch element has its own q_offset: the absolute positions of query row 0, one for each. Mods never see
   /// it: bind_mod() makes them once for each batch element, with that element's q_offset.
   std::span<const Index> q_offsets = {};
+  /// Where weights are sigmoids of scores, and not their softmax: what is added to the scores. See Normaliser.
+  std::optional<double> sigmoid_bias = std::nullopt;
 
   /// The absolute position of query row 0 of a batch element.
   constexpr Index first_query(Index batch_element) const {

@@ -12,6 +12,7 @@
 /// Everything below mods, whose types are the caller's: `keyword` is `extern`, or nothing where it is compiled.
 #define ATTN_LOOPS_OF(keyword, T)                                                                                      \
   keyword template const KernelFamily<T>& kernel_family<T>(VectorSet);                                                 \
+  keyword template const KernelFamily<T>& sigmoid_family<T>(VectorSet);                                                \
   keyword template KernelFamily<T> additive_family<T>(VectorSet);                                                      \
   keyword template OtherScore<T>::AddGradients additive_gradients<T>(VectorSet);                                       \
   keyword template ChosenKernels<T> choose_kernels<T>(const Options&, bool);                                           \

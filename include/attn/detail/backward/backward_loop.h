@@ -45,11 +45,16 @@ class BackwardLoop {
     plan_.kernels().pack_panels(grad_out, count, v_dim, before(kept_factor_), p.grad_out_panels);
     const Rows<T> numbers = in_full(grad_out, call_.grad_out);
     p.finite = p.finite && exact.all_finite(numbers, count, v_dim);
-    plan_.kernels().dot_rows(numbers, rows_as(exact, call_.out, m.more_rows), count, v_dim, p.delta);
+    if (!problem_.sigmoid_bias)
+      plan_.kernels().dot_rows(numbers, rows_as(exact, call_.out, m.more_rows), count, v_dim, p.delta);
     const Tile all = call_.tensors.tile_of(queries);
     p.visited = call_.mods ? call_.mods->kv_range(all) : all.kv;
     for (Index row = 0; row < width; ++row) {
       const Index r = queries.rows.begin + std::min(row, count - 1);
+      if (problem_.sigmoid_bias) {  // each weight is for itself: see detail/kernels/sigmoid_kernels.h
+        p.lse[row] = static_cast<T>(-*problem_.sigmoid_bias), p.delta[row] = 0;
+        continue;
+      }
       // Where no key is kept, any lse will do, if only e^(-inf - lse) is 0.
       const T lse = call_.lse(queries.batch, queries.head, r);
       p.lse[row] = lse == -kInfinity ? T(0) : lse;

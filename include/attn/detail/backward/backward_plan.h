@@ -49,7 +49,7 @@ class BackwardPlan {
       : problem_(problem),
         learned_(learned),
         chosen_(chosen),
-        kernels_(backward_kernels_of(chosen)),
+        kernels_(backward_kernels_of(chosen, problem)),
         tiles_(chosen.family, problem.q_len, false) {
     // Eight tasks keep a few workers busy, also where causal masks make some longer than others. Each part of the keys
     // has a gradient of all queries of its own, and each part of the queries one of all keys: shorter parts than 256

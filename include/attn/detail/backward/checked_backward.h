@@ -44,6 +44,8 @@ TensorView<const T, 3> checked_lse(const Lse& lse, const Problem& p, const char*
   const auto v = lse_rank3(lse);
   static_assert(std::is_same_v<std::remove_cv_t<std::remove_pointer_t<decltype(v.data())>>, T>,
                 "attn: lse must hold the scalar type of the query, float for those of 16 bits");
+  if (p.sigmoid_bias && v.size() == 0) return {};
+  check_has_lse(p, name);
   const Shape<3> want{p.batch, p.heads, p.q_len};
   require(v.shape() == want, name, " has shape ", v.shape(), ", the queries need ", want, " as (batch, heads, q_len)");
   return v;

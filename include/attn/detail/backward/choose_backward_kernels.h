@@ -6,6 +6,7 @@
 #include "attn/detail/backward/backward_call.h"
 #include "attn/detail/flash/choose_kernels.h"
 #include "attn/detail/kernels/amx/backward_kernels.h"
+#include "attn/detail/kernels/sigmoid_kernels.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -51,7 +52,12 @@ bool has_short_rows(const KernelFamily<T>& family, const BackwardKernelSet<T>& k
 }
 
 template <class T>
-BackwardKernelSet<T> backward_kernels_of(const ChosenKernels<T>& chosen) {
+BackwardKernelSet<T> backward_kernels_of(const ChosenKernels<T>& chosen, const Problem& problem) {
+  if (problem.sigmoid_bias) {
+    BackwardKernelSet<T> kernels = backward_kernels<T>(chosen.vectors);
+    kernels.softmax = sigmoid_backward<T>(chosen.vectors);
+    return kernels;
+  }
 #if ATTN_AMX
   if constexpr (std::is_same_v<T, float>)
     if (chosen.on_matrix_unit()) return matrix_unit_backward_kernels();
@@ -65,7 +71,7 @@ ChosenKernels<T> backward_kernels_for(const BackwardCall<T>& call, const Options
   const CallTensors<T>& t = call.tensors;
   const ChosenKernels<T> in_full = choose_kernels<T>(options, false);
   const std::initializer_list<DType> dtypes = {t.q.dtype(), t.k.dtype(), t.v.dtype(), call.grad_out.dtype()};
-  if (t.score || !rounds_to_bf16(t.problem, options, dtypes)) return in_full;
+  if (t.score || t.problem.sigmoid_bias || !rounds_to_bf16(t.problem, options, dtypes)) return in_full;
   const ChosenKernels<T> rounding = choose_kernels<T>(options, true);
   if (!rounding.on_matrix_unit()) return in_full;
   const BackwardKernelSet<T> kernels = backward_kernels<T>(in_full.vectors);

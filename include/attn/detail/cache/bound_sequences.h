@@ -114,7 +114,7 @@ class CheckedSequences {
         q_held_(evaluated(Rows::tensor(query))),
         kept_(cache.view()),
         q_(as_rank4(view(q_held_))),
-        problem(problem_of_all(q_, kept_.v_dim())) {
+        problem(problem_of_all(q_, kept_.v_dim(), options)) {
     Rows::check(query, q_.shape(), kept_.size());
     check_q_offsets(options, kept_.size());
     Options own_options = options;  // of a sequence, to which q_offset belongs
@@ -172,12 +172,13 @@ class CheckedSequences {
     return pages.part(0, {1, pages.dim(1), length, pages.dim(3)}, pages.strides());
   }
 
-  static Problem problem_of_all(const DTypeView<const T>& q, Index v_dim) {
+  static Problem problem_of_all(const DTypeView<const T>& q, Index v_dim, const Options& options) {
     Problem all;
     all.batch = q.dim(0);
     all.heads = q.dim(1);
     all.q_len = q.dim(2);
     all.v_dim = v_dim;
+    all.sigmoid_bias = options.normaliser.sigmoid_bias();
     return all;
   }
 };

@@ -47,6 +47,8 @@ TensorView<T, 3> lse_view(Lse&& lse, const Problem& problem) {
   auto v = lse_rank3(lse);
   static_assert(std::is_same_v<std::remove_pointer_t<decltype(v.data())>, T> || !has_rank_of_lse<Lse>,
                 "attn: lse must be writable and hold the scalar type of the query, float for those of 16 bits");
+  if (problem.sigmoid_bias && v.size() == 0) return TensorView<T, 3>();
+  check_has_lse(problem, "lse");
   check_lse(problem, v);
   return v;
 }

@@ -140,8 +140,8 @@ class DecodeState {
     if (is_first) {
       pass_->begin(row.queries, 1, 1, m);
     } else {
-      *m.max = SoftmaxState<T>{}.max;
-      *m.sum = *m.sum_rest = 0;
+      const SoftmaxState<T> later = pass_->begun_later();
+      *m.max = later.max, *m.sum = later.sum, *m.sum_rest = 0;
     }
     if (is_first && pass_->resumes) {
       family().pack_rows(RowsToRead(tensors.output(row.queries)), 1, v_dim, m.out);

@@ -4,6 +4,7 @@
 #include "attn/detail/base/linker_hint.h"
 #include "attn/detail/flash/pass_sequence.h"
 #include "attn/detail/flash/task_list.h"
+#include "attn/detail/kernels/sigmoid_kernels.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -12,6 +13,10 @@ template <class T>
 ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
   if (tensors.score)
     return {tensors.score->family, tensors.score->family, vectors_of(isa_of(options)), Amx::not_for_these};
+  if (tensors.problem.sigmoid_bias) {
+    const VectorSet vectors = vectors_of(isa_of(options));
+    return {sigmoid_family<T>(vectors), sigmoid_family<T>(vectors), vectors, Amx::not_for_these};
+  }
   return choose_kernels<T>(
       options, rounds_to_bf16(tensors.problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
 }

@@ -54,7 +54,7 @@ struct PassContext {
   /// Maximum and sum of `count` queries before all keys, or after those of the passes before; of `width` with
   /// repetitions of the last.
   void begin(const QueryTile& queries, Index count, Index width, const TileMemory<T>& m) const {
-    const auto sink = SoftmaxState<T>::of(mods ? static_cast<T>(mods->sink(queries.head)) : -kInfinity);
+    const auto sink = SoftmaxState<T>::of(lone_score(queries.head));
     for (Index i = 0; i < width; ++i) {
       const SoftmaxState<T> state = resumes
                                         ? SoftmaxState<T>::of(tensors.lse(queries.batch, queries.head,
@@ -66,6 +66,11 @@ struct PassContext {
     }
   }
 
+  /// The state of a query before keys that come after others: those of a later split.
+  SoftmaxState<T> begun_later() const {
+    return problem().sigmoid_bias ? SoftmaxState<T>{lone_score(0), 0} : SoftmaxState<T>{};
+  }
+
   /// The log-sum-exps of the queries.
   void store_lse(const QueryTile& queries, const T* max, const T* sum) const {
     if (tensors.lse.data() == nullptr) return;
@@ -74,6 +79,13 @@ struct PassContext {
   }
 
  private:
+  /// What joins the denominator without a value: the sinks of a head, or what a sigmoid has there instead; see
+  /// detail/kernels/sigmoid_kernels.h. -inf: nothing.
+  T lone_score(Index head) const {
+    if (problem().sigmoid_bias) return static_cast<T>(-*problem().sigmoid_bias);
+    return mods ? static_cast<T>(mods->sink(head)) : -kInfinity;
+  }
+
   Tile pairs(const QueryTile& queries, const Range& keys) const {
     Tile tile = tensors.tile_of(queries);
     tile.kv = keys;

@@ -38,7 +38,10 @@ class CheckedJvp {
         v_held_(evaluated(direction_v)),
         directions_{checked_direction<T>(q_held_, call_.q, "direction_query", "query"),
                     checked_direction<T>(k_held_, call_.k, "direction_key", "key"),
-                    checked_direction<T>(v_held_, call_.v, "direction_value", "value")} {}
+                    checked_direction<T>(v_held_, call_.v, "direction_value", "value")} {
+    require(!call_.problem.sigmoid_bias, "attention_jvp() is for the softmax; with a sigmoid of bias ",
+            call_.problem.sigmoid_bias.value_or(0), " use attention_backward()");
+  }
   CheckedJvp(const CheckedJvp&) = delete;
 
   auto result() const {

@@ -85,7 +85,7 @@ class ProjectedCall {
         query_(Tensor<T, 4>::uninitialized({problem_.batch, problem_.heads, problem_.q_len, problem_.head_dim})),
         key_(call.k),
         weight_(call.parameters.score_weight),
-        score_{additive_family<T>(vectors_of(isa_of(call.options))), weight_.of(0), weight_.stride(), nullptr} {
+        score_{family(vectors_of(isa_of(call.options)), problem_), weight_.of(0), weight_.stride(), nullptr} {
     for (Index h = 0; h < weight_.heads(); ++h)
       for (Index f = 0; f < weight_.size_of_head(); ++f) weight_.of(h)[f] *= call.parameters.scale;
     Options options = call.options;
@@ -109,6 +109,11 @@ class ProjectedCall {
   }
 
  private:
+  static KernelFamily<T> family(VectorSet vectors, const Problem& problem) {
+    const KernelFamily<T> additive = additive_family<T>(vectors);
+    return problem.sigmoid_bias ? with_sigmoid(additive, vectors) : additive;
+  }
+
   const Problem& problem_;
   Tensor<T, 4> query_, key_rows_;
   DTypeView<const T> key_;

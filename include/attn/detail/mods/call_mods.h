@@ -56,6 +56,7 @@ class CallMods {
 };
 
 /// bind() for all batch elements of a call.
+/// @throws std::invalid_argument also where sinks have no denominator to join.
 template <class M>
 auto bind_call(const M& mods, const Problem& problem) {
   const auto of = [&](Index batch) {
@@ -66,7 +67,13 @@ auto bind_call(const M& mods, const Problem& problem) {
     own.sequence = batch;
     return detail::bind(mods, own);
   };
-  return CallMods<decltype(of(0))>(std::max<Index>(static_cast<Index>(problem.q_offsets.size()), 1), of);
+  CallMods<decltype(of(0))> bound(std::max<Index>(static_cast<Index>(problem.q_offsets.size()), 1), of);
+  if constexpr (decltype(bound)::kHasSinks)
+    for (Index head = 0; problem.sigmoid_bias && head < problem.heads; ++head)
+      require(bound.of(0).sink(head) == -std::numeric_limits<double>::infinity(),
+              "sinks() join the denominator of a softmax; a sigmoid has none, but head ", head, " has a sink of ",
+              bound.of(0).sink(head));
+  return bound;
 }
 
 /// What it makes of mods.

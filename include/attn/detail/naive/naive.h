@@ -101,6 +101,15 @@ void softmax_rows(Scores& scores, typename Scores::Scalar sink, Lse&& lse) {
   }
 }
 
+/// Each score becomes 1 / (1 + e^-(score + bias)); a dropped pair, whose score is -inf, becomes 0.
+template <class Scores>
+void sigmoid_of(Scores& scores, double bias) {
+  using std::exp;
+  using T = typename Scores::Scalar;
+  const T added = static_cast<T>(bias);
+  scores = scores.unaryExpr([added](T x) { return T(1) / (T(1) + exp(-(x + added))); });
+}
+
 /// The weights as a tensor of 16 bits has them: rounded once, before the value product.
 template <class Weights>
 void round_weights(Weights& weights, DType dtype) {
@@ -156,7 +165,10 @@ void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMo
   const bool selects = mods.apply && !v.allFinite();
   Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept;
   if (selects) kept = weights.array() != -std::numeric_limits<T>::infinity();
-  softmax_rows(weights, sink, lse);
+  if (problem.sigmoid_bias)
+    sigmoid_of(weights, *problem.sigmoid_bias);
+  else
+    softmax_rows(weights, sink, lse);
   if (mods.factors) weights.array() *= mods.factors(batch, head).array();
   round_weights(weights, dtype);
   if (selects)

@@ -59,6 +59,8 @@ RowMajor<typename Rows::Scalar> product_over_kept(const Pairs& pairs, const Kept
 ///     dP = dO Vᵀ * Z
 ///     dX = P * (dP - rows' sums of P * dP + dL)           the softmax has the Jacobian diag(p) - p pᵀ, the log-sum-exp
 ///                                                         p (Dao et al. 2022, appendix B.2)
+/// where weights are sigmoids of X, dX = P * (1 - P) * dP, and then
+///
 ///     dS = dX * slopes of the mods
 ///     dQ = scale * dS K,   dK = scale * dSᵀ Q
 template <class T, class Matrix, class GradQuery>
@@ -87,7 +89,10 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
   const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept =
       weights.array() != -std::numeric_limits<T>::infinity();
   Eigen::Array<T, Eigen::Dynamic, 1> lse(problem.q_len);
-  softmax_rows(weights, static_cast<T>(mods.sink(head)), lse);
+  if (problem.sigmoid_bias)
+    sigmoid_of(weights, *problem.sigmoid_bias);
+  else
+    softmax_rows(weights, static_cast<T>(mods.sink(head)), lse);
 
   RowMajor<T> grad = grad_out * v.transpose(), factors;  // grad: of the weights
   if (mods.factors) {
@@ -95,15 +100,21 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
     grad.array() *= factors.array();
   }
   if (selects) grad = kept.select(grad, RowMajor<T>::Zero(grad.rows(), grad.cols()));
-  const Eigen::Array<T, Eigen::Dynamic, 1> delta = (weights.array() * grad.array()).rowwise().sum() - grad_lse;
-  grad = weights.array() * (grad.array().colwise() - delta);  // of the modded scores
+  Eigen::Array<T, Eigen::Dynamic, 1> delta = Eigen::Array<T, Eigen::Dynamic, 1>::Zero(problem.q_len);
+  if (problem.sigmoid_bias) {
+    grad.array() *= weights.array() * (T(1) - weights.array());  // of the modded scores
+  } else {
+    delta = (weights.array() * grad.array()).rowwise().sum() - grad_lse;
+    grad = weights.array() * (grad.array().colwise() - delta);
+  }
   if (learned) {
     const Index first = problem.first_query(batch);
     for (Index i = 0; i < grad.rows(); ++i)
       for (Index j = 0; j < grad.cols(); ++j)
         if (kept(i, j))
           learned->learn(&raw(i, j), &grad(i, j), 1, {batch, head, {first + i, first + i + 1}, {j, j + 1}}, sums);
-    learned->learn_sinks(head, lse.data(), delta.data(), problem.q_len, sums + learned->slots());
+    if (!problem.sigmoid_bias)
+      learned->learn_sinks(head, lse.data(), delta.data(), problem.q_len, sums + learned->slots());
   } else if (slopes_of) {
     grad.array() *= slopes.array();
   }

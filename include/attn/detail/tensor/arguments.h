@@ -116,13 +116,15 @@ struct Answer {
     else
       return Tensor<T, 4>::uninitialized({p.batch, p.heads, p.q_len, p.v_dim});
   }
+  /// Empty where there is none.
   static auto lse(const Problem& p) {
+    const Index rows = p.sigmoid_bias ? 0 : p.q_len;
     if constexpr (EigenDense<Q>)
-      return Eigen::Matrix<Lse, Eigen::Dynamic, 1>(p.q_len);
+      return Eigen::Matrix<Lse, Eigen::Dynamic, 1>(rows);
     else if constexpr (Traits<Q>::kRank == 2)
-      return Tensor<Lse, 1>::uninitialized({p.q_len});
+      return Tensor<Lse, 1>::uninitialized({rows});
     else
-      return Tensor<Lse, 3>::uninitialized({p.batch, p.heads, p.q_len});
+      return Tensor<Lse, 3>::uninitialized({p.batch, p.heads, rows});
   }
   static auto weights(const Problem& p) {
     if constexpr (EigenDense<Q>)

@@ -77,6 +77,9 @@ Problem make_problem(const DTypeView<const T>& q, const DTypeView<const T>& k, c
   require(std::isfinite(static_cast<T>(p.scale)), "scale must be finite in the scalar type of the tensors, it is ",
           p.scale);
   set_q_offsets(p, options);
+  p.sigmoid_bias = options.normaliser.sigmoid_bias();
+  require(std::isfinite(static_cast<T>(p.sigmoid_bias.value_or(0))),
+          "the bias of a sigmoid must be finite in the scalar type of the tensors, it is ", p.sigmoid_bias.value_or(0));
   require(options.compute == Compute::native || sizeof(T) == sizeof(float),
           "compute = bf16 is for tensors of float or of 16 bits, these have ", sizeof(T), " bytes a number");
   return p;
@@ -101,6 +104,10 @@ void check_written(const View& t, const Shape<Rank>& want, const char* name, con
 template <class T>
 void check_output(const Problem& p, const DTypeView<T>& out) {
   check_written<4>(out, {p.batch, p.heads, p.q_len, p.v_dim}, "out", "(batch, heads, q_len, v_dim)");
+}
+/// Refuses a log-sum-exp of the caller's where there is none.
+inline void check_has_lse(const Problem& p, const char* name) {
+  require(!p.sigmoid_bias, "there is no log-sum-exp with a sigmoid: ", name, " must be left out or empty");
 }
 template <class T>
 void check_lse(const Problem& p, const TensorView<T, 3>& lse) {

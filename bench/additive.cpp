@@ -1,0 +1,152 @@
+// Additive attention against what its hyperbolic tangents take: the rate at which those run alone in the L1 cache is
+// measured in turn with the calls. One head, on the calling thread.
+#include <cmath>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include <attn/attn.h>
+#include <CLI/CLI.hpp>
+
+#include "random_tensor.h"
+#include "report.h"
+#include "table.h"
+#include "timing.h"
+
+namespace {
+
+using namespace bench;
+using attn::Index;
+using attn::Tensor;
+
+/// tanh of numbers that stay in the L1 cache, as the kernels form it.
+template <class T, int kBytes>
+struct TanhAlone {
+  using S = attn::detail::Simd<T, kBytes>;
+  static ATTN_INLINE void run(T* to, const T* from, Index count) {
+    for (Index i = 0; i < count; i += S::kLanes) {
+      typename S::Vec x;
+      S::load(x, from + i);
+      S::tanh(x);
+      S::store(to + i, x);
+    }
+  }
+};
+template <attn::detail::VectorSet, class Kernel>
+struct CompiledTanh;
+#define ATTN_BENCH_TANH(set, target, ...)                                                 \
+  template <class Kernel>                                                                 \
+  struct CompiledTanh<attn::detail::VectorSet::set, Kernel> {                             \
+    template <class T>                                                                    \
+    target __attribute__((noinline)) static void run(T* to, const T* from, Index count) { \
+      Kernel::run(to, from, count);                                                       \
+    }                                                                                     \
+  };
+ATTN_FOR_EACH_VECTOR_SET(ATTN_BENCH_TANH)
+#undef ATTN_BENCH_TANH
+
+/// Those of a second, with the vectors that calls of this process use.
+template <class T>
+double measure_tanh_rate() {
+  constexpr Index kCount = 2048, kTimes = 400;
+  static const std::vector<T> from = [] {
+    std::vector<T> numbers(kCount);
+    const auto drawn = random_tensor({1, 1, 1, kCount}, 9);
+    for (Index i = 0; i < kCount; ++i) numbers[static_cast<std::size_t>(i)] = static_cast<T>(2 * drawn.data()[i]);
+    return numbers;
+  }();
+  static std::vector<T> to(kCount);
+  return attn::detail::with_vectors(attn::detail::vectors_of(attn::default_isa()), []<attn::detail::VectorSet kSet>() {
+    using Kernel = TanhAlone<T, attn::detail::kVectorBytes<kSet>>;
+    const double time = seconds([] {
+      for (Index i = 0; i < kTimes; ++i) CompiledTanh<kSet, Kernel>::run(to.data(), from.data(), kCount);
+    });
+    return static_cast<double>(kCount * kTimes) / time;
+  });
+}
+
+struct Work {
+  Index q_len, kv_len, hidden, dim = 64;
+  bool causal = false;
+
+  double tanhs() const {
+    const double all = static_cast<double>(q_len) * static_cast<double>(kv_len);
+    return (causal ? all / 2 + static_cast<double>(q_len) / 2 : all) * static_cast<double>(hidden);
+  }
+};
+
+template <class T>
+void measure(const std::vector<Work>& works, const char* scalar, const Budget& budget, Table& table) {
+  const attn::Options options{.executor = attn::serial()};
+  for (const Work& w : works) {
+    const auto drawn = [](const attn::Shape<4>& shape, unsigned seed) {
+      const auto numbers = random_tensor(shape, seed);
+      auto t = Tensor<T, 4>::uninitialized(shape);
+      for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<T>(numbers.data()[i]);
+      return t;
+    };
+    const auto q = drawn({1, 1, w.q_len, w.dim}, 1), k = drawn({1, 1, w.kv_len, w.dim}, 2),
+               v = drawn({1, 1, w.kv_len, w.dim}, 3), grad = drawn({1, 1, w.q_len, w.dim}, 4),
+               weights = drawn({1, 2, w.hidden, w.dim}, 5), vectors = drawn({1, 2, 1, w.hidden}, 6);
+    const auto small = T(1) / std::sqrt(static_cast<T>(w.dim));
+    const typename attn::TensorView<T, 2>::Matrix query_weight = small * weights.matrix(0, 0),
+                                                  key_weight = small * weights.matrix(0, 1);
+    const Eigen::Matrix<T, Eigen::Dynamic, 1> weight = vectors.matrix(0, 0).transpose(),
+                                              bias = vectors.matrix(0, 1).transpose();
+    const attn::AdditiveScore<T> score{query_weight, key_weight, weight, bias};
+    const auto with_mods = [&](const auto& use) { w.causal ? use(attn::causal()) : use(attn::full()); };
+    std::vector<std::function<void()>> calls;
+    Tensor<T, 4> out({1, 1, w.q_len, w.dim});
+    Tensor<T, 3> lse({1, 1, w.q_len});
+    calls.push_back([&] {
+      with_mods([&](const auto& mods) { attn::additive_attention_into(out, lse, q, k, v, score, mods, options); });
+    });
+    calls.push_back([&] {
+      with_mods([&](const auto& mods) {
+        attn::additive_attention_backward(grad, q, k, v, score, attn::Result{out.view(), lse.view()}, mods, options);
+      });
+    });
+    const bool by_definition = w.tanhs() < 1e8;
+    if (by_definition)
+      calls.push_back(
+          [&] { with_mods([&](const auto& mods) { attn::naive_additive_attention(q, k, v, score, mods, options); }); });
+    std::vector<double> rates;
+    const std::vector<double> times =
+        interleaved(calls, budget, [&](int, int) { rates.push_back(measure_tanh_rate<T>()); });
+    const double rate = median(rates);
+    table.row({std::string(scalar) + " N=" + std::to_string(w.q_len) + " M=" + std::to_string(w.kv_len) + " hidden " +
+                   std::to_string(w.hidden) + (w.causal ? " causal" : ""),
+               fixed(1e3 * times[0], 2) + " ms", fixed(w.tanhs() / times[0] / 1e9, 2), fixed(rate / 1e9, 2),
+               fixed(100 * w.tanhs() / times[0] / rate, 0) + " %", fixed(times[1] / times[0], 2) + " x",
+               by_definition ? fixed(times[2] / times[0], 1) + " x" : "-"});
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Times additive attention against the rate of its hyperbolic tangents.");
+  bool quick = false;
+  app.add_flag("--quick", quick, "short rows, few rounds: does it run?");
+  CLI11_PARSE(app, argc, argv);
+  const Budget budget = quick ? Budget{0.001, 1} : Budget{0.5, 7};
+  std::cout << "1 thread, " << to_string(attn::default_isa()) << ", head_dim and v_dim 64; medians, all in turn\n\n";
+  Table table(1);
+  table.column("", "work");
+  table.column("", "time");
+  table.column("G tanh/s", "in the call");
+  table.column("G tanh/s", "alone");
+  table.column("G tanh/s", "share");
+  table.column("backward", "to forward");
+  table.column("definition", "to forward");
+  if (quick) {
+    measure<float>({{40, 70, 8}, {1, 70, 8}, {40, 70, 9, 64, true}}, "float", budget, table);
+  } else {
+    measure<float>({{1024, 1024, 64}, {1024, 1024, 64, 64, true}, {1024, 1024, 256}, {128, 128, 64}, {1, 8192, 64}},
+                   "float", budget, table);
+    measure<double>({{1024, 1024, 64}}, "double", budget, table);
+  }
+  table.print(std::cout);
+  return 0;
+}
