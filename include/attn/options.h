@@ -34,7 +34,7 @@ class Normaliser {
   ///
   /// There is no log-sum-exp: `lse` of a result is empty, an lse to be written is refused, and so is sinks(), which
   /// joins a softmax's denominator. Parts over different keys are added up, not merged. attention_jvp() refuses it too.
-  /// The matrix unit is not used. Cost: as the softmax; with head_dim 64, 0.96 of its time.
+  /// The matrix unit is not used. Cost: 1.00 to 1.06 times that of the softmax, at head_dim 64 and 128.
   static constexpr Normaliser sigmoid(double bias = 0) {
     Normaliser n;
     n.sigmoid_bias_ = bias;

@@ -71,6 +71,7 @@ struct Meaning {
 struct Numbers {
   std::optional<double> scale;
   std::optional<Index> q_offset;
+  std::optional<double> sigmoid_bias = {};  ///< weights are 1 / (1 + e^-(score + bias)), and there is no lse
 
   // Bottom-right: the last row stands at the last key.
   Index first_position(const Sizes& s) const { return q_offset ? *q_offset : s.kv_len - s.q_len; }

@@ -39,8 +39,13 @@ Truth oracle(const Inputs& in, const Meaning& mod, const Numbers& numbers) {
           t.dot_condition = std::max(t.dot_condition, std::abs(scale) * size);
         }
         Real sum = sink == -kInf ? 0 : std::exp(sink - max);
-        for (Real& x : row) sum += x = x == -kInf ? 0 : std::exp(x - max);
-        t.lse.push_back(sum == 0 ? -kInf : max + std::log(sum));
+        if (numbers.sigmoid_bias) {
+          for (Real& x : row) x = x == -kInf ? 0 : 1 / (1 + std::exp(-(x + *numbers.sigmoid_bias)));
+          sum = 1;
+        } else {
+          for (Real& x : row) sum += x = x == -kInf ? 0 : std::exp(x - max);
+          t.lse.push_back(sum == 0 ? -kInf : max + std::log(sum));
+        }
         for (Index j = 0; j < s.kv_len; ++j) {
           Real& x = row[static_cast<std::size_t>(j)];
           t.softmax.push_back(x = sum == 0 ? 0 : x / sum);
@@ -95,6 +100,7 @@ GradientTruth gradient_oracle(const Inputs& in, const std::vector<double>& grad_
           if (const Real zw = at(forward.weights, row * s.kv_len + j); zw != 0)
             delta += zw * product(j), delta_size += zw * std::abs(product(j));
         if (!grad_lse.empty()) delta -= at(grad_lse, row);
+        if (numbers.sigmoid_bias) delta = delta_size = 0;  // no key weighs less because another weighs more
         std::vector<Real> query_size(static_cast<std::size_t>(s.head_dim), 0);
         for (Index j = 0; j < s.kv_len; ++j) {
           const Real w = at(forward.softmax, row * s.kv_len + j), zw = at(forward.weights, row * s.kv_len + j);
@@ -103,8 +109,9 @@ GradientTruth gradient_oracle(const Inputs& in, const std::vector<double>& grad_
           const Index key = (kv_head * s.kv_len + j) * s.head_dim, value = (kv_head * s.kv_len + j) * s.v_dim;
           for (Index d = 0; d < s.head_dim; ++d) dot += Real(at(in.q, row * s.head_dim + d)) * Real(at(in.k, key + d));
           const Real slope = scale * slope_of(mod, scale * dot, {b, h, i, first + i, j});
-          const Real dp = product(j), g = (zw * dp - w * delta) * slope,
-                     g_size = (zw * std::abs(dp) + w * (std::abs(delta) + delta_size)) * std::abs(slope);
+          const Real rest = numbers.sigmoid_bias ? 1 - w : 1;
+          const Real dp = product(j), g = (rest * zw * dp - w * delta) * slope,
+                     g_size = (rest * zw * std::abs(dp) + w * (std::abs(delta) + delta_size)) * std::abs(slope);
           for (Index c = 0; c < s.v_dim; ++c) {
             to(t.value, value + c) += zw * Real(at(grad_out, row * s.v_dim + c));
             to(value_size, value + c) += zw * std::abs(Real(at(grad_out, row * s.v_dim + c)));

@@ -83,7 +83,9 @@ Computed<T> naive(Arguments<T>& a, const M& mods = {}, const attn::Options& opti
 }
 
 inline attn::Options options_of(const Numbers& numbers) {
-  return {.scale = numbers.scale, .q_offset = numbers.q_offset, .executor = attn::serial()};
+  attn::Options options{.scale = numbers.scale, .q_offset = numbers.q_offset, .executor = attn::serial()};
+  if (numbers.sigmoid_bias) options.normaliser = attn::Normaliser::sigmoid(*numbers.sigmoid_bias);
+  return options;
 }
 
 /// Those that can run here and have kernels of their own for tensors that are not of 16 bits.

@@ -18,6 +18,14 @@ extern const Eigen::MatrixXf q, k, v;
 extern const attn::Tensor<bool, 2> is_padding, is_token;
 }  // namespace matrices
 
+namespace additive {
+using Rows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+extern const Rows q, k, v, grad_out;
+extern Rows W_q, W_k, keys;
+extern Eigen::VectorXf w, b;
+extern const float rate;
+}  // namespace additive
+
 namespace learning {
 extern Eigen::VectorXf weights, grad;
 }

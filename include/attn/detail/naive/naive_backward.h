@@ -89,10 +89,14 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
   const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept =
       weights.array() != -std::numeric_limits<T>::infinity();
   Eigen::Array<T, Eigen::Dynamic, 1> lse(problem.q_len);
-  if (problem.sigmoid_bias)
+  RowMajor<T> rest;  // 1 - weights, where these are sigmoids
+  if (problem.sigmoid_bias) {
+    rest = -weights;
+    sigmoid_of(rest, -*problem.sigmoid_bias);
     sigmoid_of(weights, *problem.sigmoid_bias);
-  else
+  } else {
     softmax_rows(weights, static_cast<T>(mods.sink(head)), lse);
+  }
 
   RowMajor<T> grad = grad_out * v.transpose(), factors;  // grad: of the weights
   if (mods.factors) {
@@ -102,7 +106,7 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
   if (selects) grad = kept.select(grad, RowMajor<T>::Zero(grad.rows(), grad.cols()));
   Eigen::Array<T, Eigen::Dynamic, 1> delta = Eigen::Array<T, Eigen::Dynamic, 1>::Zero(problem.q_len);
   if (problem.sigmoid_bias) {
-    grad.array() *= weights.array() * (T(1) - weights.array());  // of the modded scores
+    grad.array() *= weights.array() * rest.array();  // of the modded scores
   } else {
     delta = (weights.array() * grad.array()).rowwise().sum() - grad_lse;
     grad = weights.array() * (grad.array().colwise() - delta);
