@@ -29,6 +29,8 @@ struct CallTensors {
   Index first_batch = 0;                  ///< the number that mods know the first batch element by
   const Rotation<T>* rotation = nullptr;  ///< what queries are turned by, a token for each row; null: they are not
   const OtherScore<T>* score = nullptr;   ///< null: the product of query and key
+  RowList q_list = {};                    ///< which rows of q, out and lse the queries are
+  Index most_queries = 0;                 ///< that a tile may have; 0: as many as kernels like
 
   /// The bytes of so many keys and values of a head, and of all of the call.
   Index kv_bytes(Index keys) const {
@@ -52,11 +54,16 @@ struct CallTensors {
   }
 
   /// The rows of these queries in `q` and `out`, from number `row` on.
-  RowsToRead query(const QueryTile& queries, Index row = 0) const {
-    return q.rows(queries.batch, queries.head, queries.rows.begin + row);
+  RowsToRead query(const QueryTile& queries, Index row = 0) const { return rows_of(q, queries, row); }
+  RowsToWrite output(const QueryTile& queries, Index row = 0) const { return rows_of(out, queries, row); }
+  /// How many of these rows, from number `row` on, lie a stride apart.
+  Index piece(const QueryTile& queries, Index row) const {
+    const Index left = queries.rows.size() - row;
+    return q_list.exists() ? std::min(left, q_list.left_of_run(queries.rows.begin + row)) : left;
   }
-  RowsToWrite output(const QueryTile& queries, Index row = 0) const {
-    return out.rows(queries.batch, queries.head, queries.rows.begin + row);
+  /// The log-sum-exp of one of these queries.
+  T& lse_of(const QueryTile& queries, Index row) const {
+    return lse(queries.batch, queries.head, row_in_tensor(queries, row));
   }
 
   /// The rows of keys and values that these queries see, from key `j` on.
@@ -65,6 +72,18 @@ struct CallTensors {
   }
   RowsToRead value(const QueryTile& queries, Index j) const {
     return v.rows(queries.batch, problem.kv_head(queries.head), j);
+  }
+
+ private:
+  Index row_in_tensor(const QueryTile& queries, Index row) const {
+    const Index number = queries.rows.begin + row;
+    return q_list.exists() ? q_list.at(queries.batch, 0, number) : number;
+  }
+  template <class U>
+  auto rows_of(const DTypeView<U>& t, const QueryTile& queries, Index row) const {
+    auto rows = t.rows(queries.batch, queries.head, row_in_tensor(queries, row));
+    rows.stride *= q_list.step;
+    return rows;
   }
 };
 
@@ -129,15 +148,33 @@ RowsToRead turned_rows(const KernelFamily<T>& full_precision, const RowsToRead& 
 }
 
 /// Brings a tile's queries, `count` rows of `dim` numbers, to m.query (dim, width), and sets m.scale to what the scores
-/// must still be multiplied by. `packed` has room for a copy of the rows.
+/// must still be multiplied by.
 template <class T>
-void load_query(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, T scale, Index width,
-                T* packed, TileMemory<T>& m) {
+void load_query(const KernelFamily<T>& family, const Rows<T>& rows, Index count, Index dim, T scale, Index width,
+                TileMemory<T>& m) {
   const Format& format = family.format;
   const bool now = format.scales_queries;
   m.scale = now ? T(1) : scale;
-  family.load_columns(m.query, width, rows_of(family, rows, count, dim, 1, packed), count, format.row(dim),
-                      now ? scale : T(1));
+  family.load_columns(m.query, width, rows, count, format.row(dim), now ? scale : T(1));
+}
+
+/// The same of rows that kernels may not be able to read. `packed` has room for a copy of them.
+template <class T>
+void load_query(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, T scale, Index width,
+                T* packed, TileMemory<T>& m) {
+  load_query(family, rows_of(family, rows, count, dim, 1, packed), count, dim, scale, width, m);
+}
+
+/// Some queries behind each other, as the kernels of a family read them.
+template <class T>
+Rows<T> gathered_queries(const KernelFamily<T>& family, const CallTensors<T>& tensors, const QueryTile& queries,
+                         T* packed) {
+  const Index dim = tensors.problem.head_dim, row = family.format.row(dim);
+  for (Index i = 0, count; i < queries.rows.size(); i += count) {
+    count = tensors.piece(queries, i);
+    family.pack_rows(tensors.query(queries, i), count, dim, packed + i * row);
+  }
+  return {packed, row};
 }
 
 /// Calls visit(first column, columns, rows from there on) for as many columns of rows of `dim` numbers at a time as fit
@@ -163,6 +200,26 @@ void store_out(const KernelFamily<T>& family, TileMemory<T> m, Index width, cons
     family.store_out(m, width, m.scores, columns, count, columns);
     family.unpack_rows(m.scores, count, columns, to);
   });
+}
+
+/// The same into the rows of some queries, which may lie apart.
+template <class T>
+void store_out(const KernelFamily<T>& family, TileMemory<T> m, Index width, const CallTensors<T>& tensors,
+               const QueryTile& queries) {
+  const Index count = queries.rows.size(), dim = tensors.problem.v_dim;
+  if (tensors.piece(queries, 0) == count) return store_out(family, m, width, tensors.output(queries), count, dim);
+  T* const out = m.out;
+  for (Index c = 0; c < dim; c += kKeyTile) {
+    const Index columns = std::min(kKeyTile, dim - c);
+    m.out = out + c * width;
+    family.store_out(m, width, m.scores, columns, count, columns);
+    for (Index i = 0, rows; i < count; i += rows) {
+      rows = tensors.piece(queries, i);
+      RowsToWrite to = tensors.output(queries, i);
+      to.data += c * to.column * size_of_number<T>(to.dtype);
+      family.unpack_rows(m.scores + i * columns, rows, columns, to);
+    }
+  }
 }
 
 /// The way back: `count` rows of `dim` numbers into m.out. m.scores is overwritten.

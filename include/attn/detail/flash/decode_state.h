@@ -156,6 +156,7 @@ class DecodeState {
   /// `coverage`: of the keys, for each row.
   void add_keys(const Coverage* coverage, const Range& keys, const Tile& next, bool by_selection) {
     constexpr T kInfinity = PassContext<T>::kInfinity;
+    const Tile all = tiles_->of(any_query(), keys);
     const Index count = keys.size(), tiles = ceil_div(keys.end - tiles_->first(keys).end, kKeyTile) + 1;
     if (added_ + tiles > kStretch) end_stretch();
     added_ += tiles;
@@ -164,9 +165,10 @@ class DecodeState {
     Prefetcher fetching = tiles > 1 ? Prefetcher() : tiles_->fetching(first_of(next));
     for_each_tile(keys, [&](const Tile& tile, const Tile& following, const TileMemory<T>& m) {
       if (tiles > 1)
-        fetching = following.keys.empty() ? tiles_->fetching_values(first_of(tiles_->of(any_query(), keys)))
-                                          : tiles_->fetching_keys(following);
-      const RowsToRead key = tiles_->keys(family(), tile, m_.packed_key);
+        fetching = following.keys.empty() ? tiles_->fetching_values(first_of(all)) : tiles_->fetching_keys(following);
+      const RowsToRead key = tiles_->keys(
+          family(), tile, m_.packed_key,
+          following.keys.empty() ? tiles_->gathered_values(first_of(all)) : tiles_->gathered_keys(following));
       kernels.score(m, size(), key, tile.keys.size(), problem().head_dim, fetching);
       tiles_->multiply_by_key_scales(tile, size(), m);
     });
@@ -189,7 +191,9 @@ class DecodeState {
       if (tiles > 1)
         fetching = following.keys.empty() ? tiles_->fetching_keys(first_of(next)) : tiles_->fetching_values(following);
       tiles_->multiply_by_value_scales(tile, size(), m);
-      const RowsToRead value = tiles_->values(family(), tile, m_.packed_value);
+      const RowsToRead value = tiles_->values(
+          family(), tile, m_.packed_value,
+          following.keys.empty() ? tiles_->gathered_keys(first_of(next)) : tiles_->gathered_values(following));
       if (by_selection)
         add_values_of_kept(m, value, tile.keys.size());
       else

@@ -20,7 +20,7 @@ class FlashPass {
             double kv_bytes)
       : pass_{tensors, mods, kernels, resumes},
         problem_(tensors.problem),
-        tiles_(kernels.family, problem_.q_len, problem_.q_len <= kernels.few_queries()),
+        tiles_(kernels.family, problem_.q_len, problem_.q_len <= kernels.few_queries(), tensors.most_queries),
         prefill_loop_(pass_, tiles_),
         decode_loop_(pass_, tiles_, are_far(kv_bytes)) {}
   FlashPass(const FlashPass&) = delete;  // its parts refer to each other

@@ -56,10 +56,8 @@ struct PassContext {
   void begin(const QueryTile& queries, Index count, Index width, const TileMemory<T>& m) const {
     const auto sink = SoftmaxState<T>::of(lone_score(queries.head));
     for (Index i = 0; i < width; ++i) {
-      const SoftmaxState<T> state = resumes
-                                        ? SoftmaxState<T>::of(tensors.lse(queries.batch, queries.head,
-                                                                          queries.rows.begin + std::min(i, count - 1)))
-                                        : sink;
+      const SoftmaxState<T> state =
+          resumes ? SoftmaxState<T>::of(tensors.lse_of(queries, std::min(i, count - 1))) : sink;
       m.max[i] = state.max;
       m.sum[i] = state.sum;
       m.sum_rest[i] = 0;
@@ -74,8 +72,7 @@ struct PassContext {
   /// The log-sum-exps of the queries.
   void store_lse(const QueryTile& queries, const T* max, const T* sum) const {
     if (tensors.lse.data() == nullptr) return;
-    for (Index i = 0; i < queries.rows.size(); ++i)
-      tensors.lse(queries.batch, queries.head, queries.rows.begin + i) = SoftmaxState<T>{max[i], sum[i]}.lse();
+    for (Index i = 0; i < queries.rows.size(); ++i) tensors.lse_of(queries, i) = SoftmaxState<T>{max[i], sum[i]}.lse();
   }
 
  private:

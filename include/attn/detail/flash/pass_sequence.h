@@ -1,4 +1,5 @@
-// The passes of a call: one, or where a mask groups tokens, one for what is near and some for the groups.
+// The passes of a call: one, or where a mask groups tokens, one for what is near and some for the groups, or where it
+// gathers keys, some of those.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 
 #include "attn/detail/base/ranges.h"
 #include "attn/detail/flash/call_tensors.h"
+#include "attn/detail/mods/grouping/gathered_mask.h"
 #include "attn/detail/mods/grouping/regrouped_mods.h"
 #include "attn/detail/mods/tile_mods.h"
 
@@ -37,6 +39,29 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, In
   CallTensors<T> of_groups{of_queries(t.out), of_queries(t.lse), of_queries(t.q), of_keys(t.k), of_keys(t.v), problem};
   of_groups.score = t.score;
   return of_groups;
+}
+
+/// The tensors of gathered tokens as those of a call of its own: each text is a batch element.
+template <class T>
+CallTensors<T> tensors_of(const CallTensors<T>& t, const GatheredTokens& tokens, const Problem& problem) {
+  const auto of_queries = [&]<class View>(const View& of) {
+    if (of.data() == nullptr) return of;
+    typename View::Shape shape = of.shape(), strides = of.strides();
+    shape[0] = problem.batch, shape[1] = problem.heads;
+    strides[0] = 0;
+    if (!tokens.q.exists()) shape[2] = problem.q_len, strides[0] = tokens.rows_of_text * of.stride(2);
+    strides[1] = of.stride(1) * tokens.head_step;
+    return of.part(tokens.batch * of.stride(0) + tokens.first_head * of.stride(1), shape, strides);
+  };
+  const auto of_keys = [&](const DTypeView<const T>& of) {
+    typename DTypeView<const T>::Shape shape = of.shape(), strides = of.strides();
+    shape[0] = problem.batch, strides[0] = 0, shape[2] = problem.kv_len;
+    return KvRows<T>(of.part(tokens.batch * of.stride(0), shape, strides), tokens.kv);
+  };
+  CallTensors<T> gathered{of_queries(t.out), of_queries(t.lse), of_queries(t.q), of_keys(t.k), of_keys(t.v), problem};
+  gathered.q_list = tokens.q;
+  gathered.most_queries = tokens.most_queries;
+  return gathered;
 }
 
 /// Calls visit(groups, first row of queries, problem) for all groups of a call. Neighbouring groups of equal sizes come
@@ -96,10 +121,19 @@ inline bool grouping_pays(const Problem& call, const Grouping& g) {
   return 3 * grouped < 2 * far;
 }
 
+/// Whether keys are gathered, by the first mask that groups tokens.
+template <class Mods>
+constexpr bool gathers_keys() {
+  if constexpr (Mods::kIsGrouped)
+    return is_gathered<std::remove_cvref_t<decltype(std::declval<Mods>().grouped())>>;
+  else
+    return false;
+}
+
 /// Whether a pass over near keys comes before those over groups.
 template <class Mods>
 constexpr bool has_near_part() {
-  if constexpr (Mods::kIsGrouped)
+  if constexpr (Mods::kIsGrouped && !gathers_keys<Mods>())
     return !std::is_same_v<std::remove_cvref_t<decltype(std::declval<Mods>().grouped().near)>, NoHint>;
   else
     return false;
@@ -140,6 +174,13 @@ class PassSequenceOf final : public PassSequence<T> {
   void for_each(const CallTensors<T>& tensors, const typename PassSequence<T>::Visit& visit) const override {
     if constexpr (!Mods::kIsGrouped) {
       visit(tensors, in_one(), false);
+    } else if constexpr (gathers_keys<Mods>()) {
+      const auto& gathering = *mods_.grouped().gathering;
+      if (!gathering.pays(tensors.problem)) return visit(tensors, in_one(), false);
+      gathering.for_each(tensors.problem, [&](const GatheredTokens& tokens, const auto& far, const Problem& problem) {
+        const auto others = mods_.of(tokens.batch).without_grouped();
+        pass(tensors_of(tensors, tokens, problem), RegroupedMods(far, others, tokens), false, visit);
+      });
     } else {
       const auto& mask = mods_.grouped();
       if (!grouping_pays(tensors.problem, mask.grouping)) return visit(tensors, in_one(), false);

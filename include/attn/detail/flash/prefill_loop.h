@@ -102,9 +102,10 @@ class PrefillLoop {
     if (coverage == Coverage::none) return tile.multiply({});
     if (!keys.loaded) key_tiles_.load(family, tile.queries, tile.memory(), keys);
     tile.add_keys(PrefillTiles<T>::part_of(keys, shown), coverage, by_selection,
-                  family.format.fetches
-                      ? plan_prefetch(pass_, tiles_.count(), tile.queries, following, shown, tile.visited)
-                      : PrefetchPlan{});
+                  !family.format.fetches ? PrefetchPlan{}
+                  : pass_.tensors.k.is_gathered()
+                      ? PrefetchPlan::nothing(tile.memory().query)
+                      : plan_prefetch(pass_, tiles_.count(), tile.queries, following, shown, tile.visited));
   }
 
   const PassContext<T>& pass_;

@@ -106,7 +106,7 @@ class PrefillState {
 
   /// out / sum, 0 where no key was kept, and the log-sum-exps.
   void store_result() const {
-    store_out(full_precision(), m_, width(), pass_->tensors.output(queries), queries.rows.size(), problem().v_dim);
+    store_out(full_precision(), m_, width(), pass_->tensors, queries);
     pass_->store_lse(queries, m_.max, m_.sum);
   }
 
@@ -128,6 +128,10 @@ class PrefillState {
   void load_queries() {
     const CallTensors<T>& tensors = pass_->tensors;
     const Index count = queries.rows.size(), dim = problem().head_dim;
+    const T scale = static_cast<T>(problem().scale);
+    if (tensors.q_list.exists())
+      return load_query(*family_, gathered_queries(*family_, tensors, queries, m_.packed_key), count, dim, scale,
+                        width(), m_);
     RowsToRead rows = tensors.query(queries);
     T* packed = m_.packed_key;
     // Rows that are turned, and then packed, fit in as well: a chunk has more keys than a tile has queries, by far.
@@ -135,7 +139,7 @@ class PrefillState {
       rows = turned_rows(full_precision(), rows, count, dim, *tensors.rotation, queries.rows.begin, 1, packed);
       packed += count * dim;
     }
-    load_query(*family_, rows, count, dim, static_cast<T>(problem().scale), width(), packed, m_);
+    load_query(*family_, rows, count, dim, scale, width(), packed, m_);
   }
 
   /// What the passes before left, with zeros in the rest of its room.

@@ -29,7 +29,7 @@ class PrefillTiles {
       : tensors_(pass.tensors),
         problem_(pass.problem()),
         format_(pass.kernels.family.format),
-        aligned_(packs() || tensors_.k.is_paged()) {}
+        aligned_(packs() || tensors_.k.is_paged() || tensors_.k.is_gathered()) {}
 
   bool packs_keys() const { return packs(format_, tensors_.k); }
   bool packs_values() const { return packs(format_, tensors_.v) || format_.arranges_values; }
@@ -82,8 +82,8 @@ class PrefillTiles {
   TileLayout<T> layout(const KernelFamily<T>& family, Index queries, Index tiles) const {
     const Format& format = family.format;
     const Index row = format.row(problem_.head_dim), value_row = format.row(problem_.v_dim);
-    const bool packs_keys =
-        packs(format, tensors_.k) || !in_place(format, tensors_.q) || format.keys > 1 || tensors_.rotation;
+    const bool packs_keys = packs(format, tensors_.k) || !in_place(format, tensors_.q) || format.keys > 1 ||
+                            tensors_.rotation || tensors_.q_list.exists();
     return TileLayout<T>({.queries = queries,
                           .query = row,
                           .out = padded(problem_.v_dim, format.out),

@@ -1,6 +1,7 @@
 // How rows of queries are cut into tiles, and the memory that a tile works in.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,8 +18,11 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 class QueryTiles {
  public:
-  QueryTiles(const KernelFamily<T>& kernels, Index q_len, bool single)
-      : widest_(kernels.widest), q_len_(q_len), lanes_(single ? 1 : kernels.by_vectors[0].queries), single_(single) {}
+  /// `most`: how many queries a tile may have, if not as many as kernels can; but always a whole vector.
+  QueryTiles(const KernelFamily<T>& kernels, Index q_len, bool single, Index most = 0)
+      : widest_(kernels.widest), q_len_(q_len), lanes_(single ? 1 : kernels.by_vectors[0].queries), single_(single) {
+    if (most > 0) widest_ = std::clamp<Index>(most / lanes_, 1, widest_);
+  }
 
   Index count() const { return single_ ? q_len_ : ceil_div(vectors(), widest_); }
   Range rows(Index tile) const {

@@ -88,6 +88,10 @@ class BroadcastTensor {
   /// The size of the last dimension.
   Index columns() const { return shape_[3]; }
 
+  /// All four, those that the tensor does not have being 1.
+  std::span<const Index> shape() const { return shape_; }
+  std::size_t rank() const { return rank_; }
+
  private:
   const T* data_;
   std::size_t rank_;

@@ -50,13 +50,13 @@ struct DropoutKernels {
     const Threefry<Words> generator = dropped.generator<Words>(grid.first);
     const std::uint32_t largest = dropped.largest_dropped();
     Words lower, upper;
-    positions(lower, upper, static_cast<std::uint64_t>(grid.first.q + i * grid.q_step), grid.q_step);
+    positions(lower, upper, [&](Index lane) { return grid.q(i + lane); });
     for (Index j = 0; j < keys;) {
-      const Index kv = grid.first.kv + j * grid.kv_step;
+      const Index kv = grid.kv(j);
       const std::uint64_t four = static_cast<std::uint64_t>(kv) / 4;
       Words a = Words{} + DroppedPairs::lower(four), b = Words{} + DroppedPairs::upper(four), c = lower, d = upper;
       generator(a, b, c, d);
-      const Index first = kv % 4, count = grid.kv_step == 1 ? std::min(4 - first, keys - j) : 1;
+      const Index first = kv % 4, count = grid.has_neighbouring_keys() ? std::min(4 - first, keys - j) : 1;
       const auto row = [&](Index word, const Words& random) __attribute__((always_inline)) {
         if (word < first || word >= first + count) return;
         const Index key = j + word - first;
@@ -73,10 +73,10 @@ struct DropoutKernels {
 
   /// Those of one query. Lanes are four keys each, as far as these are neighbours.
   static ATTN_INLINE void drop_of_query(T* weights, Index keys, const PairGrid& grid, const DroppedPairs& dropped) {
-    if (grid.kv_step != 1) {
+    if (!grid.has_neighbouring_keys()) {
       for (Index j = 0; j < keys; ++j) {
         Position p = grid.first;
-        p.kv += j * grid.kv_step;
+        p.kv = grid.kv(j);
         if (!dropped.keeps(p)) weights[j] *= T(0);
       }
       return;
@@ -87,7 +87,7 @@ struct DropoutKernels {
     // The first four keys may begin before the tile.
     for (Index j = -(grid.first.kv % 4); j < keys; j += 4 * kLanes) {
       Words a, b, c = Words{} + DroppedPairs::lower(q), d = Words{} + DroppedPairs::upper(q);
-      positions(a, b, static_cast<std::uint64_t>(grid.first.kv + j) / 4, 1);
+      positions(a, b, [first = (grid.first.kv + j) / 4](Index lane) { return first + lane; });
       generator(a, b, c, d);
       Array<Words, 4> words = {a, b, c, d};
       const auto* const numbers = reinterpret_cast<const Number*>(words);
@@ -97,11 +97,12 @@ struct DropoutKernels {
   }
   typedef std::uint32_t Number __attribute__((may_alias));
 
-  /// The lower and upper words of first, first + step, …
-  static ATTN_INLINE void positions(Words& lower, Words& upper, std::uint64_t first, Index step) {
+  /// The lower and upper words of the positions that of(lane) returns.
+  template <class Of>
+  static ATTN_INLINE void positions(Words& lower, Words& upper, const Of& of) {
     Array<std::uint32_t, kLanes> low, high;
     for (int lane = 0; lane < kLanes; ++lane) {
-      const std::uint64_t position = first + static_cast<std::uint64_t>(lane * step);
+      const std::uint64_t position = static_cast<std::uint64_t>(of(lane));
       low[lane] = DroppedPairs::lower(position), high[lane] = DroppedPairs::upper(position);
     }
     __builtin_memcpy(&lower, low, sizeof(lower));

@@ -1,6 +1,7 @@
 // Where the pairs of a tile lie in the call, and which of them dropout drops.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -8,10 +9,22 @@
 #include "attn/mod.h"
 
 namespace attn::detail {
-/// The positions of a tile's pairs: neighbouring queries are q_step apart, and keys kv_step.
+
+/// The positions of a tile's pairs: neighbouring queries are q_step apart, and keys kv_step; or lists have them.
 struct PairGrid {
   Position first;
   Index q_step = 1, kv_step = 1;
+  const Index* q_list = nullptr;  ///< the positions of `queries` queries; null: they are q_step apart
+  Index queries = 0;
+  const Index* kv_list = nullptr;  ///< likewise those of keys
+
+  /// The position of query, or key, number i of the tile. Tiles are whole vectors wide, and so may be asked about
+  /// queries that do not exist.
+  constexpr Index q(Index i) const {
+    return q_list != nullptr ? q_list[std::min(i, queries - 1)] : first.q + i * q_step;
+  }
+  constexpr Index kv(Index i) const { return kv_list != nullptr ? kv_list[i] : first.kv + i * kv_step; }
+  constexpr bool has_neighbouring_keys() const { return kv_list == nullptr && kv_step == 1; }
 };
 
 /// Which pairs a dropout drops. Each pair has a random word: number kv % 4 of the four that Threefry makes of the

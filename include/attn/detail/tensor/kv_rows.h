@@ -1,7 +1,10 @@
-// Where the rows of keys and values lie: in a tensor, or in pages of one.
+// Where the rows of keys and values lie: in a tensor, in pages of one, or in lists of its rows.
 #pragma once
 
+#include <algorithm>
+
 #include "attn/detail/tensor/dtype_view.h"
+#include "attn/detail/tensor/row_list.h"
 
 namespace attn::detail {
 
@@ -15,6 +18,8 @@ struct Pages {
 /// The keys, or the values, of a call: a tensor (batch, kv_heads, len, dim), or of a sequence in pages
 /// (pages, kv_heads, tokens of a page, dim). A number of 8 bits stands for itself times the scale of its row; scales
 /// are (batch or pages, kv_heads, len), those of a head one behind the other.
+///
+/// Where keys are gathered, key j of a head is number j of a list, and the list says which token that is.
 template <class T>
 class KvRows : public DTypeView<const T> {
  public:
@@ -22,7 +27,12 @@ class KvRows : public DTypeView<const T> {
   KvRows(const DTypeView<const T>& tensor, const Pages& pages = {}, const TensorView<const float, 3>& scales = {})
       : DTypeView<const T>(tensor), pages_(pages), scales_(scales) {}
 
+  /// The keys of `tensor` in the order of lists.
+  KvRows(const DTypeView<const T>& tensor, const RowList& list) : DTypeView<const T>(tensor), list_(list) {}
+
   bool is_paged() const { return pages_.table != nullptr; }
+  bool is_gathered() const { return list_.exists(); }
+  const Index* list(Index batch, Index head) const { return list_.of(batch, head); }
   Index page_size() const { return pages_.size; }
 
   /// Is there more than one page?
@@ -31,20 +41,29 @@ class KvRows : public DTypeView<const T> {
 
   /// Are there such `keys` at all, and does each row lie a stride behind the one before?
   bool in_one_piece(const Range& keys) const {
+    if (is_gathered()) return keys.size() <= list_.left_of_run(keys.begin);
     if (!is_paged()) return true;
     return keys.begin % pages_.size + keys.size() <= pages_.size && keys.begin / pages_.size < pages_.count;
   }
 
   /// May some of the tiles of so many keys lie in several pieces? They begin at multiples of their length.
-  bool cuts_tiles_of(Index keys) const { return is_cut() && pages_.size % keys != 0; }
+  bool cuts_tiles_of(Index keys) const {
+    return is_gathered() ? list_.run % keys != 0 : is_cut() && pages_.size % keys != 0;
+  }
 
   /// How many of the rows from `key` on, of those in `keys`, lie in one piece.
   Index piece(Index key, const Range& keys) const {
+    if (is_gathered()) return std::min(keys.end - key, list_.left_of_run(key));
     return is_paged() ? std::min(keys.end - key, pages_.size - key % pages_.size) : keys.end - key;
   }
 
   /// The rows of a head from key `key` on.
   RowsToRead rows(Index batch, Index head, Index key = 0) const {
+    if (is_gathered()) {
+      RowsToRead run = DTypeView<const T>::rows(batch, head, list_.at(batch, head, key));
+      run.stride *= list_.step;
+      return run;
+    }
     if (!is_paged()) return DTypeView<const T>::rows(batch, head, key);
     return DTypeView<const T>::rows(pages_.table[key / pages_.size], head, key % pages_.size);
   }
@@ -57,6 +76,7 @@ class KvRows : public DTypeView<const T> {
 
  private:
   Pages pages_;
+  RowList list_;
   TensorView<const float, 3> scales_;
 };
 

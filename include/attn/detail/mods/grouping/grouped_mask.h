@@ -59,9 +59,10 @@ struct TokenGroups {
   PairGrid grid(const Tile& t) const {
     return {in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}), q_step, kv_step};
   }
-  /// The numbers within the group `group` of the keys in a range of the whole call.
-  constexpr Range kv_numbers(const Range& kv, Index group) const {
-    const Index first = kv_group + group;
+  constexpr Index head_in_call(Index head) const { return head; }
+  /// The numbers within the group of `tile` of the keys in a range of the whole call.
+  constexpr Range kv_numbers(const Range& kv, const Tile& tile) const {
+    const Index first = kv_group + tile.batch;
     return {ceil_div(kv.begin - first, kv_step), ceil_div(kv.end - first, kv_step)};
   }
 };

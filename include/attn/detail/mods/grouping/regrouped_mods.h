@@ -1,4 +1,4 @@
-// The mods of a call as they apply to some groups of its tokens.
+// The mods of a call as they apply to some groups of its tokens, or to tokens that are gathered.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,9 @@
 namespace attn::detail {
 
 /// What a path sees of the mods when it works on groups: its positions are numbers within a group, and `far`, a mask of
-/// those, keeps pairs that `others` keep where these lie in the whole call. Stands where BoundMods does.
-template <class Far, class Others>
+/// those, keeps pairs that `others` keep where these lie in the whole call. Stands where BoundMods does. Groups:
+/// TokenGroups or GatheredTokens.
+template <class Far, class Others, class Groups>
 class RegroupedMods {
  public:
   static constexpr bool kHasScores = Others::kHasScores;
@@ -18,7 +19,7 @@ class RegroupedMods {
   static constexpr bool kHasSinks = Others::kHasSinks;
   static constexpr bool kHasDropout = Others::kHasDropout;
 
-  RegroupedMods(const Far& far, const Others& others, const TokenGroups& groups)
+  RegroupedMods(const Far& far, const Others& others, const Groups& groups)
       : far_(far), others_(others), groups_(groups) {}
 
   const RegroupedMods& of(Index) const { return *this; }
@@ -32,7 +33,7 @@ class RegroupedMods {
     if constexpr (Others::kHasMasks) kept = kept & others_.keep(groups_.in_call(p));
     return kept;
   }
-  double sink(Index head) const { return others_.sink(head); }
+  double sink(Index head) const { return others_.sink(groups_.head_in_call(head)); }
   long double weight_factor(const Position& p) const { return others_.weight_factor(groups_.in_call(p)); }
   long double kept_factor() const { return others_.kept_factor(); }
   template <class Visit>
@@ -50,13 +51,14 @@ class RegroupedMods {
   Range kv_range(const Tile& tile) const {
     const Range far = far_.kv_range(tile);
     if (!Others::kHasMasks || far.empty()) return far;
-    return intersect(far, groups_.kv_numbers(others_.kv_range(groups_.in_call(tile)), tile.batch));
+    const Tile seen{tile.batch, tile.head, tile.q, far};
+    return intersect(far, groups_.kv_numbers(others_.kv_range(groups_.in_call(seen)), tile));
   }
 
  private:
   const Far& far_;
   const Others& others_;
-  TokenGroups groups_;
+  Groups groups_;
 };
 
 }  // namespace attn::detail

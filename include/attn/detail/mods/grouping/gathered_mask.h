@@ -1,0 +1,84 @@
+// Masks whose pairs become dense once the keys that some queries keep are gathered, and where those tokens lie.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "attn/detail/mods/grouping/grouped_mask.h"
+#include "attn/detail/tensor/row_list.h"
+
+namespace attn::detail {
+
+/// A mask that can say which keys some queries need. `gathering` has
+///
+///     bool pays(const Problem& call) const;       whether gathering saves work
+///     void for_each(const Problem& call, visit) const;
+///
+/// and calls visit(tokens, far, problem) for parts of the call that have no query in common and all of them together.
+/// `far` is the mask on the numbers of `tokens`, `problem` has the sizes of the part. The mask itself is for those who
+/// ask for any pair.
+template <class Mask, class Gathering>
+struct GatheredMask : Mask {
+  const Gathering* gathering;  ///< the mod's, which outlives the call
+};
+
+template <class Mask, class Gathering>
+GatheredMask<Mask, Gathering> gathered_mask(Mask mask, const Gathering& gathering) {
+  return {std::move(mask), &gathering};
+}
+
+template <class M>
+constexpr bool is_gathered = false;
+template <class Mask, class Gathering>
+constexpr bool is_gathered<GatheredMask<Mask, Gathering>> = true;
+template <class Mask, class Gathering>
+constexpr bool is_grouped<GatheredMask<Mask, Gathering>> = true;
+template <class Mask, class Gathering>
+constexpr bool is_mask<GatheredMask<Mask, Gathering>> = true;
+
+/// Tokens of one batch element of a call, gathered into several short texts, which are a call of their own: each text
+/// is a batch element there, and positions count the entries of its lists. Entries ascend.
+struct GatheredTokens {
+  Index batch = 0;
+  RowList q;  ///< of the texts; without it, query number n of text t is row t * rows_of_text + n
+  Index rows_of_text = 0;
+  Index q_offset = 0;                   ///< the position of query row 0 in the call
+  RowList kv;                           ///< of the texts and key heads
+  Index keys = 0;                       ///< entries of each list of keys
+  Index first_head = 0, head_step = 1;  ///< of the query heads that take part
+  Index heads_of_list = 1;              ///< how many neighbours of these share a list of keys
+  Index most_queries = 0;               ///< that a tile may have; 0: as many as kernels like
+
+  constexpr const Index* kv_list(Index text, Index head) const { return kv.of(text, head / heads_of_list); }
+  constexpr Index query(Index text, Index number) const {
+    return (q.exists() ? q.at(text, 0, number) : text * rows_of_text + number) + q_offset;
+  }
+  constexpr Index head_in_call(Index head) const { return first_head + head * head_step; }
+
+  /// Where a pair of the texts lies in the whole call.
+  constexpr Position in_call(const Position& p) const {
+    return {batch, head_in_call(p.head), query(p.batch, p.q), kv_list(p.batch, p.head)[p.kv]};
+  }
+  /// A tile of the whole call that has all pairs of a tile of the texts, and others between them.
+  constexpr Tile in_call(const Tile& t) const {
+    const Position first = in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}),
+                   last = in_call(Position{t.batch, t.head, t.q.end - 1, t.kv.end - 1});
+    return {batch, first.head, {first.q, last.q + 1}, {first.kv, last.kv + 1}};
+  }
+  /// The pairs of a tile of the texts.
+  PairGrid grid(const Tile& t) const {
+    PairGrid grid{in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin})};
+    if (q.exists()) grid.q_list = q.of(t.batch, 0) + t.q.begin;
+    grid.queries = t.q.size();
+    grid.kv_list = kv_list(t.batch, t.head) + t.kv.begin;
+    return grid;
+  }
+  /// The numbers in the text of `tile` of the keys in a range of the whole call.
+  Range kv_numbers(const Range& range, const Tile& tile) const {
+    const Index* const list = kv_list(tile.batch, tile.head);
+    const auto first_from = [&](Index key) { return std::lower_bound(list, list + keys, key) - list; };
+    return {first_from(range.begin), first_from(range.end)};
+  }
+};
+
+}  // namespace attn::detail
