@@ -70,7 +70,7 @@ void expect_linear(const char* what, const M& mods) {
     const std::ptrdiff_t scores = 4096l * 4096l * static_cast<std::ptrdiff_t>(sizeof(float));
     EXPECT_LE(whole, 2 * half + 4096) << what << ", " << name;
     EXPECT_LT(whole, scores / 50) << what << ", " << name;
-    ::testing::Test::RecordProperty(std::string(what) + " " + name, std::to_string(whole));
+    ::testing::Test::RecordProperty(detail::joined({what, " ", name}), std::to_string(whole));
   }
 }
 
@@ -207,6 +207,8 @@ TEST(Memory, ACallWithAWorkspaceAllocatesNothing) {
       };
       expect_none(causal() | bias(added));
       expect_none(strided_sparse(5) | bias(added));
+      expect_none(select(Tensor<int, 2>({n, n / 8})));
+      if (n % 20 == 0) expect_none(neighbourhood({n / 20, 20}, {3, 5}) | bias(added));
     }
 }
 
@@ -241,6 +243,10 @@ void expect_the_workspace_exact_and_left_alone() {
     auto grouped = strided_sparse(7);
     grouped.grouping.always = true;
     with_mods(grouped, q, k, v, out, options);
+    Tensor<Index, 2> lists({q.rows(), k.rows() / 8});
+    for (Index i = 0; i < lists.size(); ++i) lists.data()[i] = i * 37 % (k.rows() - 1);
+    lists(q.rows() - 1, 0) = k.rows() - 1;
+    with_mods(select(lists), q, k, v, out, options);
   };
   using RowMajor = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const auto with_nan_at_the_end = [](RowMajor v) {

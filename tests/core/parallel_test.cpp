@@ -78,6 +78,9 @@ void expect_same_from_all_executors(Compute compute = Compute::native) {
       expect_same(sliding_window(37, 11));  // at odd positions
       expect_same(prefix_lm(std::vector<Index>(static_cast<std::size_t>(s.batch), std::min<Index>(33, s.kv_len))));
       expect_same(strided_sparse(3));
+      Tensor<Index, 2> lists({s.q_len, s.kv_len / 5});
+      for (Index i = 0; i < lists.size(); ++i) lists.data()[i] = i * 37 % s.kv_len;
+      expect_same(select(lists));
     }
   }
 }

@@ -139,6 +139,59 @@ TEST(BadMods, NumbersOfSparseMasks) {
                     tree(std::vector<int>(11, -1)));
 }
 
+TEST(BadMods, Grids) {
+  expect_refused("no dimension", {"1 to 3", "0"}, [] { neighbourhood({}, {}); });
+  expect_refused("four dimensions", {"1 to 3", "4"}, [] { neighbourhood({2, 2, 2, 2}, {1, 1, 1, 1}); });
+  expect_refused("windows", {"1 windows", "2"}, [] { neighbourhood({4, 4}, {3}); });
+  expect_refused("dilations", {"3 dilations", "2"}, [] { neighbourhood({4, 4}, {3, 3}, {1, 1, 1}); });
+  expect_refused("flags", {"1 causal", "2"}, [] { neighbourhood({4, 4}, {3, 3}, {}, {1}); });
+  expect_refused("flag", {"2", "0 or 1"}, [] { neighbourhood({4}, {3}, {}, {2}); });
+  expect_refused("empty", {"dimension 1", "0"}, [] { neighbourhood({4, 0}, {3, 1}); });
+  expect_refused("window 0", {"dimension 0", "window 0"}, [] { neighbourhood({4, 4}, {0, 1}); });
+  expect_refused("dilation 0", {"dilation 0"}, [] { neighbourhood({4, 4}, {1, 1}, {0, 1}); });
+  expect_refused("window", {"length 4", "5"}, [] { neighbourhood({4}, {5}); });
+  expect_refused("dilated window", {"length 8", "window of 3", "dilation 3"}, [] { neighbourhood({8}, {3}, {3}); });
+  expect_refused("dilation", {"9223372036854775807"},
+                 [] { neighbourhood({8}, {1}, {std::numeric_limits<Index>::max()}); });
+  expect_refused("too many", {"268435456"}, [] { neighbourhood({Index(1) << 40, Index(1) << 40}, {1, 1}); });
+  expect_all_refuse("other tokens", {"16", "17"}, kQ, kK, kV, neighbourhood({4, 4}, {3, 3}));
+  expect_all_refuse("more keys than a causal grid", {"16", "17"}, kQ, kK, kV,
+                    neighbourhood({4, 4}, {3, 3}, {}, {1, 0}));
+  expect_all_refuse("queries before", {"-1..9", "0..16"}, kQ, kK, kV, neighbourhood({17}, {3}), {.q_offset = -1});
+  expect_all_refuse("queries after", {"7..17", "0..16"}, kQ, kK, kV, neighbourhood({17}, {3}), {.q_offset = 7});
+  expect_refused("span", {"span 0", "[-1, 2)"}, [] { bidirectional_spans({{-1, 2}}); });
+  expect_refused("span", {"span 0", "[3, 2)"}, [] { bidirectional_spans({{3, 2}}); });
+  expect_refused("span", {"span 1", "[3, 6)", "4"}, [] { bidirectional_spans({{1, 4}, {3, 6}}); });
+  expect_refused("span", {"span 0", "281474976710656"}, [] { bidirectional_spans({{0, Index(1) << 48}}); });
+  const std::vector<std::vector<Range>> three(3);
+  expect_all_refuse("lists of spans", {"3 lists", "2"}, kQ, kK, kV, bidirectional_spans(three));
+}
+
+TEST(BadMods, ChosenKeys) {
+  const auto refuse = [&](const auto& shape) {
+    constexpr int Rank = static_cast<int>(std::tuple_size_v<std::remove_cvref_t<decltype(shape)>>);
+    Shape<4> all{1, 1, 1, 1};
+    std::copy(shape.begin(), shape.end(), all.end() - Rank);
+    expect_all_refuse("select", {"select", detail::joined({all}), "(2, 6 or 3, 11, n)"}, kQ, kK, kV,
+                      select(Tensor<int, Rank>(shape)));
+  };
+  refuse(Shape<2>{10, 4});
+  refuse(Shape<3>{2, 11, 4});
+  refuse(Shape<4>{3, 6, 11, 4});
+  refuse(Shape<4>{2, 6, 2, 4});
+  Tensor<int, 2> keys({11, 3});
+  keys(10, 2) = 17;
+  expect_all_refuse("no such key", {"17", "17 keys"}, kQ, kK, kV, select(keys));
+  keys(10, 2) = -2;
+  expect_refused("no such key", {"-2"}, [&] { select(keys); });
+  expect_refused("one dimension", {"rank 1"}, [] { select(Tensor<int, 1>({3})); });
+  const auto q = tensor(kQ), k = tensor(kK);
+  expect_refused("blocks", {"0 queries x 4"}, [&] { top_k_blocks(q, k, {.block_q = 0, .block_kv = 4}); });
+  expect_refused("blocks", {"4 queries x -1"}, [&] { top_k_blocks(q, k, {.block_q = 4, .block_kv = -1}); });
+  expect_refused("count", {"-1"}, [&] { top_k_blocks(q, k, {.count = -1}); });
+  expect_refused("sizes", {"head_dim", "7"}, [&] { top_k_blocks(q, tensor({2, 3, 17, 8})); });
+}
+
 TEST(BadMods, BlockMasks) {
   expect_refused("negative", {"-1", "17"}, [] { block_mask(causal(), -1, 17); });
   expect_refused("negative batch", {"-2"}, [] { block_mask(causal(), 11, 17, {}, -2); });

@@ -51,6 +51,28 @@ TYPED_TEST(Masks, Sparse) {
   this->expect_same_on_both_paths("block_sparse, other blocks", block_sparse(map, 50, 70));
 }
 
+TYPED_TEST(Masks, OnGrids) {
+  this->expect_same_on_both_paths("neighbourhood of a row", neighbourhood({150}, {9}, {4}));
+  this->expect_same_on_both_paths("neighbourhood", neighbourhood({15, 10}, {5, 3}));
+  this->expect_same_on_both_paths("with a hole", neighbourhood({10, 15}, {3, 3}, {3, 5}) | causal());
+  this->expect_same_on_both_paths("of a film", neighbourhood({5, 6, 5}, {2, 3, 3}, {}, {1, 0, 0}) | softcap(2));
+  this->expect_same_on_both_paths("of a part", neighbourhood({15, 10}, {5, 3}), 70);
+  this->expect_same_on_both_paths("images", bidirectional_spans({{3, 40}, {60, 61}, {100, 130}}));
+}
+
+TYPED_TEST(Masks, OfChosenKeys) {
+  Tensor<int, 2> each({this->kTokens, 20}), few({1, 40});
+  for (int i = 0; i < each.size(); ++i) each.data()[i] = i * 37 % 151 - 1;
+  for (int i = 0; i < few.size(); ++i) few.data()[i] = i * 3;
+  this->expect_same_on_both_paths("select", select(each));
+  this->expect_same_on_both_paths("the same for all", select(few) | alibi({0.5, 0.25}));
+  this->expect_same_on_both_paths("masked", select(each) | causal() | key_lengths({140}));
+  Tensor<float, 4> q({1, this->kHeads, this->kTokens, 4}), k({1, 1, this->kTokens, 4});
+  for (Index i = 0; i < q.size(); ++i) q.data()[i] = static_cast<float>(i * 7 % 11) - 5;
+  for (Index i = 0; i < k.size(); ++i) k.data()[i] = static_cast<float>(i * 5 % 13) - 6;
+  this->expect_same_on_both_paths("blocks", top_k_blocks(q, k, {.count = 2, .block_q = 10, .block_kv = 16}) | causal());
+}
+
 TYPED_TEST(Masks, MadeOfMasks) {
   this->expect_same_on_both_paths("window or global", any_of(sliding_window(9, 9), global_tokens({0, 77})));
   this->expect_same_on_both_paths(
@@ -129,6 +151,11 @@ TEST(MaskDrawings, AreWhatTheMasksKeep) {
   EXPECT_EQ(drawing(keep(even), 3, 4), "1010 1010 1010 ");
   EXPECT_EQ(drawing(drop(even), 3, 4), "0101 0101 0101 ");
   EXPECT_EQ(drawing(tree({-1, 0, 0, 1}), 4, 6), "111000 111100 111010 111101 ");
+  EXPECT_EQ(drawing(neighbourhood({2, 4}, {1, 3}), 8, 8),
+            "11100000 11100000 01110000 01110000 00001110 00001110 00000111 00000111 ");
+  EXPECT_EQ(drawing(bidirectional_spans({{1, 3}}), 4, 4), "1000 1110 1110 1111 ");
+  const int listed[] = {0, 3, 2, 2, 1, -1};
+  EXPECT_EQ(drawing(select(TensorView<const int, 2>(listed, {3, 2})), 3, 4), "1001 0010 0100 ");
   Tensor<bool, 2> map({2, 2});
   map(0, 0) = map(1, 0) = map(1, 1) = true;
   EXPECT_EQ(drawing(block_sparse(map, 2, 2), 3, 4), "1100 1100 1111 ");

@@ -1,6 +1,7 @@
-// The masks that group tokens, each with its meaning written out by hand.
+// The masks that group tokens or gather keys, each with its meaning written out by hand.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <sstream>
 
@@ -54,6 +55,95 @@ inline auto dilated_rows(const Setting& s) {
                                                  return false;
                                                },
                                                {}}}};
+}
+
+/// What queries keep in a dimension of a grid, a row of `length` coordinates for each.
+inline std::vector<bool> kept_in_dimension(Index length, Index window, Index dilation, bool causal) {
+  std::vector<bool> kept(static_cast<std::size_t>(length * length));
+  for (Index q = 0; q < length; ++q) {
+    std::vector<Index> group;  // coordinates of the query's group
+    Index own = 0;
+    for (Index c = q % dilation; c < length; c += dilation) {
+      if (c == q) own = static_cast<Index>(group.size());
+      group.push_back(c);
+    }
+    Index from = causal ? own + 1 - window : own - window / 2, to = from + window - 1;
+    while (from < 0) ++from, to += causal ? 0 : 1;
+    while (to >= static_cast<Index>(group.size())) --from, --to;
+    for (Index i = from; i <= to; ++i)
+      kept[static_cast<std::size_t>(q * length + group[static_cast<std::size_t>(i)])] = true;
+  }
+  return kept;
+}
+
+/// Grids of so many tokens; none where the queries lie outside of them.
+inline auto neighbourhood_rows(const Setting& s) {
+  Rows<decltype(attn::neighbourhood({1}, {1}))> rows;
+  const Index tokens = s.sizes.kv_len;
+  if (tokens == 0 || s.first() < 0 || s.first() + s.sizes.q_len > tokens) return rows;
+  const auto divisor_of = [&](Index n) {
+    std::vector<Index> all;
+    for (Index d = 1; d <= n; ++d)
+      if (n % d == 0) all.push_back(d);
+    return s.random.pick(all);
+  };
+  std::vector<std::vector<bool>> kept;  // in each dimension
+  std::vector<Index> shape, window, dilation, causal;
+  std::ostringstream name;
+  name << "neighbourhood";
+  const Index rank = s.random.integer(1, 3);
+  for (Index d = 0, left = tokens; d < rank; left /= shape[static_cast<std::size_t>(d++)]) {
+    shape.push_back(d + 1 == rank ? left : divisor_of(left));
+    window.push_back(s.random.integer(1, std::min<Index>(shape.back(), 5)));
+    dilation.push_back(s.random.integer(1, std::min<Index>(shape.back() / window.back(), 3)));
+    causal.push_back(s.random.chance(0.3));
+    kept.push_back(kept_in_dimension(shape.back(), window.back(), dilation.back(), causal.back() == 1));
+    name << " " << window.back() << " of " << shape.back() << " every " << dilation.back()
+         << (causal.back() == 1 ? " causal" : "");
+  }
+  const auto mod = s.random.chance(0.8)
+                       ? attn::detail::neighbourhood_of(attn::detail::token_grid(shape, window, dilation, causal), true)
+                       : attn::neighbourhood(shape, window, dilation, causal);
+  rows.push_back({name.str(),
+                  mod,
+                  {[kept, shape](const Pair& p) {
+                     Index q = p.q, kv = p.kv;
+                     bool all = true;
+                     for (std::size_t d = shape.size(); d-- > 0; q /= shape[d], kv /= shape[d])
+                       all = all && kept[d][static_cast<std::size_t>(q % shape[d] * shape[d] + kv % shape[d])];
+                     return all;
+                   },
+                   {}}});
+  return rows;
+}
+
+/// Lists of all shapes, some of them so short that keys are gathered.
+inline auto select_rows(const Setting& s) {
+  Rows<decltype(attn::select(attn::Tensor<Index, 4>()))> rows;
+  const Sizes& sizes = s.sizes;
+  for (const Index most : {std::max<Index>(sizes.kv_len / 4, 1), sizes.kv_len}) {
+    const attn::Shape<4> shape{s.random.pick(std::vector<Index>{1, sizes.batch}),
+                               s.random.pick(std::vector<Index>{1, sizes.kv_heads, sizes.heads}),
+                               s.random.pick(std::vector<Index>{1, sizes.q_len, sizes.q_len}),
+                               s.random.integer(0, most)};
+    attn::Tensor<Index, 4> t(shape);
+    for (Index i = 0; i < t.size(); ++i)
+      t.data()[i] = s.random.chance(0.1) ? -1 : s.random.integer(-1, sizes.kv_len - 1);
+    std::ostringstream name;
+    name << "select";
+    for (const Index d : shape) name << " " << d;
+    const Index group = shape[1] == sizes.heads ? 1 : sizes.heads / shape[1];
+    rows.push_back({name.str(),
+                    attn::select(attn::Tensor<Index, 4>(t)),
+                    {[t, shape, group](const Pair& p) {
+                       for (Index i = 0; i < shape[3]; ++i)
+                         if (t(shape[0] == 1 ? 0 : p.batch, p.head / group, shape[2] == 1 ? 0 : p.row, i) == p.kv)
+                           return true;
+                       return false;
+                     },
+                     {}}});
+  }
+  return rows;
 }
 
 }  // namespace attn::test

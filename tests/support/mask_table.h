@@ -105,6 +105,107 @@ inline void add_blocks(MaskRows& rows, const Setting& s) {
            });
 }
 
+/// Spans of all batch elements, and of each.
+inline void add_spans(MaskRows& rows, const Setting& s) {
+  using Spans = std::vector<attn::Range>;
+  const auto draw = [&] {
+    Spans spans;
+    for (Index at = s.random.integer(0, 5); at < s.sizes.kv_len; at = spans.back().end + s.random.integer(0, 9))
+      spans.push_back({at, at + s.random.integer(0, 12)});
+    return spans;
+  };
+  const auto keeps = [](const Spans& spans, const Pair& p) {
+    const auto both_in = [&](const attn::Range& r) {
+      return r.begin <= p.q && p.q < r.end && r.begin <= p.kv && p.kv < r.end;
+    };
+    return p.kv <= p.q || std::any_of(spans.begin(), spans.end(), both_in);
+  };
+  const Spans one = draw();
+  std::vector<Spans> each;
+  for (Index b = 0; b < s.sizes.batch; ++b) each.push_back(draw());
+  add_mask(rows, "bidirectional_spans", attn::bidirectional_spans(one), [=](const Pair& p) { return keeps(one, p); });
+  add_mask(rows, "bidirectional_spans of each", attn::bidirectional_spans(each),
+           [=](const Pair& p) { return keeps(each[static_cast<std::size_t>(p.batch)], p); });
+}
+
+/// The blocks that top_k_blocks() should choose, in long double.
+class ChosenBlocks {
+ public:
+  ChosenBlocks(const Setting& s, const attn::TopKBlocks& c, const attn::Tensor<float, 4>& q,
+               const attn::Tensor<float, 4>& k)
+      : s_(s.sizes),
+        c_(c),
+        rows_((s_.q_len + c.block_q - 1) / c.block_q),
+        blocks_((s_.kv_len + c.block_kv - 1) / c.block_kv) {
+    for (Index b = 0; b < s_.batch; ++b)
+      for (Index h = 0; h < s_.heads; ++h)
+        for (Index row = 0; row < rows_; ++row) {
+          std::vector<Real> scores;
+          for (Index block = 0; block < blocks_; ++block) scores.push_back(score(q, k, b, h, row, block));
+          for (Index block = 0; block < blocks_; ++block) kept_.push_back(keeps(s.first(), row, block, scores));
+        }
+  }
+
+  bool keeps(const Pair& p) const {
+    const Index row = (p.batch * s_.heads + p.head) * rows_ + p.row / c_.block_q;
+    return kept_[static_cast<std::size_t>(row * blocks_ + p.kv / c_.block_kv)];
+  }
+
+ private:
+  bool keeps(Index first_query, Index row, Index block, const std::vector<Real>& scores) const {
+    const Index first = first_query + row * c_.block_q,
+                last = first_query + std::min((row + 1) * c_.block_q, s_.q_len) - 1;
+    const auto is_own = [&](Index b) { return c_.causal && (b + 1) * c_.block_kv > first && b * c_.block_kv <= last; };
+    const auto is_later = [&](Index b) { return c_.causal && b * c_.block_kv > last; };
+    if (is_own(block) || is_later(block)) return is_own(block);
+    Index before = 0;  // how many come before this block
+    for (Index b = 0; b < blocks_; ++b)
+      if (b != block && !is_later(b))
+        before += is_own(b) || scores[static_cast<std::size_t>(b)] > scores[static_cast<std::size_t>(block)];
+    return before < c_.count;
+  }
+  Real score(const attn::Tensor<float, 4>& q, const attn::Tensor<float, 4>& k, Index b, Index head, Index row,
+             Index block) const {
+    const Index group = s_.heads / s_.kv_heads, kv_head = head / group;
+    Real sum = 0;
+    for (Index h = 0; h < s_.heads; ++h) {
+      if (c_.heads_together ? h / group != kv_head : h != head) continue;
+      for (Index d = 0; d < q.dim(3); ++d)
+        sum += mean(q, b, h, row, c_.block_q, s_.q_len, d) * mean(k, b, kv_head, block, c_.block_kv, s_.kv_len, d);
+    }
+    return sum;
+  }
+  static Real mean(const attn::Tensor<float, 4>& t, Index b, Index h, Index block, Index size, Index len, Index d) {
+    Real sum = 0;
+    const Index end = std::min((block + 1) * size, len);
+    for (Index i = block * size; i < end; ++i) sum += t(b, h, i, d);
+    return sum / static_cast<Real>(end - block * size);
+  }
+
+  Sizes s_;
+  attn::TopKBlocks c_;
+  Index rows_, blocks_;
+  std::vector<bool> kept_;  ///< of (batch, heads, rows of blocks, blocks)
+};
+
+inline void add_chosen_blocks(MaskRows& rows, const Setting& s) {
+  constexpr Index kDim = 3;  // the call's own may be long
+  const auto draw = [&](Index heads, Index len) {
+    attn::Tensor<float, 4> t({s.sizes.batch, heads, len, kDim});
+    for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<float>(s.random.uniform(-1, 1));
+    return t;
+  };
+  const auto q = draw(s.sizes.heads, s.sizes.q_len), k = draw(s.sizes.kv_heads, s.sizes.kv_len);
+  attn::TopKBlocks c{.count = s.random.integer(0, 4),
+                     .block_q = s.random.pick(std::vector<Index>{1, 5, 16}),
+                     .block_kv = s.random.pick(std::vector<Index>{3, 8, 32}),
+                     .causal = s.random.chance(0.6),
+                     .heads_together = s.random.chance(0.5),
+                     .q_offset = s.first()};
+  add_mask(rows, "top_k_blocks " + std::to_string(c.block_q) + " x " + std::to_string(c.block_kv),
+           attn::top_k_blocks(q, k, c), [blocks = ChosenBlocks(s, c, q, k)](const Pair& p) { return blocks.keeps(p); });
+}
+
 inline void add_global(MaskRows& rows, const Setting& s) {
   std::vector<Index> positions;
   for (Index i = s.random.integer(0, 4); i > 0; --i) positions.push_back(s.random.integer(0, s.sizes.kv_len));
@@ -172,6 +273,8 @@ inline MaskRows mask_table(const Setting& s) {
   add_documents(rows, s);
   add_sparse(rows, s);
   add_blocks(rows, s);
+  add_spans(rows, s);
+  add_chosen_blocks(rows, s);
   add_global(rows, s);
   add_tree(rows, s);
   add_logic(rows, s);

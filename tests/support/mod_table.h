@@ -272,6 +272,8 @@ inline auto mod_table(const Setting& s) {
       strided_rows(s),
       fixed_rows(s),
       dilated_rows(s),
+      neighbourhood_rows(s),
+      select_rows(s),
       mask("lambda parity", lambda_parity(), [](const Pair& p) { return ((p.q ^ p.kv) & 1) == 0; }),
       mask("lambda documents", lambda_documents(), [](const Pair& p) { return p.kv / 7 <= p.q / 7; }),
       mask("lambda sink", lambda_sink(), [](const Pair& p) { return p.kv <= 2 || (p.q >= p.kv && p.q < p.kv + 20); }),
@@ -293,10 +295,13 @@ void each_mod(const Setting& s, Visit visit) {
   for (const auto& row : mask_table(s)) visit(row);
 }
 
-/// Calls `visit(row)` for one variant of every entry, drawn at random.
+/// Calls `visit(row)` for one variant of every entry that has any, drawn at random.
 template <class Visit>
 void each_kind(const Setting& s, Visit visit) {
-  std::apply([&](const auto&... rows) { (..., visit(s.random.pick(rows))); }, mod_table(s));
+  const auto visit_one = [&](const auto& rows) {
+    if (!rows.empty()) visit(s.random.pick(rows));
+  };
+  std::apply([&](const auto&... rows) { (..., visit_one(rows)); }, mod_table(s));
   for (const auto& row : mask_table(s)) visit(row);
 }
 

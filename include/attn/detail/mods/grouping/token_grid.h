@@ -1,0 +1,141 @@
+// Tokens on a grid of up to three dimensions, and the windows of neighbourhood() in it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "attn/detail/base/ranges.h"
+#include "attn/detail/mods/distances.h"
+
+namespace attn::detail {
+
+/// A dimension of a grid, and the window in it. Coordinates that agree modulo the dilation form a group, and are numbered
+/// within it; windows are ranges of these numbers.
+struct GridAxis {
+  Index length = 1, window = 1, dilation = 1;
+  bool causal = false;
+
+  Index numbers(Index group) const { return ceil_div(length - group, dilation); }
+  /// The first number of the window of the query with the number `n`; causal ones may begin before 0.
+  Index first(Index n, Index group) const {
+    return causal ? n - window + 1 : std::clamp<Index>(n - window / 2, 0, numbers(group) - window);
+  }
+
+  /// All coordinates in windows of queries with the coordinates `q`, and others between them.
+  Range seen(const Range& q) const {
+    if (causal) return intersect({q.begin - (window - 1) * dilation, q.end}, {0, length});
+    const Index before = window / 2 * dilation, span = (window - 1) * dilation;
+    // At the borders windows are shifted inside. A group may end, or begin, up to dilation - 1 away from the border.
+    return intersect(
+        {std::min(q.begin - before, length - window * dilation), std::max(q.end - before + span, window * dilation)},
+        {0, length});
+  }
+
+  Coverage coverage(const Range& q, const Range& kv) const {
+    if (intersect(seen(q), kv).empty()) return Coverage::none;
+    if (dilation > 1 && !has_multiple({q.begin - (kv.end - 1), q.end - kv.begin}, dilation)) return Coverage::none;
+    if (dilation > 1 && (q.size() > 1 || kv.size() > 1)) return Coverage::some;
+    // Windows do not move back where queries move on, so those of the first and the last query decide.
+    const Index group = q.begin % dilation, begin = q.begin / dilation, last = (q.end - 1) / dilation;
+    const Range all{first(last, group), first(begin, group) + window};
+    const Range numbers{kv.begin / dilation, (kv.end - 1) / dilation + 1};
+    if (q.size() == 1 && intersect(all, numbers).empty()) return Coverage::none;
+    return all.begin <= numbers.begin && numbers.end <= all.end ? Coverage::all : Coverage::some;
+  }
+};
+
+/// A grid, whose tokens are numbered in row-major order.
+struct TokenGrid {
+  static constexpr std::size_t kAxes = 3;
+  using Coordinates = std::array<Index, kAxes>;
+  using Box = std::array<Range, kAxes>;
+
+  std::array<GridAxis, kAxes> axes;
+
+  Index tokens() const { return axes[0].length * axes[1].length * axes[2].length; }
+  Index token(const Coordinates& c) const { return (c[0] * axes[1].length + c[1]) * axes[2].length + c[2]; }
+  Coordinates coordinates(Index token) const {
+    const Index row = token / axes[2].length;
+    return {row / axes[1].length, row % axes[1].length, token % axes[2].length};
+  }
+
+  /// The smallest box that has all of some neighbouring tokens.
+  Box box(const Range& range) const {
+    const Coordinates first = coordinates(range.begin), last = coordinates(range.end - 1);
+    Box box;
+    bool same = true;  // do they agree in all dimensions before this one?
+    for (std::size_t a = 0; a < kAxes; ++a) {
+      box[a] = same ? Range{first[a], last[a] + 1} : Range{0, axes[a].length};
+      same = same && first[a] == last[a];
+    }
+    return box;
+  }
+
+  Coverage coverage(const Tile& t) const {
+    const Box q = box(t.q), kv = box(t.kv);
+    Coverage least = Coverage::all;
+    for (std::size_t a = 0; a < kAxes; ++a) least = std::min(least, axes[a].coverage(q[a], kv[a]));
+    return least;
+  }
+
+  /// From the first to the last key that one of the queries keeps.
+  Range kv_range(const Range& queries) const {
+    const Box q = box(queries);
+    Coordinates first, last;
+    for (std::size_t a = 0; a < kAxes; ++a) {
+      const Range seen = axes[a].seen(q[a]);
+      first[a] = seen.begin, last[a] = seen.end - 1;
+    }
+    return {token(first), token(last) + 1};
+  }
+};
+
+/// Windows of queries, and keys, in numbers that a predicate compares without a division.
+struct WindowTable {
+  struct Axis {
+    std::vector<std::int32_t> first;   ///< of the window of each query
+    std::vector<std::int32_t> number;  ///< of each key
+    std::uint32_t window = 1;
+  };
+  std::array<Axis, TokenGrid::kAxes> axes;
+
+  /// Does the query's window have the key in this dimension?
+  bool has(std::size_t axis, Index q, Index kv) const {
+    const Axis& a = axes[axis];
+    return static_cast<std::uint32_t>(a.number.data()[kv] - a.first.data()[q]) < a.window;
+  }
+};
+
+/// The windows of all tokens of a grid.
+class GridWindows {
+ public:
+  explicit GridWindows(const TokenGrid& grid) {
+    for (std::size_t a = 0; a < TokenGrid::kAxes; ++a)
+      table_.axes[a].window = static_cast<std::uint32_t>(grid.axes[a].window);
+    for (Index token = 0; token < grid.tokens(); ++token) {
+      const TokenGrid::Coordinates c = grid.coordinates(token);
+      Index group = 0;
+      for (std::size_t a = 0; a < TokenGrid::kAxes; ++a) {
+        const GridAxis& axis = grid.axes[a];
+        const Index of_axis = c[a] % axis.dilation, number = c[a] / axis.dilation;
+        table_.axes[a].first.push_back(static_cast<std::int32_t>(axis.first(number, of_axis)));
+        table_.axes[a].number.push_back(static_cast<std::int32_t>(number));
+        group = group * axis.dilation + of_axis;
+      }
+      group_.push_back(static_cast<std::int32_t>(group));
+    }
+  }
+
+  bool keep(Index q, Index kv) const {
+    return bool((group_.data()[q] == group_.data()[kv]) & table_.has(0, q, kv) & table_.has(1, q, kv) &
+                table_.has(2, q, kv));
+  }
+
+ private:
+  WindowTable table_;
+  std::vector<std::int32_t> group_;  ///< of each token, by all dilations
+};
+
+}  // namespace attn::detail

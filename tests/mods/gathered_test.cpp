@@ -1,0 +1,256 @@
+// Masks that gather keys: all paths on sizes where they do, what lies outside of the lists, and work in proportion to the
+// pairs.
+#include "support/grouped_rows.h"
+#include "support/mod_table.h"
+#include "support/sweep.h"
+
+namespace attn::test {
+namespace {
+
+/// Whole grids: queries and keys are the same tokens.
+template <class T>
+Drawn<T> draw_tokens(Index tokens, Random& random) {
+  const Index kv_heads = random.integer(1, 2);
+  const Sizes s{random.integer(1, 2), kv_heads * random.integer(1, 2), kv_heads, tokens, tokens, random.pick(kDims),
+                random.pick(kDims)};
+  Drawn<T> drawn = Drawn<T>::draw(s, random);
+  drawn.numbers.q_offset.reset();
+  return drawn;
+}
+
+template <class T>
+class Gathered : public ::testing::Test {};
+using Scalars = ::testing::Types<float, double, Eigen::bfloat16>;
+TYPED_TEST_SUITE(Gathered, Scalars);
+
+TYPED_TEST(Gathered, WholeGrids) {
+  Random random(1);
+  for (const Index tokens : {1, 12, 36, 48, 60, 64, 96, 120, 144, 180})
+    for (int round = 0; round < 4; ++round) {
+      auto drawn = draw_tokens<TypeParam>(tokens, random);
+      const Setting setting{drawn.sizes, drawn.numbers, random};
+      const auto row = neighbourhood_rows(setting)[0];
+      expect_right(drawn, row);
+      expect_right(drawn, sink_rows(setting)[0] | row |
+                              mask("causal", causal(), [](const Pair& p) { return p.kv <= p.q; })[0] |
+                              alibi_rows(setting)[0]);
+      expect_right(drawn, random.pick(key_length_rows(setting)) | row | random.pick(dropout_rows(setting)));
+    }
+}
+
+TYPED_TEST(Gathered, ShortLists) {
+  Random random(2);
+  for (const Index kv_len : {9, 64, 130, 400})
+    for (const Index q_len : {1, 2, 5, 17, 50}) {
+      const Index kv_heads = random.integer(1, 2);
+      const Sizes s{random.integer(1, 2),
+                    kv_heads * random.pick(std::vector<Index>{1, 2, 5}),
+                    kv_heads,
+                    q_len,
+                    kv_len,
+                    random.pick(kDims),
+                    random.pick(kDims)};
+      auto drawn = Drawn<TypeParam>::draw(s, random);
+      const Setting setting{s, drawn.numbers, random};
+      const auto row = select_rows(setting)[0];
+      expect_right(drawn, row);
+      expect_right(drawn, sink_rows(setting)[0] | row |
+                              mask("causal", causal(), [](const Pair& p) { return p.kv <= p.q; })[0] |
+                              alibi_rows(setting)[0]);
+      expect_right(drawn, random.pick(key_length_rows(setting)) | row | random.pick(dropout_rows(setting)));
+      expect_right(drawn, random.pick(bias_rows<4>(setting)) | row);
+    }
+}
+
+/// Lists of `n` of the keys for each query, of so many heads.
+Tensor<Index, 3> draw_lists(Index heads, Index q_len, Index n, Index kv_len, Random& random) {
+  Tensor<Index, 3> lists({heads, q_len, n});
+  for (Index i = 0; i < lists.size(); ++i) lists.data()[i] = random.integer(0, kv_len - 1);
+  return lists;
+}
+
+/// The keys that a query of head 0 keeps, by what the weights of the definition are.
+template <class M>
+std::vector<bool> kept_by(const M& mods, Index q_len, Index kv_len, Index row) {
+  Problem p;
+  p.q_len = q_len, p.kv_len = kv_len, p.q_offset = kv_len - q_len;
+  const auto bound = attn::detail::bind(mods, p);
+  std::vector<bool> kept;
+  for (Index j = 0; j < kv_len; ++j) kept.push_back(bound.keep({0, 0, p.q_offset + row, j}));
+  return kept;
+}
+
+/// NaN in one key or value reaches those queries that keep it, and no other.
+template <class M>
+void expect_no_leak(const M& mods, Index q_len, Index kv_len, Random& random) {
+  const Index poisoned = random.integer(0, kv_len - 1);
+  for (const bool in_key : {true, false})
+    for (const float poison : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      Inputs in({1, 1, 1, q_len, kv_len, 16, 20}, random);
+      auto& x = in_key ? in.k : in.v;
+      x[static_cast<std::size_t>(poisoned * (in_key ? 16 : 20))] = poison;
+      Arguments<float> a(in);
+      for (Isa isa : instruction_sets()) {
+        const auto got = flash(a, mods, {.isa = isa});
+        for (Index i = 0; i < q_len; ++i) {
+          const bool kept = kept_by(mods, q_len, kv_len, i)[static_cast<std::size_t>(poisoned)];
+          const bool finite = std::all_of(got.out.begin() + i * 20, got.out.begin() + (i + 1) * 20,
+                                          [](float y) { return std::isfinite(y); });
+          SCOPED_TRACE(::testing::Message() << to_string(isa) << " query " << i << " key " << poisoned);
+          ASSERT_TRUE(kept || finite);
+          ASSERT_TRUE(!kept || in_key || !finite);
+        }
+      }
+    }
+}
+
+TEST(GatheredKeys, NothingLeaksFromOutsideOfWindowsAndLists) {
+  Random random(3);
+  for (int round = 0; round < 6; ++round) {
+    expect_no_leak(attn::detail::neighbourhood_of(attn::detail::token_grid({9, 10}, {3, 3}, {}, {}), true), 90, 90,
+                   random);
+    expect_no_leak(select(draw_lists(1, 20, 9, 120, random)), 20, 120, random);
+    expect_no_leak(select(draw_lists(1, 1, 20, 90, random)), 70, 90, random);
+  }
+}
+
+// Lists of no key at all, and of one.
+TEST(GatheredKeys, QueriesWithoutKeysAreZero) {
+  Tensor<int, 2> lists({3, 2});
+  std::fill_n(lists.data(), 6, -1);
+  lists(1, 1) = 7;
+  Random random(4);
+  Arguments<float> a(Inputs({1, 1, 1, 3, 40, 8, 8}, random));
+  for (Isa isa : instruction_sets()) {
+    const auto got = flash(a, select(lists), {.isa = isa});
+    for (std::size_t i = 0; i < 24; ++i) EXPECT_EQ(got.out[i], i / 8 == 1 ? a.v.read()[7 * 8 + i % 8] : 0.0f);
+    EXPECT_EQ(got.lse[0], -std::numeric_limits<float>::infinity());
+    EXPECT_EQ(got.lse[2], -std::numeric_limits<float>::infinity());
+    EXPECT_TRUE(std::isfinite(got.lse[1]));
+  }
+}
+
+// Lists are sets: their order and repetitions change no bit.
+TEST(GatheredKeys, OrderAndRepetitionChangeNothing) {
+  Random random(5);
+  Arguments<float> a(Inputs({1, 2, 1, 6, 900, 64, 64}, random));
+  const auto lists = draw_lists(2, 6, 70, 900, random);
+  Tensor<Index, 3> shuffled({2, 6, 100});
+  for (Index h = 0; h < 2; ++h)
+    for (Index i = 0; i < 6; ++i)
+      for (Index j = 0; j < 100; ++j) shuffled(h, i, j) = j < 20 ? -1 : lists(h, i, (j * 37 + h) % 70);
+  const auto expected = flash(a, select(lists)), got = flash(a, select(shuffled));
+  std::set<Index> listed, again;
+  for (Index j = 0; j < 70; ++j) listed.insert(lists(0, 0, j));
+  for (Index j = 20; j < 100; ++j) again.insert(shuffled(0, 0, j));
+  ASSERT_EQ(listed, again);
+  EXPECT_EQ(expected.out, got.out);
+  EXPECT_EQ(expected.lse, got.lse);
+}
+
+TEST(GatheredKeys, ResultsDoNotDependOnThreads) {
+  Random random(6);
+  const auto expect_alike = [&](const Sizes& sizes, const auto& mods) {
+    Arguments<float> a(Inputs(sizes, random));
+    const auto one = flash(a, mods, {.executor = serial()}), three = flash(a, mods, {.executor = threads(3)});
+    EXPECT_EQ(one.out, three.out);
+    EXPECT_EQ(one.lse, three.lse);
+  };
+  expect_alike({2, 4, 2, 30 * 20, 30 * 20, 16, 24}, neighbourhood({30, 20}, {5, 5}));
+  expect_alike({1, 2, 1, 30 * 20, 30 * 20, 16, 24}, neighbourhood({30, 20}, {5, 5}, {3, 2}) | softcap(2));
+  expect_alike({2, 4, 2, 40, 3000, 16, 24}, select(draw_lists(2, 40, 100, 3000, random)));
+  expect_alike({1, 4, 2, 1, 9000, 16, 24}, select(draw_lists(4, 1, 3000, 9000, random)));
+}
+
+// Tokens far apart, beside masks whose hints would have to look at all that lies between.
+TEST(GatheredKeys, BesideMasksThatLookIntoTiles) {
+  Random random(7);
+  const Index n = 700;
+  Arguments<float> a(Inputs({1, 2, 1, n, n, 8, 8}, random));
+  Tensor<bool, 2> map({n / 10, n / 10}), pairs({n, n});
+  Tensor<bool, 1> keys({n});
+  for (auto* t : {&map, &pairs})
+    for (Index i = 0; i < t->size(); ++i) t->data()[i] = random.chance(0.7);
+  for (Index i = 0; i < n; ++i) keys(i) = random.chance(0.7);
+  std::vector<Index> ids, parents;
+  for (Index i = 0; i < n; ++i) {
+    ids.push_back(i / 130);
+    parents.push_back(random.integer(std::max<Index>(i - 5, -1), i - 1));
+  }
+  const auto grid = neighbourhood({35, 20}, {5, 5});
+  const auto lists = select(draw_lists(2, n, 40, n, random));
+  const auto expect_alike = [&](const auto& other) {
+    const auto expect = [&](const auto& mods) {
+      const auto got = flash(a, mods), expected = naive(a, mods);
+      for (std::size_t i = 0; i < got.out.size(); ++i) ASSERT_NEAR(got.out[i], expected.out[i], 1e-5);
+      for (std::size_t i = 0; i < got.lse.size(); ++i)
+        ASSERT_TRUE(got.lse[i] == expected.lse[i] || std::abs(got.lse[i] - expected.lse[i]) < 1e-5);
+    };
+    expect(grid | other);
+    expect(other | lists);
+  };
+  expect_alike(block_sparse(map, 10, 10));
+  expect_alike(block_mask(mask_mod([](auto p) { return (p.q + p.kv / 50) % 3 != 0; }), n, n));
+  expect_alike(keep(keys));
+  expect_alike(drop(pairs));
+  expect_alike(documents(ids));
+  expect_alike(tree(parents));
+  expect_alike(strided_sparse(7));  // two that group tokens: the first of them does
+}
+
+/// In proportion to the kept pairs, with what lies between the windows of a tile.
+TEST(GatheredKeys, WorkIsInProportionToThePairs) {
+  const float number = 1;
+  const auto explained = [&](const auto& mods, Index q_len, Index kv_len) {
+    const TensorView<const float, 4> q(&number, {1, 1, q_len, 1}, {0, 0, 0, 1}),
+        k(&number, {1, 1, kv_len, 1}, {0, 0, 0, 1});
+    return explain(q, k, k, mods, {.executor = serial(), .isa = instruction_sets().back()});
+  };
+  const auto visited = [](const Explanation& e) {
+    return static_cast<double>((e.full_tiles + e.masked_tiles) * e.queries_per_tile * e.keys_per_tile);
+  };
+  const auto image = neighbourhood({128, 128}, {13, 13});
+  EXPECT_LT(visited(explained(image, 16384, 16384)), 16384.0 * 169 * 1.9);
+  EXPECT_GT(visited(explained(any_of(image), 16384, 16384)), 16384.0 * 169 * 3);
+  const auto holes = neighbourhood({128, 128}, {13, 13}, {4, 4});
+  EXPECT_LT(visited(explained(holes, 16384, 16384)), 16384.0 * 169 * 1.9);
+  const auto film = neighbourhood({16, 32, 32}, {5, 7, 7});
+  EXPECT_LT(visited(explained(film, 16384, 16384)), 16384.0 * 245 * 2.9);
+  const auto row = neighbourhood({16384}, {65}, {16});
+  EXPECT_LT(visited(explained(row, 16384, 16384)), 16384.0 * 65 * 2.2);
+  // A part of a grid visits neighbours, and a window that has most of a small one.
+  EXPECT_EQ(explained(image, 8192, 16384).queries_per_tile, explained(causal(), 8192, 16384).queries_per_tile);
+  EXPECT_EQ(explained(neighbourhood({8, 8}, {7, 7}), 64, 64).queries_per_tile,
+            explained(causal(), 64, 64).queries_per_tile);
+
+  Random random(8);
+  const auto lists = select(draw_lists(1, 32, 256, 65536, random));
+  EXPECT_LE(explained(lists, 32, 65536).full_tiles, 32 * 4);
+  EXPECT_EQ(explained(lists, 32, 65536).single_queries, 32);
+  EXPECT_GT(explained(any_of(lists), 32, 65536).masked_tiles, 500);
+  const auto shared = select(draw_lists(1, 1, 256, 65536, random));
+  EXPECT_EQ(explained(shared, 480, 65536).full_tiles, 4 * explained(causal(), 480, 64).query_tiles);
+  EXPECT_EQ(explained(select(draw_lists(1, 32, 256, 512, random)), 32, 512).single_queries, 0);  // too long to pay
+}
+
+// The caller's memory, of exactly the size that is asked for.
+TEST(GatheredKeys, ComputeInTheWorkspaceOfTheCaller) {
+  Random random(9);
+  const auto expect = [&](const Sizes& s, const auto& mods) {
+    Arguments<Eigen::half> a(Inputs(s, random));
+    for (const int workers : {1, 3}) {
+      Options options{.executor = threads(workers)};
+      const auto expected = flash(a, mods, options);
+      std::vector<std::byte> memory(workspace_bytes(a.q.cview(), a.k.cview(), a.v.cview(), mods, options));
+      options.workspace = memory;
+      EXPECT_EQ(flash(a, mods, options).out, expected.out);
+      options.workspace = std::span(memory).first(memory.size() - 1);
+      EXPECT_THROW(flash(a, mods, options), std::invalid_argument);
+    }
+  };
+  expect({2, 4, 2, 30 * 20, 30 * 20, 40, 24}, neighbourhood({30, 20}, {5, 5}));
+  expect({2, 4, 2, 7, 3000, 40, 24}, select(draw_lists(4, 7, 100, 3000, random)));
+}
+
+}  // namespace
+}  // namespace attn::test
