@@ -18,6 +18,7 @@
 #include "attn/merge.h"
 #include "attn/multi_head.h"
 #include "attn/paged_kv_cache.h"
+#include "attn/positions.h"
 #include "attn/recurrent_backward.h"
 #include "attn/rope.h"
 #include "attn/version.h"

@@ -10,36 +10,9 @@
 
 #include "attn/detail/tensor/arguments.h"
 #include "attn/detail/tensor/rotation.h"
+#include "attn/rope_config.h"
 
 namespace attn {
-
-/// How RoPE is stretched to texts longer than those that the model was trained on.
-enum class RopeScaling {
-  none,
-  linear,  ///< positions are divided by `factor` (Chen et al. 2023, section 2.3)
-  ntk,  ///< the base grows so that the slowest pair turns `factor` times as slowly, the fastest as before (bloc97 2023)
-  yarn,    ///< slow frequencies are divided by `factor`, fast ones kept, scores sharpened (Peng et al. 2023)
-  llama3,  ///< the same idea with other borders, as Llama 3.1 was trained (Meta 2024)
-};
-
-struct RopeConfig {
-  Index head_dim = 0;
-  Index rotary_dim = 0;  ///< how many of a head's first features are turned, an even number; 0: all
-  RopePairs pairs = RopePairs::halves;
-  double base = 10000;  ///< theta; pair i turns by position * base^(-2i / rotary_dim)
-  RopeScaling scaling = RopeScaling::none;
-  double factor = 1;            ///< how many times longer texts may be than in training
-  Index trained_length = 0;     ///< tokens in a training text; yarn and llama3 need it
-  double beta_fast = 32;        ///< yarn keeps pairs that turn at least this many times in a training text
-  double beta_slow = 1;         ///< yarn divides the frequency of pairs that turn at most this many times
-  double low_freq_factor = 1;   ///< llama3: what beta_slow is for yarn
-  double high_freq_factor = 4;  ///< llama3: what beta_fast is for yarn
-  bool round_borders =
-      true;  ///< yarn: whether the borders are rounded to whole pairs, as in most models (Hugging Face: `truncate`)
-  /// yarn: cos and sin are multiplied by this; default 0.1 ln(factor) + 1 (Peng et al. 2023, eq. 22). Models with an
-  /// `mscale` need another.
-  std::optional<double> attention_factor = std::nullopt;
-};
 
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
@@ -79,21 +52,29 @@ class Rope {
  public:
   /// @throws std::invalid_argument for sizes or numbers that make no sense; the message has them.
   explicit Rope(const RopeConfig& config) : config_(config) {
-    check();
-    if (config_.rotary_dim == 0) config_.rotary_dim = config_.head_dim;
-    for (Index i = 0; i < config_.rotary_dim / 2; ++i) frequencies_.push_back(scaled(i));
+    detail::require(config.scaling != RopeScaling::longrope,
+                    "Rope: longrope needs factors, rotary_dim / 2 of them, as a second argument");
+    begin();
   }
 
-  /// With frequencies of the caller's, rotary_dim / 2 of them: for other scalings, or a model that comes with its own.
-  /// @throws std::invalid_argument also if their number is another, one is not finite, or config.scaling is not `none`.
-  Rope(const RopeConfig& config, std::span<const double> frequencies) : Rope(config) {
-    detail::require(config_.scaling == RopeScaling::none, "Rope: frequencies that are given cannot be scaled as well");
-    detail::require(frequencies.size() == frequencies_.size(), "Rope: ", frequencies.size(), " frequencies for ",
-                    frequencies_.size(), " pairs");
-    for (std::size_t i = 0; i < frequencies.size(); ++i)
-      detail::require(std::isfinite(frequencies[i]), "Rope: frequency ", i, " is ", frequencies[i],
-                      ", it must be finite");
-    frequencies_.assign(frequencies.begin(), frequencies.end());
+  /// With a number for each pair, rotary_dim / 2 of them: with `longrope` the factors that frequencies are divided by,
+  /// those for short or for long texts, whichever the text is; else frequencies of the caller's, for other scalings, or
+  /// a model that comes with its own.
+  /// @throws std::invalid_argument also if their number is another, one is not finite, a factor is not positive, or
+  /// config.scaling is another.
+  Rope(const RopeConfig& config, std::span<const double> numbers) : config_(config) {
+    const bool divides = config.scaling == RopeScaling::longrope;
+    begin();
+    detail::require(divides || config_.scaling == RopeScaling::none,
+                    "Rope: frequencies that are given cannot be scaled as well");
+    const char* const what = divides ? "factor" : "frequency";
+    detail::require(numbers.size() == frequencies_.size(), "Rope: ", numbers.size(),
+                    divides ? " factors" : " frequencies", " for ", frequencies_.size(), " pairs");
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      detail::require(std::isfinite(numbers[i]), "Rope: ", what, " ", i, " is ", numbers[i], ", it must be finite");
+      detail::require(!divides || numbers[i] > 0, "Rope: factor ", i, " is ", numbers[i], ", it must be positive");
+      frequencies_[i] = divides ? frequencies_[i] / numbers[i] : numbers[i];
+    }
   }
 
   const RopeConfig& config() const { return config_; }
@@ -101,10 +82,14 @@ class Rope {
   /// Radians per position, one for each pair: rotary_dim / 2 of them, descending.
   std::span<const double> frequencies() const { return frequencies_; }
 
-  /// The factor of cos and sin: 1, except for yarn.
+  /// The factor of cos and sin: 1, except for yarn and longrope.
   double attention_factor() const {
-    if (config_.scaling != RopeScaling::yarn) return 1;
-    return config_.attention_factor.value_or(config_.factor <= 1 ? 1 : 0.1 * std::log(config_.factor) + 1);
+    const bool is_yarn = config_.scaling == RopeScaling::yarn;
+    if (!is_yarn && config_.scaling != RopeScaling::longrope) return 1;
+    if (config_.attention_factor) return *config_.attention_factor;
+    if (config_.factor <= 1) return 1;
+    const double octaves = std::log(config_.factor);
+    return is_yarn ? 0.1 * octaves + 1 : std::sqrt(1 + octaves / std::log(static_cast<double>(config_.trained_length)));
   }
 
   /// Whether both turn everything by the same angles, bit for bit.
@@ -181,11 +166,16 @@ class Rope {
     const double plain = frequency(config_.base, i);
     switch (config_.scaling) {
       case RopeScaling::none:
+      case RopeScaling::longrope:  // the constructor divides by the factors
         break;
       case RopeScaling::linear:
         return plain / factor;
-      case RopeScaling::ntk:  // a single pair is the fastest one, which ntk keeps
-        return dim > 2 ? frequency(config_.base * std::pow(factor, dim / (dim - 2)), i) : plain;
+      case RopeScaling::ntk:
+        return with_base_times(factor, i);
+      case RopeScaling::dynamic_ntk: {
+        const double lengths = static_cast<double>(config_.length) / static_cast<double>(config_.trained_length);
+        return lengths > 1 ? with_base_times(factor * lengths - (factor - 1), i) : plain;
+      }
       case RopeScaling::yarn: {
         const double fast = pair_that_turns(config_.beta_fast), slow = pair_that_turns(config_.beta_slow);
         const double low = std::max(config_.round_borders ? std::floor(fast) : fast, 0.0),
@@ -201,6 +191,11 @@ class Rope {
     }
     return plain;
   }
+  /// The base grows so that the slowest pair turns `factor` times as slowly. A single pair is the fastest one.
+  double with_base_times(double factor, Index i) const {
+    const double dim = static_cast<double>(config_.rotary_dim);
+    return frequency(dim > 2 ? config_.base * std::pow(factor, dim / (dim - 2)) : config_.base, i);
+  }
   double frequency(double base, Index i) const {
     return std::pow(base, -2 * static_cast<double>(i) / static_cast<double>(config_.rotary_dim));
   }
@@ -210,6 +205,12 @@ class Rope {
   double pair_that_turns(double times) const {
     const double dim = static_cast<double>(config_.rotary_dim), length = static_cast<double>(config_.trained_length);
     return dim * std::log(length / (times * 2 * std::numbers::pi)) / (2 * std::log(config_.base));
+  }
+
+  void begin() {
+    check();
+    if (config_.rotary_dim == 0) config_.rotary_dim = config_.head_dim;
+    for (Index i = 0; i < config_.rotary_dim / 2; ++i) frequencies_.push_back(scaled(i));
   }
 
   void check() const {
@@ -226,17 +227,21 @@ class Rope {
     if (c.attention_factor) {
       detail::require(positive(*c.attention_factor), "Rope: attention_factor is ", *c.attention_factor,
                       ", it must be positive");
-      detail::require(c.scaling == RopeScaling::yarn, "Rope: attention_factor is ", *c.attention_factor,
-                      ", but only yarn has one");
+      detail::require(c.scaling == RopeScaling::yarn || c.scaling == RopeScaling::longrope,
+                      "Rope: attention_factor is ", *c.attention_factor, ", but only yarn and longrope have one");
     }
-    if (c.scaling != RopeScaling::yarn && c.scaling != RopeScaling::llama3) return;
-    detail::require(c.trained_length > 0, "Rope: trained_length is ", c.trained_length,
-                    "; this scaling needs the length of the texts of the training");
+    const bool stretches = c.scaling == RopeScaling::linear || c.scaling == RopeScaling::ntk;
+    if (c.scaling == RopeScaling::none || stretches) return;
+    detail::require(c.trained_length > (c.scaling == RopeScaling::longrope ? 1 : 0), "Rope: trained_length is ",
+                    c.trained_length, "; this scaling needs the length of the texts of the training");
+    detail::require(c.scaling != RopeScaling::dynamic_ntk || (c.length >= 0 && c.factor >= 1),
+                    "Rope: dynamic_ntk with a length of ", c.length, " and a factor of ", c.factor,
+                    "; neither may be negative, and the factor must be at least 1");
     if (c.scaling == RopeScaling::yarn)
       detail::require(positive(c.beta_slow) && positive(c.beta_fast) && c.beta_slow <= c.beta_fast,
                       "Rope: beta_slow is ", c.beta_slow, ", beta_fast ", c.beta_fast,
                       "; 0 < beta_slow <= beta_fast must hold");
-    else
+    if (c.scaling == RopeScaling::llama3)
       detail::require(
           positive(c.low_freq_factor) && positive(c.high_freq_factor) && c.low_freq_factor < c.high_freq_factor,
           "Rope: low_freq_factor is ", c.low_freq_factor, ", high_freq_factor ", c.high_freq_factor,

@@ -36,6 +36,17 @@ extern const attn::Index q_len, head_dim;
 extern const attn::test::Mdspan<const float, 2> cells;
 }  // namespace numbers
 
+namespace positioned {
+extern const attn::Index position, rows, columns;
+extern const std::vector<attn::Index> positions;
+extern const attn::Tensor<int, 2> times_rows_columns;
+extern const attn::Tensor<float, 2> learned;
+extern const attn::Tensor<float, 3> grad_x;
+extern attn::Tensor<float, 2> grad_learned;
+extern attn::Tensor<float, 3> x;
+extern attn::Tensor<float, 4> q, k, grad_q;
+}  // namespace positioned
+
 namespace memory {
 extern const float *ptr, *kptr, *vptr;
 extern const attn::Index batch, q_len, kv_len, heads, kv_heads, head_dim, v_dim;

@@ -59,6 +59,7 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const GatheredTokens& tokens,
     return KvRows<T>(of.part(tokens.batch * of.stride(0), shape, strides), tokens.kv);
   };
   CallTensors<T> gathered{of_queries(t.out), of_queries(t.lse), of_queries(t.q), of_keys(t.k), of_keys(t.v), problem};
+  gathered.score = t.score;
   gathered.q_list = tokens.q;
   gathered.most_queries = tokens.most_queries;
   return gathered;

@@ -1,0 +1,94 @@
+// Rotary position embedding that also fades with the distance.
+#pragma once
+
+#include "attn/rope.h"
+
+namespace attn {
+
+/// What XPos scales by.
+struct XPosConfig {
+  double scale_base = 512;  ///< positions over which a pair fades by its own factor
+  double gamma =
+      0.4;  ///< how far the fastest pair fades: the factor of pair i is (2i / rotary_dim + gamma) / (1 + gamma)
+  Index origin = 0;  ///< the position that is not scaled
+};
+
+inline namespace ATTN_BUILT_FOR {
+
+/// xPos (Sun et al. 2022, "A Length-Extrapolatable Transformer", section 3.2): queries and keys are turned as by Rope,
+/// and pair i of a query at position n is multiplied by zeta_i^((n - origin) / scale_base), of a key divided by that. The
+/// product then fades by zeta_i^(distance / scale_base), fast pairs first, so that they do not swing at distances they
+/// were not trained on. It is meant for causal attention: the product with a later key would grow.
+///
+/// The origin changes no product, but far from it factors leave the range of float: at 0.2857, the smallest, after 35,000
+/// positions. Choose one in the middle of what is computed together; keys that are kept must have been scaled with the
+/// same one.
+class XPos {
+ public:
+  /// @throws std::invalid_argument also for numbers that are not positive.
+  explicit XPos(const Rope& rope, const XPosConfig& config = {}) : rope_(rope), config_(config) {
+    detail::require(
+        config.scale_base > 0 && config.gamma > 0 && std::isfinite(config.scale_base) && std::isfinite(config.gamma),
+        "XPos: scale_base is ", config.scale_base, ", gamma ", config.gamma, "; both must be positive");
+    const double pairs = static_cast<double>(rope.frequencies().size());
+    for (std::size_t i = 0; i < rope.frequencies().size(); ++i)
+      log_factors_.push_back(std::log((static_cast<double>(i) / pairs + config.gamma) / (1 + config.gamma)) /
+                             config.scale_base);
+  }
+
+  const Rope& rope() const { return rope_; }
+  const XPosConfig& config() const { return config_; }
+
+  /// Turns and scales x in place, (len, head_dim) or (batch, heads, len, head_dim), of any scalar and strides; token i is
+  /// at position first + i.
+  /// @throws std::invalid_argument if x has another head_dim; nothing is written then.
+  template <class X>
+  void rotate_query(X&& x, Index first = 0) const {
+    turn(x, first, 1, 1);
+  }
+  template <class X>
+  void rotate_key(X&& x, Index first = 0) const {
+    turn(x, first, -1, 1);
+  }
+
+  /// The gradient with respect to the result becomes that with respect to x.
+  template <class X>
+  void rotate_query_gradient(X&& x, Index first = 0) const {
+    turn(x, first, 1, -1);
+  }
+  template <class X>
+  void rotate_key_gradient(X&& x, Index first = 0) const {
+    turn(x, first, -1, -1);
+  }
+
+ private:
+  template <class X>
+  void turn(X&& x, Index first, int exponent, int direction) const {
+    using T = detail::computed_t<typename detail::Traits<std::remove_cvref_t<X>>::Scalar>;
+    using Real = std::common_type_t<T, double>;
+    const auto shape = detail::as_rank4(view(x)).shape();
+    detail::require(shape[3] == rope_.config().head_dim, "XPos: made for a head_dim of ", rope_.config().head_dim,
+                    ", x has shape ", shape);
+    const Index len = shape[2], pairs = static_cast<Index>(log_factors_.size());
+    Tensor<T, 2> cos({len, pairs}), sin({len, pairs});
+    for (Index n = 0; n < len; ++n)
+      for (Index i = 0; i < pairs; ++i) {
+        const auto pair = static_cast<std::size_t>(i);
+        const Real angle = static_cast<Real>(first + n) * static_cast<Real>(rope_.frequencies()[pair]);
+        const Real factor = std::exp(static_cast<Real>(exponent * (first + n - config_.origin)) *
+                                     static_cast<Real>(log_factors_[pair])) *
+                            static_cast<Real>(rope_.attention_factor());
+        cos(n, i) = static_cast<T>(factor * std::cos(angle));
+        sin(n, i) = static_cast<T>(static_cast<Real>(direction) * factor * std::sin(angle));
+      }
+    rotate_by(x, cos, sin, rope_.config().pairs);
+  }
+
+  Rope rope_;
+  XPosConfig config_;
+  std::vector<double> log_factors_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+
+}  // namespace attn
