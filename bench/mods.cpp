@@ -2,6 +2,7 @@
 // hints.
 #include <functional>
 #include <iostream>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -130,6 +131,21 @@ attn::Tensor<bool, 4> random_bools(const attn::Shape<4>& shape, double chance) {
   return t;
 }
 
+/// Lists of `count` different ones of `keys` keys, in no order.
+attn::Tensor<int, 2> random_lists(Index lists, Index count, Index keys) {
+  attn::Tensor<int, 2> t({lists, count});
+  std::vector<int> all(static_cast<std::size_t>(keys));
+  std::iota(all.begin(), all.end(), 0);
+  std::mt19937 random(7);
+  for (Index i = 0; i < lists; ++i) {
+    for (Index j = 0; j < count; ++j)
+      std::swap(all[static_cast<std::size_t>(j)],
+                all[static_cast<std::size_t>(std::uniform_int_distribution<Index>(j, keys - 1)(random))]);
+    std::copy_n(all.begin(), count, &t(i, 0));
+  }
+  return t;
+}
+
 void every_mod(Index n, const Budget& budget) {
   using namespace attn;
   constexpr Index kHeads = 4;
@@ -149,6 +165,11 @@ void every_mod(Index n, const Budget& budget) {
   bench.add("documents_at, 8 of them",
             documents_at({0, n / 8, n / 4, n * 3 / 8, n / 2, n * 5 / 8, n * 3 / 4, n * 7 / 8, n}));
   bench.add("block_sparse, a quarter", block_sparse(Tensor(random_bools({1, 1, n / 64, n / 64}, 0.25)), 64, 64));
+  bench.add("bidirectional_spans, 3 of them",
+            bidirectional_spans({{n / 16, n / 8}, {n / 4, n / 4 + n / 16}, {n / 2, n / 2 + n / 8}}));
+  bench.add("neighbourhood, 7 x 7 of 64 columns", neighbourhood({n / 64, 64}, {7, 7}));
+  bench.add("select, 1/16 of the keys each", select(random_lists(n, n / 16, n)), 1.0 / 16);
+  bench.add("select, 1/16 for all", select(random_lists(1, n / 16, n)), 1.0 / 16);
   bench.add("strided_sparse(64)", strided_sparse(64));
   bench.add("fixed_sparse(64, 8)", fixed_sparse(64, 8));
   bench.add("dilated(128, 4)", dilated(128, 4));
@@ -182,9 +203,32 @@ void long_rows(Index n, const Budget& budget) {
   bench.add("strided_sparse(256)", strided_sparse(256), 257 / tokens + 1.0 / 512);
   bench.add("fixed_sparse(256, 8)", fixed_sparse(256, 8), 128 / tokens + 8.0 / 512);
   bench.add("dilated(256, 64)", dilated(256, 64), 257 / tokens);
+  bench.add("neighbourhood, 13 x 13 of 128 columns", neighbourhood({n / 128, 128}, {13, 13}), 169 / tokens);
+  bench.add("neighbourhood, 4 x 7 x 7 of 32 x 32", neighbourhood({n / 1024, 32, 32}, {4, 7, 7}), 196 / tokens);
   bench.add("documents_at, 64 of them", documents_at(offsets), document / tokens);
   bench.add_call("64 calls, one for each document", document / tokens, [&] { bench.separate_documents(n / 64); });
   bench.print(n / 8, budget);
+}
+
+/// select() of keys that come from memory, against dense calls over as many keys of each query's own.
+void selected_keys(Index queries, Index count, Index keys, const Budget& budget) {
+  constexpr Index kLong = 128;
+  const attn::Options options{.executor = attn::serial()};
+  const auto q = random_tensor({1, 1, queries, kLong}, 1), k = random_tensor({1, 1, keys, kLong}, 2),
+             v = random_tensor({1, 1, keys, kLong}, 3);
+  const auto each_q = random_tensor({queries, 1, 1, kLong}, 1), each_k = random_tensor({queries, 1, count, kLong}, 2),
+             each_v = random_tensor({queries, 1, count, kLong}, 3);
+  attn::Tensor<float, 4> out(q.shape()), each_out(each_q.shape());
+  const auto lists = random_lists(queries, count, keys);
+  const auto mod = attn::select(lists);
+  const std::vector<double> times =
+      interleaved({[&] { attn::attention_into(each_out, each_q, each_k, each_v, attn::Mods<>(), options); },
+                   [&] { attn::attention_into(out, q, k, v, mod, options); }, [&] { attn::select(lists); }},
+                  budget, [](int, int) {});
+  std::cout << "select of " << count << " of " << keys << " keys for each of " << queries << " queries, D=" << kLong
+            << ", float, one thread: " << fixed(1e3 * times[1], 2) << " ms, " << fixed(times[1] / times[0], 2)
+            << " times a dense call over as many keys of each query's own (" << fixed(1e3 * times[0], 2)
+            << " ms); the mod is made in " << fixed(1e3 * times[2], 2) << " ms.\n";
 }
 
 }  // namespace
@@ -197,4 +241,5 @@ int main(int argc, char** argv) {
   const Budget budget{.seconds = quick ? 0.001 : 0.5, .rounds = quick ? 1 : 7};
   every_mod(quick ? 512 : 4096, budget);
   long_rows(quick ? 4096 : 65536, budget);
+  selected_keys(64, quick ? 64 : 2048, quick ? 2048 : 65536, budget);
 }
