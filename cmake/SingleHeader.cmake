@@ -28,7 +28,7 @@ function(expand text file)
     list(LENGTH closed closed)
     math(EXPR depth "${depth} + ${opened} - ${closed}")
     string(APPEND result "${before}")
-    string(REGEX REPLACE "^#include \"(.*)\"$" "\\1" name "${include}")
+    string(REGEX REPLACE "^#include \"([^\"]*)\".*$" "\\1" name "${include}")
     # attn.h wraps all that it includes, so that an older standard gets one error.
     if(depth GREATER 0 AND file AND NOT file STREQUAL "attn/attn.h")
       list(APPEND conditional ${name})
