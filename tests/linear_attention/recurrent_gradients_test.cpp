@@ -175,7 +175,8 @@ TEST(RecurrentGradients, CentralDifferencesOfTheDefinition) {
 TEST(RecurrentGradients, OtherNumbersOfQueriesThanOfKeys) {
   using T = long double;
   Random random(5);
-  for (const auto& [q_len, kv_len] : {std::pair<Index, Index>{3, 70}, {70, 3}, {5, 0}, {0, 5}}) {
+  for (const auto& lengths : {std::pair<Index, Index>{3, 70}, {70, 3}, {5, 0}, {0, 5}}) {
+    const Index q_len = lengths.first, kv_len = lengths.second;
     const Recurrent in(random, 2, 2, 1, q_len, kv_len, 4, 3);
     Numbers<T> n(in);
     for (const bool is_causal : {false, true}) {

@@ -72,7 +72,7 @@ class RecurrenceBackwardLoop {
       is_new = !chunk.keys.empty();
       chunks_.push_back({chunk, states - 1});
       if (chunk.keys.empty()) return;
-      w_.load_keys(chunk.keys);
+      w_.load_keys(chunk.keys, false);
       w_.add_to_state();
     });
     std::fill_n(m_.grad_state.data, m_.grad_state.rows * m_.grad_state.stride, T(0));
@@ -104,7 +104,7 @@ class RecurrenceBackwardLoop {
   void chunk_back(const TokenChunk& chunk) {
     const Index n = chunk.keys.size();
     if (n > 0) {
-      w_.load_keys(chunk.keys);
+      w_.load_keys(chunk.keys, !chunk.rows.empty());
       state_back(n);
       if (!chunk.rows.empty())
         w_.loader.transpose(m_.columns, padded(n, kRowUnit<T>), w_.value, n, w_.call.problem.v_dim);

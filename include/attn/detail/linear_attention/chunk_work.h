@@ -100,11 +100,11 @@ struct ChunkWork {
     m.gates.load(call, loader, batch, kv_head, of);
   }
   /// The same with all that products of a chunk need of them. With the delta rule, what the tokens write takes the place
-  /// of their values.
-  void load_keys(Range of) {
+  /// of their values. `are_seen`: by queries of the same chunk.
+  void load_keys(Range of, bool are_seen) {
     load_rows(of);
     if (call.is_normalised) kernels.running_sums(m.key_sums.from(0, tokens), key);
-    if (call.gates != Gates::of_features)
+    if (call.has_delta() || (are_seen && call.gates != Gates::of_features))
       loader.transpose(m.among.columns, padded(tokens, kRowUnit<T>), key, tokens, call.features());
     if (call.has_delta()) find_written();
   }

@@ -40,7 +40,7 @@ class RecurrenceForwardLoop {
 
  private:
   void add(Range keys) {
-    w_.load_keys(keys);
+    w_.load_keys(keys, false);
     w_.add_to_state();
   }
 
@@ -55,7 +55,7 @@ class RecurrenceForwardLoop {
   }
 
   void run_chunk(const TokenChunk& chunk) {
-    w_.load_keys(chunk.keys);
+    w_.load_keys(chunk.keys, true);
     each_head(chunk.rows, [&](Rows<T> query, const Block<T>& to) {
       w_.find_scores(query);
       w_.read_faded_state(query, to);
