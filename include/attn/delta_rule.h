@@ -12,18 +12,18 @@ inline namespace ATTN_BUILT_FOR {
 ///     state_t = g_t * (I - beta_t * key_t * key_tᵀ) * state_(t - 1) + beta_t * key_t * value_tᵀ,   g_t = e^log_gate_t
 ///     out_t = scale * query_t * state_t
 ///
-/// so that a key replaces what the state had for it, rather than adding to it. With decay_per_head({0, …}) it is the delta
-/// rule without gates (Schlag et al. 2021). For it to be stable, |key|^2 * beta must lie in 0 .. 2: keys are usually
-/// normalised and beta lies in 0 .. 1.
+/// so that a key replaces what the state had for it, rather than adding to it. With decay_per_head({0, …}) it is the
+/// delta rule without gates (Schlag et al. 2021). For it to be stable, |key|^2 * beta must lie in 0 .. 2: keys are
+/// usually normalised and beta lies in 0 .. 1.
 ///
 /// @param log_gate  one for each token, (batch, kv_heads, len), or (len) for matrices; or decay_per_head().
 /// @param beta      likewise, how much of the new is written: (batch, kv_heads, len), or (len) for matrices.
 /// @param mods      as in gated_attention().
 /// @param options   scale (default 1/sqrt(head_dim)), executor, workspace, isa.
 ///
-/// Chunks of 64 tokens are computed as matrices (the WY representation; see detail/linear_attention/forward_loop.h), one
-/// token alone as a step; both give the same but for rounding. Cost: 6 head_dim * v_dim flops for each token, and in
-/// chunks 64 * (3 head_dim + 2 v_dim) more. NaN reaches no earlier token.
+/// Chunks of 64 tokens are computed as matrices (the WY representation; see detail/linear_attention/forward_loop.h),
+/// one token alone as a step; both give the same but for rounding. Cost: 6 head_dim * v_dim flops for each token, and
+/// in chunks 64 * (3 head_dim + 2 v_dim) more. NaN reaches no earlier token.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 /// @see linear_attention for shapes, scalars and memory; naive_gated_delta_rule, the definition.
 template <class Q, class K, class V, class G, class B, class M = Mods<>>

@@ -59,12 +59,12 @@ struct FavorFeatures {
 ///     sqrt((e^(scale * |query + key|^2) - 1) / m),
 ///
 /// equal to it for independent w (lemma 2 there; theorem 2 for orthogonal ones): with m = 256 it is 0.16 where
-/// scale * |query + key|^2 is 2, and 3.4 where it is 8. So it suits queries and keys of small norm, and no m makes up for
-/// large ones.
+/// scale * |query + key|^2 is 2, and 3.4 where it is 8. So it suits queries and keys of small norm, and no m makes up
+/// for large ones.
 ///
-/// The draws depend on `seed` and head_dim alone, and are the same for all heads. They are made by the first call and kept
-/// with the map: make it once. Keys overflow where w_i * x - |x|^2 / 2 does (88 in float), which is below |w_i|^2 / 2,
-/// some head_dim / 2.
+/// The draws depend on `seed` and head_dim alone, and are the same for all heads. They are made by the first call and
+/// kept with the map: make it once. Keys overflow where w_i * x - |x|^2 / 2 does (88 in float), which is below |w_i|^2
+/// / 2, some head_dim / 2.
 /// @throws std::invalid_argument unless features is positive.
 inline FavorFeatures favor(Index features, std::uint64_t seed) {
   detail::require(features > 0, "favor: there must be at least one feature, asked for are ", features);

@@ -22,26 +22,28 @@ inline namespace ATTN_BUILT_FOR {
 
 /// Causal attention without a softmax, whose state decays:
 ///
-///     state_t = decay_t * state_(t - 1) + key_t * value_tᵀ,   out_t = scale * query_t * state_t,   decay_t = e^log_gate_t
+///     state_t = decay_t * state_(t - 1) + key_t * value_tᵀ,   out_t = scale * query_t * state_t,   decay_t =
+/// e^log_gate_t
 ///
 /// The gate, one of
 ///
-///     decay_per_head({…}), retention_decay(heads)     one for each head: RetNet (Sun et al. 2023)
-///     (batch, kv_heads, len), or (len) for matrices   one for each token: Mamba-2 (Dao & Gu 2024, section 5, A_t)
+///     decay_per_head({…}), retention_decay(heads)         one for each head: RetNet (Sun et al. 2023)
+///     (batch, kv_heads, len), or (len) for matrices       one for each token: Mamba-2 (Dao & Gu 2024, section 5, A_t)
 ///     (batch, kv_heads, len, head_dim), (len, head_dim)   one for each feature of each token: GLA (Yang et al. 2024)
 ///
-/// belongs to the state, and so to the head of keys and values, which query heads may share as in attention(). It is the
-/// logarithm of the decay, not above 0; -inf forgets all. It holds the type that is computed in, float for tensors of 16
-/// bits. Outputs are not normalised.
+/// belongs to the state, and so to the head of keys and values, which query heads may share as in attention(). It is
+/// the logarithm of the decay, not above 0; -inf forgets all. It holds the type that is computed in, float for tensors
+/// of 16 bits. Outputs are not normalised.
 ///
 /// @param mods     key_lengths() and documents(), each document in one piece; causal() says what holds anyway. Tokens
 /// from a sequence's length on are none: their outputs are 0, their keys, values and gates are not read, and the state
 /// stays as it was. A document begins with a state of 0.
-/// @param options  scale (default 1/sqrt(head_dim)), executor, workspace, isa. Each token has a query, a key and a gate.
+/// @param options  scale (default 1/sqrt(head_dim)), executor, workspace, isa. Each token has a query, a key and a
+/// gate.
 ///
-/// Decays between tokens are exponentials of sums of gates that are added one by one and never subtracted, so gates of any
-/// strength neither overflow nor cancel. Cost: 6 head_dim * v_dim flops for each token, and in chunks of 64 as many more as
-/// 64 tokens see of each other. NaN reaches no earlier token.
+/// Decays between tokens are exponentials of sums of gates that are added one by one and never subtracted, so gates of
+/// any strength neither overflow nor cancel. Cost: 6 head_dim * v_dim flops for each token, and in chunks of 64 as many
+/// more as 64 tokens see of each other. NaN reaches no earlier token.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 /// @see linear_attention for shapes, scalars and memory; naive_gated_attention, the definition.
 template <class Q, class K, class V, class G, class M = Mods<>>

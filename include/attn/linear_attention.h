@@ -41,18 +41,18 @@ inline namespace ATTN_BUILT_FOR {
 ///     out_i = sum over j of (f(query_i) * f(key_j)) value_j / sum over j of f(query_i) * f(key_j)
 ///
 /// where j runs over all keys that query i may see, and f is the feature map: elu1(), relu(), favor(features, seed),
-/// which estimates the softmax, identity(), or feature_map() around a lambda. Shapes, grouped heads and scalars are those
-/// of attention().
+/// which estimates the softmax, identity(), or feature_map() around a lambda. Shapes, grouped heads and scalars are
+/// those of attention().
 ///
-/// @param mods     causal(), key_lengths(), documents() (each in one piece) and `|` of them: those that have a recurrent
-/// form. Positions and q_offset are as in attention(). Any other does not compile.
+/// @param mods     causal(), key_lengths(), documents() (each in one piece) and `|` of them: those that have a
+/// recurrent form. Positions and q_offset are as in attention(). Any other does not compile.
 /// @param options  q_offset(s), executor, workspace, isa; with favor() scale, of the softmax that it estimates.
 ///
 /// A query that sees no key gives 0, and so does one whose normaliser is 0, as with relu() where no feature is positive
-/// in both. Features of each query are first multiplied by the power of two that brings the largest to 1 .. 2, which the
-/// quotient takes out again: small ones do not vanish beside small keys. With features that are not negative, each output
-/// lies between the smallest and the largest value. NaN or inf in a key or value that a query does not see does not reach
-/// it.
+/// in both. Features of each query are first multiplied by the power of two that brings the largest to 1 .. 2, which
+/// the quotient takes out again: small ones do not vanish beside small keys. With features that are not negative, each
+/// output lies between the smallest and the largest value. NaN or inf in a key or value that a query does not see does
+/// not reach it.
 ///
 /// Cost: 2 features * v_dim flops for each query and as many for each key; causal, 1.5 times that with chunks of 64
 /// tokens at head_dim 64. Memory: a state (features, v_dim) and some chunks for each thread. Heads of keys and values
@@ -127,7 +127,8 @@ std::size_t linear_workspace_bytes(const Q& query, const K& key, const V& value,
   return static_cast<std::size_t>(detail::recurrence_bytes(call.call_to({}), options));
 }
 
-/// The same result by its definition, token by token in plain loops: the reference for tests and the yardstick for speed.
+/// The same result by its definition, token by token in plain loops: the reference for tests and the yardstick for
+/// speed.
 template <class Q, class K, class V, class Map, class M = Mods<>>
 auto naive_linear_attention(const Q& query, const K& key, const V& value, const Map& map, const M& mods = {},
                             const Options& options = {}) {

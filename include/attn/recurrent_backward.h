@@ -103,10 +103,10 @@ inline namespace ATTN_BUILT_FOR {
 /// @param grad_out  shaped as out.
 /// @returns tensors .query, .key and .value, shaped as query, key and value.
 ///
-/// Heads that share keys add up their gradients. What no query sees gets gradient 0, as does a query that sees nothing, or
-/// whose normaliser is 0. The same bits for any number of threads. Cost: some four times the forward call. Memory: for
-/// each thread, one state (features, v_dim) in front of each 64 causal tokens, which a first pass computes again; so it
-/// grows with the length.
+/// Heads that share keys add up their gradients. What no query sees gets gradient 0, as does a query that sees nothing,
+/// or whose normaliser is 0. The same bits for any number of threads. Cost: some four times the forward call. Memory:
+/// for each thread, one state (features, v_dim) in front of each 64 causal tokens, which a first pass computes again;
+/// so it grows with the length.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class Gr, class Q, class K, class V, class Map, class M = Mods<>>
 auto linear_attention_backward(const Gr& grad_out, const Q& query, const K& key, const V& value, const Map& map,
@@ -171,6 +171,27 @@ template <class Gr, class Q, class K, class V, class G, class B>
 auto gated_delta_rule_backward(const Gr& grad_out, const Q& query, const K& key, const V& value, const G& log_gate,
                                const B& beta, const Options& options) {
   return gated_delta_rule_backward(grad_out, query, key, value, log_gate, beta, Mods<>(), options);
+}
+
+/// The bytes that Options::workspace must have for the gradients of such calls: for each thread, one state in front of
+/// each 64 causal tokens of the longest sequence, and some chunks.
+template <class Q, class K, class V, class Map, class M = Mods<>>
+std::size_t linear_backward_workspace_bytes(const Q& query, const K& key, const V& value, const Map& map,
+                                            const M& mods = {}, const Options& options = {}) {
+  const detail::CheckedLinear call(query, key, value, map, mods, options);
+  return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), options));
+}
+template <class Q, class K, class V, class G, class M = Mods<>>
+std::size_t gated_backward_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate,
+                                           const M& mods = {}, const Options& options = {}) {
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
+  return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), options));
+}
+template <class Q, class K, class V, class G, class B, class M = Mods<>>
+std::size_t delta_backward_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate,
+                                           const B& beta, const M& mods = {}, const Options& options = {}) {
+  const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
+  return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), options));
 }
 
 }  // namespace ATTN_BUILT_FOR

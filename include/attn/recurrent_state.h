@@ -16,15 +16,15 @@ struct RecurrentStateConfig {
 };
 
 /// What linear_attention(), gated_attention() and gated_delta_rule() keep of the tokens so far, in place of a cache of
-/// keys and values: for each sequence and head the sum of key * valueᵀ as its form decays it, (features, v_dim), and the
-/// sum of keys (the normaliser, which linear_attention() alone uses). So a token costs the same time and no memory,
+/// keys and values: for each sequence and head the sum of key * valueᵀ as its form decays it, (features, v_dim), and
+/// the sum of keys (the normaliser, which linear_attention() alone uses). So a token costs the same time and no memory,
 /// however many went before:
 ///
 ///     attn::RecurrentState<float> state({.batch = 2, .kv_heads = 8, .features = 64});
 ///     attn::linear_attention(state, q, k, v, attn::elu1(), attn::causal());   // a prompt, a part of one, or one token
 ///
-/// Prompts may come in parts of any lengths: the results are those of one call, but for rounding. A state belongs to one
-/// form; which, it does not know. Copies are deep; concurrent calls need a state each.
+/// Prompts may come in parts of any lengths: the results are those of one call, but for rounding. A state belongs to
+/// one form; which, it does not know. Copies are deep; concurrent calls need a state each.
 template <class T>
 class RecurrentState {
   static_assert(std::is_floating_point_v<T>,

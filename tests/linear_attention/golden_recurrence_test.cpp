@@ -57,8 +57,8 @@ TEST(RecurrenceGolden, FeatureGatesByHand) {
   expect_rows(gated_attention(q, k, v, gate, {.scale = 1}).out, rows({{12}, {9}}));
 }
 
-// With beta = 1 and keys of length 1 a key's value replaces the one it had: (1, 0) -> 5, then (0, 1) -> 7, then (1, 0) -> 3.
-// A beta of 1/2 goes half of the way, and a gate halves all before.
+// With beta = 1 and keys of length 1 a key's value replaces the one it had: (1, 0) -> 5, then (0, 1) -> 7, then (1, 0)
+// -> 3. A beta of 1/2 goes half of the way, and a gate halves all before.
 TEST(RecurrenceGolden, DeltaRuleByHand) {
   const Matrix q = rows({{1, 1}, {1, 1}, {1, 10}, {1, 10}}), k = rows({{1, 0}, {0, 1}, {1, 0}, {0, 1}}),
                v = rows({{5}, {7}, {3}, {11}});
@@ -80,8 +80,8 @@ TEST(RecurrenceGolden, RetentionDecay) {
   EXPECT_NEAR(std::exp(decays[2]), 127.0 / 128, 1e-15);
 }
 
-// One feature and one key: d out / d value is 1 whatever the features; with values 1 and 3 and weights 1 and w, out = (1 +
-// 3 w) / (1 + w), whose derivative by w is 2 / (1 + w)^2.
+// One feature and one key: d out / d value is 1 whatever the features; with values 1 and 3 and weights 1 and w, out =
+// (1 + 3 w) / (1 + w), whose derivative by w is 2 / (1 + w)^2.
 TEST(RecurrenceGolden, GradientsByHand) {
   const Matrix q = rows({{2}}), k = rows({{1}, {3}}), v = rows({{1}, {3}}), one = rows({{1}});
   const auto g = linear_attention_backward(one, q, k, v, relu());

@@ -1,5 +1,5 @@
-// All recurrent forms against oracles of all pairs, on both paths, for sizes on both sides of every chunk's edge, all layouts,
-// scalars and instruction sets.
+// All recurrent forms against oracles of all pairs, on both paths, for sizes on both sides of every chunk's edge, all
+// layouts, scalars and instruction sets.
 #include "recurrent_paths.h"
 
 #include <cmath>

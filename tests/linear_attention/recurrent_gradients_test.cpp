@@ -287,5 +287,25 @@ TEST(RecurrentGradients, DecaysOfHeads) {
   EXPECT_EQ(delta.log_gate.dim(0), 2);
 }
 
+/// Gradients are the same in memory of the caller's, and that must be enough.
+TEST(RecurrentGradients, Workspaces) {
+  Random random(10);
+  const Recurrent in(random, 2, 2, 1, 90, 90, 8, 6);
+  const Numbers<float> n(in);
+  const auto check = [](const auto& form, std::size_t bytes, const auto& numbers) {
+    std::vector<std::byte> workspace(bytes);
+    const auto want = form.grads(numbers, {.executor = serial()}),
+               got = form.grads(numbers, {.executor = serial(), .workspace = workspace});
+    for (std::size_t p = 0; p < want.size(); ++p) EXPECT_TRUE(same_bits(want[p], got[p])) << p;
+    workspace.pop_back();
+    EXPECT_THROW(form.grads(numbers, {.executor = serial(), .workspace = workspace}), std::invalid_argument);
+  };
+  const Options o{.executor = serial()};
+  const Mods<> none;
+  check(Linear{elu1(), causal()}, linear_backward_workspace_bytes(n.q, n.k, n.v, elu1(), causal(), o), n);
+  check(Gated<true, Mods<>>{none}, gated_backward_workspace_bytes(n.q, n.k, n.v, n.gates, none, o), n);
+  check(Delta{none}, delta_backward_workspace_bytes(n.q, n.k, n.v, n.gate, n.beta, none, o), n);
+}
+
 }  // namespace
 }  // namespace attn::test

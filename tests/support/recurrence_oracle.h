@@ -1,5 +1,5 @@
-// Linear attention, gates and the delta rule in long double, as matrices of all pairs or as the paper writes a step. Nothing
-// of the library is used.
+// Linear attention, gates and the delta rule in long double, as matrices of all pairs or as the paper writes a step.
+// Nothing of the library is used.
 #pragma once
 
 #include <cmath>
@@ -99,8 +99,8 @@ inline RecurrentTruth linear_oracle(const Recurrent& in, const Sees& sees, const
   });
 }
 
-/// weight_ij = scale * sum over features of q * k * e^(sum of the gates of j + 1 .. i). Gates are those of tokens, or of
-/// features if there are as many.
+/// weight_ij = scale * sum over features of q * k * e^(sum of the gates of j + 1 .. i). Gates are those of tokens, or
+/// of features if there are as many.
 inline RecurrentTruth gated_oracle(const Recurrent& in, const Sees& sees, const std::vector<double>& gates,
                                    LongReal scale) {
   const Index per_token = gates.size() == in.token_gate.size() ? 1 : in.head_dim;

@@ -14,8 +14,8 @@ struct NearTokens {
   Index tokens;
   Index columns;  ///< a multiple of the vectors' lanes
 };
-/// Tokens whose pairs are formed one by one. A pair of a query and a key takes two operations for each feature and a sum
-/// over lanes; tokens further apart are products of matrices.
+/// Tokens whose pairs are formed one by one. A pair of a query and a key takes two operations for each feature and a
+/// sum over lanes; tokens further apart are products of matrices.
 constexpr Index kNearTokens = 16;
 
 template <class T, int Bytes>
@@ -24,8 +24,8 @@ struct GateKernels {
   using Vec = typename S::Vec;
   static constexpr int kLanes = S::kLanes;
 
-  /// scores(i, j) = sum over features of query_i * key_j * factor_(j + 1) * .. * factor_i, for j <= i. The key decays as
-  /// it passes from query to query, so that no decay is ever divided by another.
+  /// scores(i, j) = sum over features of query_i * key_j * factor_(j + 1) * .. * factor_i, for j <= i. The key decays
+  /// as it passes from query to query, so that no decay is ever divided by another.
   static ATTN_INLINE void near_scores(const NearTokens<T>& n, const Block<T>& scores) {
     for (Index i = 0; i < n.tokens; ++i) std::fill_n(scores.row(i), i + 1, T(0));
     for (Index c = 0; c < n.columns; c += kLanes)

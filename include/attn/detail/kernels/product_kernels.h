@@ -12,16 +12,16 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Which steps of a product row i takes, where rows and steps are the tokens of a chunk. The steps that it does not take
-/// are not multiplied by 0 either, because 0 * NaN is NaN.
+/// Which steps of a product row i takes, where rows and steps are the tokens of a chunk. The steps that it does not
+/// take are not multiplied by 0 either, because 0 * NaN is NaN.
 enum class Steps {
   all,
   up_to_row,  ///< 0 .. i: what a token sees
   from_row,   ///< i .. steps - 1: who sees a token
 };
 
-/// to = before * to + left * right, of (rows, steps) and (steps, columns). `columns` is a multiple of the vectors' lanes:
-/// rows of `to` and `right` are padded.
+/// to = before * to + left * right, of (rows, steps) and (steps, columns). `columns` is a multiple of the vectors'
+/// lanes: rows of `to` and `right` are padded.
 template <class T>
 struct Product {
   T* to;

@@ -30,8 +30,8 @@ struct RecurrenceKernels {
   using Vec = typename S::Vec;
   static constexpr int kLanes = S::kLanes;
 
-  /// Of the tokens of a chunk, with gates g: decays (rows, stride) has e^(g[j + 1] + .. + g[i]) at row i, column j <= i;
-  /// what stands at j > i is indeterminate. from_start[i] is e^(g[0] + .. + g[i]). The sums are formed one gate at a
+  /// Of the tokens of a chunk, with gates g: decays (rows, stride) has e^(g[j + 1] + .. + g[i]) at row i, column j <=
+  /// i; what stands at j > i is indeterminate. from_start[i] is e^(g[0] + .. + g[i]). The sums are formed one gate at a
   /// time and never subtracted: differences of long sums would lose what near tokens need, and be NaN behind a gate of
   /// -inf.
   static ATTN_INLINE void decays(const T* gate, const Block<T>& to, T* from_start) {

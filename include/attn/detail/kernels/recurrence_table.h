@@ -8,7 +8,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Numbers that rows of a chunk and of a state are padded to: a cache line, and so whole vectors of any instruction set.
+/// Numbers that rows of a chunk and of a state are padded to: a cache line, and so whole vectors of any instruction
+/// set.
 template <class T>
 constexpr Index kRowUnit = kAlignment / static_cast<Index>(sizeof(T));
 

@@ -51,8 +51,8 @@ struct RecurrenceBackwardMemory {
   }
 };
 
-/// The states that the backward pass keeps of a head: one in front of each chunk that has queries, or one for all rows of
-/// a run that see the same. So memory grows with the length, by features * v_dim numbers for each 64 tokens.
+/// The states that the backward pass keeps of a head: one in front of each chunk that has queries, or one for all rows
+/// of a run that see the same. So memory grows with the length, by features * v_dim numbers for each 64 tokens.
 template <class T>
 Index most_states_kept(const RecurrenceCall<T>& call) {
   Index most = 0;

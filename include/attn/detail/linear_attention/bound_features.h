@@ -164,8 +164,8 @@ class BoundFeatures {
       for (Index d = 0; d < dim_; ++d) grad_x.row(i)[d] = grad.row(i)[d] * slope(i, d, x.row(i)[d]);
   }
 
-  /// The slope of feature i is itself times w_i - x, with both in units of the scale's root. With queries the sum of all
-  /// features' gradients times features is 0, because no factor changes the result, and x has no part.
+  /// The slope of feature i is itself times w_i - x, with both in units of the scale's root. With queries the sum of
+  /// all features' gradients times features is 0, because no factor changes the result, and x has no part.
   void favor_gradients(const RecurrenceFamily<T>& kernels, const Block<T>& x, Rows<T> of_x, const Block<T>& grad,
                        const Block<T>& grad_x, bool queries) const {
     kernels.multiply_by(grad, of_x);

@@ -99,8 +99,8 @@ class GateArgument {
   }
 };
 
-/// What all recurrent forms need of the caller: tensors, sizes, and the runs of tokens that masks make. It refers to the
-/// caller's tensors and mods, and its parts to each other, so that it stays where it is made.
+/// What all recurrent forms need of the caller: tensors, sizes, and the runs of tokens that masks make. It refers to
+/// the caller's tensors and mods, and its parts to each other, so that it stays where it is made.
 template <class Q, class K, class V, class M>
 class RecurrentInputs {
   static constexpr bool kIsCall = check_types<Q, K, V>();

@@ -36,8 +36,8 @@ void lower_scores(const RecurrenceFamily<T>& kernels, std::type_identity_t<Rows<
 }
 
 /// Scores with feature gates, whose decays are sums over features and cannot be taken out of the product. Tokens of
-/// the two halves of a range decay towards its middle: the query from there, the key up to there, so that no exponent is
-/// above 0, whatever the gates, and each half pair is a product of matrices. Halves of up to kNearTokens go pair by
+/// the two halves of a range decay towards its middle: the query from there, the key up to there, so that no exponent
+/// is above 0, whatever the gates, and each half pair is a product of matrices. Halves of up to kNearTokens go pair by
 /// pair. (Yang et al. 2024, "Gated linear attention transformers with hardware-efficient training", section 4.3, divide
 /// by the decays within sub-chunks instead.)
 template <class T>

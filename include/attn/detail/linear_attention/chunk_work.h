@@ -99,8 +99,8 @@ struct ChunkWork {
     value = loader.rows(call.v.rows(batch, kv_head, of.begin), tokens, call.problem.v_dim, m.value.data);
     m.gates.load(call, loader, batch, kv_head, of);
   }
-  /// The same with all that products of a chunk need of them. With the delta rule, what the tokens write takes the place
-  /// of their values. `are_seen`: by queries of the same chunk.
+  /// The same with all that products of a chunk need of them. With the delta rule, what the tokens write takes the
+  /// place of their values. `are_seen`: by queries of the same chunk.
   void load_keys(Range of, bool are_seen) {
     load_rows(of);
     if (call.is_normalised) kernels.running_sums(m.key_sums.from(0, tokens), key);

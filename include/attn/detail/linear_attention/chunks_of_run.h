@@ -8,8 +8,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Some keys, some query rows that see the state as it is before them, or both of the same tokens: then each row sees the
-/// keys up to its own.
+/// Some keys, some query rows that see the state as it is before them, or both of the same tokens: then each row sees
+/// the keys up to its own.
 struct TokenChunk {
   Range keys;
   Range rows;

@@ -17,8 +17,8 @@
 namespace attn::detail {
 
 /// `features` vectors of a normal distribution in `dim` dimensions, (features, dim): those of a block of `dim` are
-/// orthogonal, by Gram and Schmidt, and have the lengths of vectors drawn apart, so that each has the distribution of an
-/// independent one (Choromanski et al. 2021, section 2.4).
+/// orthogonal, by Gram and Schmidt, and have the lengths of vectors drawn apart, so that each has the distribution of
+/// an independent one (Choromanski et al. 2021, section 2.4).
 inline Tensor<double, 2> favor_vectors(Index features, Index dim, std::uint64_t seed) {
   std::uint64_t counter = 0;
   const auto normal = [&] {  // Box & Muller 1958
@@ -48,8 +48,8 @@ inline Tensor<double, 2> favor_vectors(Index features, Index dim, std::uint64_t 
   return w;
 }
 
-/// A projection as calls in T use it: `columns` (dim, padded features) and `rows` (features, padded dim), both times the
-/// square root of the scale.
+/// A projection as calls in T use it: `columns` (dim, padded features) and `rows` (features, padded dim), both times
+/// the square root of the scale.
 template <class T>
 struct FavorProjection {
   Tensor<T, 2> columns, rows;

@@ -6,8 +6,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Adds the gradients of token gates through the decays between tokens: that of token t is the sum of pairs(i, j), score
-/// times its gradient, over j < t <= i. Formed of sums alone: differences would cancel where gates are strong.
+/// Adds the gradients of token gates through the decays between tokens: that of token t is the sum of pairs(i, j),
+/// score times its gradient, over j < t <= i. Formed of sums alone: differences would cancel where gates are strong.
 template <class T>
 void add_gates_between(const Block<T>& pairs, T* to) {
   for (Index i = 1; i < pairs.rows; ++i) {
@@ -15,8 +15,8 @@ void add_gates_between(const Block<T>& pairs, T* to) {
     for (Index t = 1; t <= i; ++t) to[t] += before += pairs.row(i)[t - 1];
   }
 }
-/// Those through the decays from before the chunk and up to its end: of token t the sums of entering[i] over i >= t and of
-/// leaving[j] over j < t, and `passing`.
+/// Those through the decays from before the chunk and up to its end: of token t the sums of entering[i] over i >= t and
+/// of leaving[j] over j < t, and `passing`.
 template <class T>
 void add_gates_around(const T* entering, const T* leaving, T passing, Index tokens, T* to) {
   T sum = passing;

@@ -9,8 +9,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Tokens that are worked on together, as matrices. Within a chunk every token meets every other, which costs as much as
-/// the state does where head_dim is 64: fewer tokens than 64 make the products too small, more make them too many.
+/// Tokens that are worked on together, as matrices. Within a chunk every token meets every other, which costs as much
+/// as the state does where head_dim is 64: fewer tokens than 64 make the products too small, more make them too many.
 constexpr Index kChunk = 64;
 
 enum class Gates : unsigned char {
