@@ -7,8 +7,13 @@
 
 namespace attn {
 
-/// The same decay for all tokens, one for each head of keys and values: log_decays (kv_heads), not above 0.
-inline HeadDecays decay_per_head(Numbers log_decays) { return {std::move(log_decays.values)}; }
+/// The same decay for all tokens, one for each head of keys and values: log_decays (kv_heads).
+/// @throws std::invalid_argument if one is above 0, or NaN.
+inline HeadDecays decay_per_head(Numbers log_decays) {
+  for (const double decay : log_decays.values)
+    detail::require(decay <= 0, "decay_per_head: logarithms of decays are not above 0, one is ", decay);
+  return {std::move(log_decays.values)};
+}
 
 /// RetNet's decays, 1 - 2^(-5 - h) for head h (Sun et al. 2023, section 2.2).
 inline HeadDecays retention_decay(Index heads) {

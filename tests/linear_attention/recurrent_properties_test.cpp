@@ -219,6 +219,7 @@ TEST(RecurrentProperties, Refusals) {
   expect_refused("gates", {"(1, 1, 8, 1)", "(1, 1, 9, 1)"}, [&] { gated_attention(k, k, v, short_gate); });
   expect_refused("gates of features", {"(1, 1, 9, 6)", "(1, 1, 9, 4)"}, [&] { gated_attention(k, k, v, wide); });
   expect_refused("decays", {"2 decays", "1 heads"}, [&] { gated_attention(k, k, v, decay_per_head({-1, -1})); });
+  expect_refused("growth", {"0.5"}, [] { decay_per_head({-1, 0.5}); });
   expect_refused("heads", {"asked for are 0"}, [] { retention_decay(0); });
   expect_refused("gates of features for the delta rule", {"4 numbers"}, [&] { gated_delta_rule(k, k, v, k, beta); });
   expect_refused("beta", {"beta", "(1, 1, 8, 1)"}, [&] { gated_delta_rule(k, k, v, gate, short_gate); });
