@@ -32,7 +32,7 @@ inline namespace ATTN_BUILT_FOR {
 /// right, masks intersect.
 /// @param options  scale, q_offset, executor, workspace; see Options.
 /// @returns out, like the query with v_dim columns; lse (q_len) or (batch, heads, q_len), the natural log-sum-exp of
-/// each row's final scores, in float where out has 16 bits.
+/// each row's final scores, in float where out has 16 bits; empty where Normaliser makes sigmoids of the scores.
 ///
 /// A query that keeps no key gives out = 0 and lse = -inf; so does kv_len == 0. NaN or inf in a dropped key or value
 /// reaches no query that drops it. Concurrent calls are safe.

@@ -28,9 +28,9 @@ class Normaliser {
   static constexpr Normaliser softmax() { return {}; }
 
   /// 1 / (1 + e^-(score + bias)), each weight for itself: out = sum over keys of weight * value (Ramapuram et al. 2024,
-  /// "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", section 2). They train with a bias of -ln(kv_len),
-  /// so that weights sum to about 1 at first; one that depends on the pair is a score mod before it. Masks drop pairs as
-  /// always, their weight is 0, and a query that keeps no key gives 0.
+  /// "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", section 2). They train with a bias of
+  /// -ln(kv_len), so that weights sum to about 1 at first; one that depends on the pair is a score mod before it. Masks
+  /// drop pairs as always, their weight is 0, and a query that keeps no key gives 0.
   ///
   /// There is no log-sum-exp: `lse` of a result is empty, an lse to be written is refused, and so is sinks(), which
   /// joins a softmax's denominator. Parts over different keys are added up, not merged. attention_jvp() refuses it too.
@@ -50,7 +50,8 @@ class Normaliser {
 
 /// What a call may set, all optional: `attention(q, k, v, mods, {.scale = 0.25, .executor = serial()})`.
 struct Options {
-  /// Multiplies query * key. Default 1/sqrt(head_dim) (Vaswani et al. 2017, eq. 1).
+  /// Multiplies query * key. Default 1/sqrt(head_dim) (Vaswani et al. 2017, eq. 1); 1 is the dot-product score of Luong
+  /// et al. (2015, section 3.1). additive_attention() multiplies its score by it, by default 1.
   std::optional<double> scale = std::nullopt;
 
   /// Absolute position of query row 0. Default kv_len - q_len: the last query sees the last key ("bottom-right"), so

@@ -4,7 +4,7 @@
 namespace attn {
 
 /// What an attention call returns: `out` like the query with v_dim columns, `lse` the natural log-sum-exp of each row's
-/// final scores.
+/// final scores, empty where Normaliser makes sigmoids of them.
 template <class Out, class Lse>
 struct Result {
   Out out;

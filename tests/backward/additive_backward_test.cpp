@@ -238,6 +238,30 @@ TEST(AdditiveBackward, SweepFloat) { sweep<float>(2); }
 TEST(AdditiveBackward, SweepDouble) { sweep<double>(3); }
 TEST(AdditiveBackward, SweepBfloat16) { sweep<Eigen::bfloat16>(3); }
 
+TEST(AdditiveBackward, SigmoidsOfAdditiveScores) {
+  Random random(7);
+  for (Index q_len : {1, 3, 50}) {
+    Case c({2, 4, 2, q_len, 2100, 4, 3}, 5, 7, random);
+    std::fill(c.grad_lse.begin(), c.grad_lse.end(), 0.0);
+    AdditiveArguments<double> a(c.model);
+    const auto q = a.q.cview(), k = a.k.cview(), v = a.v.cview();
+    const auto grad_out = c.incoming<double>().out;
+    for (Isa isa : instruction_sets()) {
+      const Options options{.isa = isa, .normaliser = Normaliser::sigmoid(-6)};
+      const auto naive = naive_additive_attention(q, k, v, a.score(), causal(), options);
+      const auto r = additive_attention(q, k, v, a.score(), causal(), options);
+      EXPECT_EQ(r.lse.size(), 0);
+      for (Index i = 0; i < r.out.size(); ++i) ASSERT_NEAR(r.out.data()[i], naive.out.data()[i], 1e-11);
+      const All<double> want(naive_additive_attention_backward(grad_out, q, k, v, a.score(), causal(), options)),
+          got(additive_attention_backward(grad_out, q, k, v, a.score(), r, causal(), options));
+      All<double>::each([&](const char* what, const auto& member) {
+        for (std::size_t i = 0; i < member(want).size(); ++i)
+          ASSERT_NEAR(member(got)[i], member(want)[i], 1e-10 * (1 + std::abs(member(want)[i]))) << what;
+      });
+    }
+  }
+}
+
 TEST(AdditiveBackward, ThreadsChangeNoBit) {
   Random random(4);
   for (Index heads : {1, 4}) {
