@@ -41,7 +41,7 @@ struct Inputs4 {
 };
 
 TEST(RecurrentProperties, TheSameBitsForAnyNumberOfThreads) {
-  const Inputs4 in(150);
+  const Inputs4 in(1000);  // long enough that workers do run side by side
   const auto one = in.outputs({.executor = serial()});
   for (const int workers : {2, 3}) {
     const auto more = in.outputs({.executor = threads(workers)});
