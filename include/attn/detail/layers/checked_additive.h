@@ -62,10 +62,12 @@ class CheckedAdditive {
   }
 
  private:
-  /// The scale belongs to the score's weights; working memory of the caller's has no room for projected rows.
+  /// The scale belongs to the score's weights, working memory of the caller's has no room for projected rows, and no
+  /// product is left that the matrix unit could round.
   static Options of_loops(Options options) {
     options.scale = 1;
     options.workspace = {};
+    options.compute = Compute::native;
     return options;
   }
   /// As the loops see them: with `hidden` features.
@@ -88,8 +90,7 @@ class ProjectedCall {
         score_{family(vectors_of(isa_of(call.options)), problem_), weight_.of(0), weight_.stride(), nullptr} {
     for (Index h = 0; h < weight_.heads(); ++h)
       for (Index f = 0; f < weight_.size_of_head(); ++f) weight_.of(h)[f] *= call.parameters.scale;
-    Options options = call.options;
-    options.compute = Compute::native;
+    const Options& options = call.options;
     project(call.q, call.parameters.query_weight, call.parameters.bias, query_, options);
     if (!call.parameters.key_weight.is_given()) return;
     key_rows_ = Tensor<T, 4>::uninitialized({problem_.batch, problem_.kv_heads, problem_.kv_len, problem_.head_dim});
