@@ -14,11 +14,13 @@ struct Peaks {
 };
 Peaks peaks(Index len) {
   const Index hidden = 32, dim = 16;
-  const Eigen::MatrixXf q = Eigen::MatrixXf::Random(len, dim), weight = Eigen::MatrixXf::Random(hidden, dim);
+  using Rows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;  // values are read in place
+  const Rows q = Rows::Random(len, dim);
+  const Eigen::MatrixXf weight = Eigen::MatrixXf::Random(hidden, dim);
   const Eigen::VectorXf w = Eigen::VectorXf::Random(hidden);
   const Options options{.executor = serial()};
   const AdditiveScore<float> score{weight, weight, w};
-  Eigen::MatrixXf out(len, dim), grad_q(len, dim), grad_k(len, dim), grad_v(len, dim);
+  Rows out(len, dim), grad_q(len, dim), grad_k(len, dim), grad_v(len, dim);
   Eigen::VectorXf lse(len);
   const std::ptrdiff_t forward =
       allocations_of([&] { additive_attention_into(out, lse, q, q, q, score, causal(), options); }).peak;
