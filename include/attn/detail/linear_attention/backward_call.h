@@ -12,8 +12,6 @@ struct RecurrenceBackwardCall {
   DTypeView<const T> grad_out;
   DTypeView<T> grad_q, grad_k, grad_v;
   DTypeView<T> grad_gate{}, grad_beta{};  ///< shaped as gate and beta; null where there are none
-
-  Index heads_of_keys() const { return forward.states(); }
 };
 
 /// What a worker has for one head of keys and values, beside what the forward pass has.
