@@ -5,6 +5,7 @@
 #include <iomanip>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "attn/attn.h"
 
@@ -36,7 +37,9 @@ TEST(PositionsPage, Alibi) {
   Problem problem;
   problem.heads = 2;
   problem.q_len = problem.kv_len = 8;
-  const auto bound = attn::detail::bind(alibi({0.5, 0.125}) | causal(), problem);
+  const std::vector<double> slopes{0.5, 0.125};
+  const auto mods = alibi(slopes) | causal();
+  const auto bound = attn::detail::bind(mods, problem);
   std::ostringstream picture;
   picture << "alibi({0.5, 0.125}) | causal()\n";
   for (Index q = 0; q < 8; ++q)

@@ -73,11 +73,7 @@ struct GridStrips {
 struct StripMask {
   const GridStrips* strips;
 
-  bool keep(const Position& p) const {
-    const WindowTable& w = strips->windows;
-    const Index q = p.batch * strips->queries() + p.q;
-    return bool(w.has(0, q, p.kv) & w.has(1, q, p.kv) & w.has(2, q, p.kv));
-  }
+  bool keep(const Position& p) const { return strips->windows.has(p.batch * strips->queries() + p.q, p.kv); }
   Coverage coverage(const Tile& t) const {
     const auto [all, any] = seen(t.q);
     const Index row = strips->row_of_keys();

@@ -101,9 +101,14 @@ struct WindowTable {
   };
   std::array<Axis, TokenGrid::kAxes> axes;
 
-  /// Does the query's window have the key in this dimension?
-  bool has(std::size_t axis, Index q, Index kv) const {
-    const Axis& a = axes[axis];
+  /// Does the query's window have the key?
+  bool has(Index q, Index kv) const {
+    const bool in_first = has(axes[0], q, kv), in_second = has(axes[1], q, kv), in_third = has(axes[2], q, kv);
+    return bool(in_first & in_second & in_third);  // without a branch
+  }
+
+ private:
+  static bool has(const Axis& a, Index q, Index kv) {
     return static_cast<std::uint32_t>(a.number.data()[kv] - a.first.data()[q]) < a.window;
   }
 };
@@ -129,8 +134,8 @@ class GridWindows {
   }
 
   bool keep(Index q, Index kv) const {
-    return bool((group_.data()[q] == group_.data()[kv]) & table_.has(0, q, kv) & table_.has(1, q, kv) &
-                table_.has(2, q, kv));
+    const bool same_group = group_.data()[q] == group_.data()[kv], in_window = table_.has(q, kv);
+    return bool(same_group & in_window);
   }
 
  private:
