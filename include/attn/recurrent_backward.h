@@ -104,9 +104,9 @@ inline namespace ATTN_BUILT_FOR {
 /// @returns tensors .query, .key and .value, shaped as query, key and value.
 ///
 /// Heads that share keys add up their gradients. What no query sees gets gradient 0, as does a query that sees nothing,
-/// or whose normaliser is 0. The same bits for any number of threads. Cost: four to seven times the forward call. Memory:
-/// for each thread, one state (features, v_dim) in front of each 64 causal tokens, which a first pass computes again;
-/// so it grows with the length.
+/// or whose normaliser is 0. The same bits for any number of threads. Cost: four to seven times the forward call.
+/// Memory: for each thread, one state (features, v_dim) in front of each 64 causal tokens, which a first pass computes
+/// again; so it grows with the length.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class Gr, class Q, class K, class V, class Map, class M = Mods<>>
 auto linear_attention_backward(const Gr& grad_out, const Q& query, const K& key, const V& value, const Map& map,

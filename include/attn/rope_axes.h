@@ -73,9 +73,9 @@ class RopeAxes {
   };
   std::span<const Pair> pairs() const { return pairs_; }
 
-  /// Turns x in place: (len, head_dim) or (batch, heads, len, head_dim), of any scalar and strides. `positions` is anything
-  /// attn::view takes, of integers: (axes, len) for all batch elements, or (axes, batch, len). Takes memory for a cosine
-  /// and a sine for each pair of each token.
+  /// Turns x in place: (len, head_dim) or (batch, heads, len, head_dim), of any scalar and strides. `positions` is
+  /// anything attn::view takes, of integers: (axes, len) for all batch elements, or (axes, batch, len). Takes memory
+  /// for a cosine and a sine for each pair of each token.
   /// @throws std::invalid_argument if sizes disagree; nothing is written then.
   template <class X, class Positions>
   void rotate(X&& x, const Positions& positions) const {
@@ -131,8 +131,8 @@ class RopeAxes {
   std::vector<Pair> pairs_;
 };
 
-/// The positions of the tokens of a grid in row-major order, (dimensions, tokens): for {rows, columns}, first the row of
-/// each token and then its column.
+/// The positions of the tokens of a grid in row-major order, (dimensions, tokens): for {rows, columns}, first the row
+/// of each token and then its column.
 /// @throws std::invalid_argument for a negative size, or more than 2^36 tokens.
 inline Tensor<Index, 2> grid_positions(const Indices& shape) {
   const std::vector<Index>& sizes = shape.values;

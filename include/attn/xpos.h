@@ -16,13 +16,13 @@ struct XPosConfig {
 inline namespace ATTN_BUILT_FOR {
 
 /// xPos (Sun et al. 2022, "A Length-Extrapolatable Transformer", section 3.2): queries and keys are turned as by Rope,
-/// and pair i of a query at position n is multiplied by zeta_i^((n - origin) / scale_base), of a key divided by that. The
-/// product then fades by zeta_i^(distance / scale_base), fast pairs first, so that they do not swing at distances they
-/// were not trained on. It is meant for causal attention: the product with a later key would grow.
+/// and pair i of a query at position n is multiplied by zeta_i^((n - origin) / scale_base), of a key divided by that.
+/// The product then fades by zeta_i^(distance / scale_base), fast pairs first, so that they do not swing at distances
+/// they were not trained on. It is meant for causal attention: the product with a later key would grow.
 ///
-/// The origin changes no product, but far from it factors leave the range of float: at 0.2857, the smallest, after 35,000
-/// positions. Choose one in the middle of what is computed together; keys that are kept must have been scaled with the
-/// same one.
+/// The origin changes no product, but far from it factors leave the range of float: at 0.2857, the smallest, after
+/// 35,000 positions. Choose one in the middle of what is computed together; keys that are kept must have been scaled
+/// with the same one.
 class XPos {
  public:
   /// @throws std::invalid_argument also for numbers that are not positive.
@@ -39,8 +39,8 @@ class XPos {
   const Rope& rope() const { return rope_; }
   const XPosConfig& config() const { return config_; }
 
-  /// Turns and scales x in place, (len, head_dim) or (batch, heads, len, head_dim), of any scalar and strides; token i is
-  /// at position first + i.
+  /// Turns and scales x in place, (len, head_dim) or (batch, heads, len, head_dim), of any scalar and strides; token i
+  /// is at position first + i.
   /// @throws std::invalid_argument if x has another head_dim; nothing is written then.
   template <class X>
   void rotate_query(X&& x, Index first = 0) const {

@@ -141,7 +141,8 @@ TEST(AdditiveBackward, DefinitionIsWhatCentralDifferencesSay) {
   }
 }
 
-/// By hand: one query, two keys, one feature. The scores are w tanh(k_j) = ln 3, 0, so that the weights are 3/4 and 1/4.
+/// By hand: one query, two keys, one feature. The scores are w tanh(k_j) = ln 3, 0, so that the weights are 3/4 and
+/// 1/4.
 TEST(AdditiveBackward, GradientsByHand) {
   const double half = std::log(3.0) / 2, w = 2 * std::log(3.0);
   const Eigen::MatrixXd q{{0.0}}, k{{half}, {0.0}}, v{{8.0}, {0.0}}, grad_out{{1.0}}, one{{1.0}};

@@ -1,5 +1,5 @@
-// Masks that gather keys: all paths on sizes where they do, what lies outside of the lists, and work in proportion to the
-// pairs.
+// Masks that gather keys: all paths on sizes where they do, what lies outside of the lists, and work in proportion to
+// the pairs.
 #include "support/grouped_rows.h"
 #include "support/mod_table.h"
 #include "support/sweep.h"

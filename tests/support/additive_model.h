@@ -1,5 +1,5 @@
-// Parameters of additive scores drawn at random, and what they mean: the score once more, in long double and plain loops
-// over plain vectors. It shares nothing with the library.
+// Parameters of additive scores drawn at random, and what they mean: the score once more, in long double and plain
+// loops over plain vectors. It shares nothing with the library.
 #pragma once
 
 #include <algorithm>

@@ -66,8 +66,8 @@ inline auto spans_mask(SpansOfElements spans, bool one_for_all) {
 }  // namespace detail
 
 /// causal(), but the tokens of a span also see each other: kv <= q, or both in one span. For prompts with images, whose
-/// tokens have no order, inside of a text that has (as in Gemma 3; Gemma Team 2025): the spans are where the images lie.
-/// A span of one token changes nothing.
+/// tokens have no order, inside of a text that has (as in Gemma 3; Gemma Team 2025): the spans are where the images
+/// lie. A span of one token changes nothing.
 ///
 ///     spans {{1, 3}}:  1 0 0 0
 ///                      1 1 1 0

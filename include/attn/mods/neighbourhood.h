@@ -79,9 +79,9 @@ inline auto neighbourhood_of(const TokenGrid& grid, bool always) {
 /// Hassani et al. 2023, Hassani and Shi 2022, and their NATTEN).
 ///
 /// In each dimension, coordinates that agree modulo the dilation form a group, in which they are numbered. A query with
-/// the number n of N keeps the numbers s .. s + window - 1 of its group, where s = n - window / 2 (rounded down), but at
-/// least 0 and at most N - window: near a border the window is shifted inside, so that every query keeps equally many.
-/// With causal[d] = 1 it keeps n - window + 1 .. n instead, as far as there are such.
+/// the number n of N keeps the numbers s .. s + window - 1 of its group, where s = n - window / 2 (rounded down), but
+/// at least 0 and at most N - window: near a border the window is shifted inside, so that every query keeps equally
+/// many. With causal[d] = 1 it keeps n - window + 1 .. n instead, as far as there are such.
 ///
 ///     neighbourhood({2, 4}, {1, 3}):  1 1 1 0 0 0 0 0
 ///                                     1 1 1 0 0 0 0 0

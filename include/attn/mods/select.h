@@ -55,8 +55,8 @@ inline void check_lists(const KeyLists& lists, const Problem& p) {
 /// Each query keeps the keys that are listed for it, as where an index chooses the keys that are worth a look
 /// (DeepSeek-AI 2025, "DeepSeek Sparse Attention": the top 2048 of all). `indices` is anything attn::view takes, of
 /// signed integers and of shape (batch, heads, q_len, n) with the numbers of keys, 0 .. kv_len - 1, in any order; -1 is
-/// no key, and a key that is listed twice counts once. The tensor is aligned from the right; sizes of 1 in front of n are
-/// broadcast, and heads may be kv_heads, for query heads that share a key head.
+/// no key, and a key that is listed twice counts once. The tensor is aligned from the right; sizes of 1 in front of n
+/// are broadcast, and heads may be kv_heads, for query heads that share a key head.
 ///
 ///     indices {{0, 3}, {2, 2}, {1, -1}}:  1 0 0 1
 ///                                         0 0 1 0
@@ -66,11 +66,10 @@ inline void check_lists(const KeyLists& lists, const Problem& p) {
 /// quarter of it (a half, where all queries share a list or there is one query). Each query reads its keys from memory,
 /// so heads that share a list are cheaper than others. In any_of() and its like, in gradients, for_each_weight_tile()
 /// and over caches, tiles of neighbouring tokens are visited in which a key is listed; over a KvCache, pass its keys(i)
-/// and values(i) instead, which are gathered. The indices are copied and put
-/// in order when the mod is made, O(1) each where they lie close and O(log n) where they do not; the order in which they
-/// are given changes no bit of the result.
-/// @throws std::invalid_argument for an index below -1; in the call, if the shape does not fit, or for an index of a key
-/// that does not exist.
+/// and values(i) instead, which are gathered. The indices are copied and put in order when the mod is made, O(1) each
+/// where they lie close and O(log n) where they do not; the order in which they are given changes no bit of the result.
+/// @throws std::invalid_argument for an index below -1; in the call, if the shape does not fit, or for an index of a
+/// key that does not exist.
 template <class X>
 auto select(X&& indices) {
   struct Tables {

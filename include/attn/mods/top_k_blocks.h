@@ -79,9 +79,9 @@ void choose_blocks(const TopKBlocks& config, const Range& positions, const T* sc
 inline namespace ATTN_BUILT_FOR {
 
 /// block_sparse() of the blocks of keys that promise most: those whose mean has the largest product with the query, or
-/// with the mean of a block of queries (MoBA: Lu et al. 2025, eq. 5 and 6; the choice of blocks of NSA: Yuan et al. 2025,
-/// section 3.3.2). A causal choice always has the query's own block, which counts, and none behind it; combine it with
-/// causal(), which drops the later keys of the own block.
+/// with the mean of a block of queries (MoBA: Lu et al. 2025, eq. 5 and 6; the choice of blocks of NSA: Yuan et al.
+/// 2025, section 3.3.2). A causal choice always has the query's own block, which counts, and none behind it; combine it
+/// with causal(), which drops the later keys of the own block.
 ///
 ///     auto out = attn::attention(q, k, v, attn::top_k_blocks(q, k, {.count = 8, .block_q = 48}) | attn::causal());
 ///
@@ -91,7 +91,8 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// Cost: a pass over the keys (and queries), and 2 * head_dim flops for each block of queries and block of keys of a
 /// head; a byte for each of these in memory. The call itself works in proportion to the kept pairs where blocks are
-/// multiples of 64 keys and 48 queries: single queries, block_q = 1, share tiles with neighbours that keep other blocks.
+/// multiples of 64 keys and 48 queries: single queries, block_q = 1, share tiles with neighbours that keep other
+/// blocks.
 /// @throws std::invalid_argument for sizes that do not fit each other, block sizes below 1 and a negative count.
 template <class Q, class K>
 auto top_k_blocks(const Q& query, const K& key, const TopKBlocks& config = {}) {

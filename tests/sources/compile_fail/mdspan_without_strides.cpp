@@ -1,4 +1,4 @@
-// expect: attn: this mdspan's layout has no strides; use layout_right, layout_left or layout_stride, or copy the elements
+// expect: attn: this mdspan's layout has no strides; use layout_right, layout_left or layout_stride, or copy
 #include <attn/attn.h>
 
 #include "../../support/mdspan.h"

@@ -11,8 +11,8 @@
 
 namespace attn::detail {
 
-/// A dimension of a grid, and the window in it. Coordinates that agree modulo the dilation form a group, and are numbered
-/// within it; windows are ranges of these numbers.
+/// A dimension of a grid, and the window in it. Coordinates that agree modulo the dilation form a group, and are
+/// numbered within it; windows are ranges of these numbers.
 struct GridAxis {
   Index length = 1, window = 1, dilation = 1;
   bool causal = false;
