@@ -33,7 +33,7 @@ void AdamW<T>::step(const std::vector<Parameter<T>>& parameters, double learning
   const auto t = static_cast<double>(steps_);
   const T beta1 = static_cast<T>(config_.beta1), beta2 = static_cast<T>(config_.beta2);
   const T epsilon = static_cast<T>(config_.epsilon);
-  // The moments start at 0; this is what they lack for it.
+  // Bias correction: the moments start at 0, and are too small by these factors.
   const T rate = static_cast<T>(learning_rate / (1 - std::pow(config_.beta1, t)));
   const T scale = static_cast<T>(1 / std::sqrt(1 - std::pow(config_.beta2, t)));
   for (std::size_t i = 0; i < parameters.size(); ++i) {

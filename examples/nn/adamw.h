@@ -12,7 +12,7 @@ struct AdamWConfig {
   double weight_decay = 0.01;
 };
 
-/// AdamW (Loshchilov & Hutter 2019).
+/// AdamW (Loshchilov & Hutter 2019), as torch.optim.AdamW but for what weight_decay says.
 template <class T>
 class AdamW {
  public:

@@ -5,12 +5,13 @@
 
 namespace nn {
 
-/// The mean of -log softmax(logits)[target] over all tokens but those whose target is kIgnored: nn.CrossEntropyLoss.
-/// With label smoothing s, a target's probability is 1 - s, and s is shared out over all tokens (Szegedy et al. 2016).
+/// The mean of -log softmax(logits)[target] over all tokens but those whose target is kIgnored: nn.CrossEntropyLoss
+/// (whose ignore_index is -100 by default). With label smoothing s, a target's probability is 1 - s, and s is shared
+/// out over all tokens (Szegedy et al. 2016).
 template <class T>
 class CrossEntropy {
  public:
-  static constexpr std::int32_t kIgnored = -1;  ///< a target that does not count: padding
+  static constexpr std::int32_t kIgnored = -1;  ///< a target that does not count, padding: PyTorch's ignore_index
 
   explicit CrossEntropy(double label_smoothing = 0) : label_smoothing_(label_smoothing) {}
 

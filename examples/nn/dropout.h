@@ -17,8 +17,7 @@ class Dropout {
   void forward(States<T>& x);
   void backward(States<T>& grad) const;
 
-  /// How often forward() was called, which a checkpoint keeps.
-  std::uint64_t calls() const { return calls_; }
+  /// How often forward() was called: once in each step, which a checkpoint counts.
   void set_calls(std::uint64_t calls) { calls_ = calls; }
 
  private:

@@ -123,8 +123,23 @@ void add_sinusoidal_positions(States<T>& x, Index first) {
   for (Index b = 0; b < x.dim(0); ++b) rows.middleRows(b * x.dim(1), x.dim(1)) += table;
 }
 
+template <class T>
+States<T> scaled(States<T> x) {
+  rows_of(x) *= static_cast<T>(std::sqrt(static_cast<double>(x.dim(2))));
+  return x;
+}
+
+template <class T>
+States<T> at_positions(States<T> tokens, Index first) {
+  States<T> x = scaled(std::move(tokens));
+  add_sinusoidal_positions(x, first);
+  return x;
+}
+
 template class Embedding<NN_SCALAR>;
 template class LearnedPositions<NN_SCALAR>;
 template void add_sinusoidal_positions(States<NN_SCALAR>&, Index);
+template States<NN_SCALAR> scaled(States<NN_SCALAR>);
+template States<NN_SCALAR> at_positions(States<NN_SCALAR>, Index);
 
 }  // namespace nn

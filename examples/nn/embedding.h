@@ -60,4 +60,13 @@ class LearnedPositions {
 template <class T>
 void add_sinusoidal_positions(States<T>& x, Index first = 0);
 
+/// x times the root of its number of features: vectors of tokens become as large as sinusoidal positions (Vaswani et
+/// al. 2017, section 3.4).
+template <class T>
+States<T> scaled(States<T> x);
+
+/// Both: vectors of tokens that stand at positions first, first + 1, …
+template <class T>
+States<T> at_positions(States<T> tokens, Index first = 0);
+
 }  // namespace nn

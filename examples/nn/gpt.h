@@ -1,4 +1,4 @@
-// A decoder-only model: GPT (Radford et al. 2019).
+// A decoder-only model: GPT (Radford et al. 2019). Its blocks are GptBlock.
 #pragma once
 
 #include "embedding.h"
@@ -26,7 +26,8 @@ class Gpt {
   /// Logits (batch, len, tokens) of what follows each token, and the weights of each layer's heads if asked for.
   States<T> operator()(const Tokens& tokens, std::vector<Weights<T>>* weights = nullptr) const;
 
-  /// The same for the next tokens of texts that were begun before, of which `caches` keeps what is needed.
+  /// The same for the next tokens of texts that were begun before, of which `caches` keeps what is needed: see
+  /// generation.cpp.
   using Caches = typename TransformerEncoder<T>::Caches;
   Caches make_caches(Index batch) const;
   States<T> next(const Tokens& tokens, Caches& caches) const;
@@ -42,13 +43,13 @@ class Gpt {
 
  private:
   static LayerConfig layer_config(const GptConfig& config);
-  States<T> placed(States<T> x, Index first) const;
+  States<T> with_positions(States<T> x, Index first) const;
 
   GptConfig config_;
   Random random_;  // of the initial numbers
   Embedding<T> tokens_;
   LearnedPositions<T> positions_;
-  TransformerEncoder<T> decoder_;  // a decoder, since its mask is causal
+  TransformerEncoder<T> decoder_;  // of GptBlocks: a decoder, since its mask is causal
 };
 
 }  // namespace nn

@@ -11,11 +11,13 @@ namespace nn {
 
 /// What the layers of a model have in common.
 struct LayerConfig {
-  Index features = 0;  ///< of a token between layers: d_model
-  Index heads = 1;
-  Index hidden = 0;  ///< features inside the feed-forward network. 0: 4 * features
+  Index features = 0;  ///< of a token between layers: PyTorch's d_model
+  Index heads = 1;     ///< PyTorch's nhead
+  Index hidden = 0;    ///< features inside the feed-forward network, PyTorch's dim_feedforward. 0: 4 * features
   ActivationKind activation = ActivationKind::relu;
-  bool norm_first = true;  ///< pre-norm, x + f(norm(x)) (Xiong et al. 2020); else post-norm, norm(x + f(x))
+  /// Pre-norm, x + f(norm(x)), which learns without a long warm-up (Xiong et al. 2020); else post-norm, norm(x + f(x)),
+  /// which is PyTorch's default.
+  bool norm_first = true;
   NormKind norm = NormKind::layer;
   bool bias = true;    ///< of linear layers
   double dropout = 0;  ///< of what is added to x
@@ -37,8 +39,8 @@ class FeedForward {
   Activation<T> activation_;
 };
 
-/// What stands around each part of a layer: its norm, dropout, and the way past it, which adds its input. `F` and `B`
-/// are the part: States<T>(States<T>), forward and backward.
+/// The residual connection around each part of a layer (He et al. 2016), with its norm and dropout. `F` and `B` are the
+/// part: States<T>(States<T>), forward and backward.
 template <class T>
 class Residual {
  public:
@@ -83,8 +85,7 @@ class Residual {
   Dropout<T> dropout_;
 };
 
-/// nn.TransformerEncoderLayer: self-attention, then feed-forward. With a causal mask, and pre-norm, it is a block of
-/// GPT (Radford et al. 2019).
+/// nn.TransformerEncoderLayer: self-attention, then feed-forward.
 template <class T>
 class EncoderLayer {
  public:
@@ -110,6 +111,10 @@ class EncoderLayer {
   FeedForward<T> feed_forward_;
   Residual<T> residual1_, residual2_;
 };
+
+/// The block of a GPT (Radford et al. 2019) is this layer with a causal mask, pre-norm.
+template <class T>
+using GptBlock = EncoderLayer<T>;
 
 /// nn.TransformerDecoderLayer: self-attention, attention to a memory, feed-forward.
 template <class T>

@@ -14,7 +14,13 @@ else()
   set(loops attn_nn_loops)
 endif()
 
-add_library(attn_nn_base STATIC EXCLUDE_FROM_ALL ${ATTN_NN_DIR}/safetensors.cpp ${ATTN_NN_DIR}/threads.cpp)
+add_library(
+  attn_nn_base STATIC EXCLUDE_FROM_ALL
+  ${ATTN_NN_DIR}/new_file.cpp
+  ${ATTN_NN_DIR}/printable.cpp
+  ${ATTN_NN_DIR}/safetensors.cpp
+  ${ATTN_NN_DIR}/threads.cpp
+  ${ATTN_NN_DIR}/../transliterate/utf8.cpp)
 target_include_directories(attn_nn_base PUBLIC ${ATTN_NN_DIR})
 target_link_libraries(attn_nn_base PUBLIC ${loops} PRIVATE nlohmann_json::nlohmann_json)
 set_target_properties(attn_nn_base PROPERTIES CXX_EXTENSIONS OFF)
@@ -28,6 +34,19 @@ function(attn_nn_library name scalar)
   set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
 endfunction()
 
-set(ATTN_NN_SOURCES activation.cpp adamw.cpp attention.cpp cross_entropy.cpp dropout.cpp embedding.cpp encoder.cpp gpt.cpp
-                    layers.cpp linear.cpp norm.cpp stacks.cpp tensor.cpp transformer.cpp)
+set(ATTN_NN_MODELS encoder.cpp gpt.cpp transformer.cpp)
+set(ATTN_NN_SOURCES
+    ${ATTN_NN_MODELS}
+    activation.cpp
+    adamw.cpp
+    attention.cpp
+    cross_entropy.cpp
+    dropout.cpp
+    embedding.cpp
+    generation.cpp
+    layers.cpp
+    linear.cpp
+    norm.cpp
+    stacks.cpp
+    tensor.cpp)
 attn_nn_library(attn_nn float ${ATTN_NN_SOURCES})

@@ -6,7 +6,8 @@
 namespace nn {
 
 /// Which normalisation: to mean 0 and variance 1, then scaled and, with a bias, shifted (LayerNorm, Ba et al. 2016); or
-/// to mean square 1, then scaled (RMSNorm, Zhang & Sennrich 2019). Both add epsilon to what is divided by.
+/// to mean square 1, then scaled (RMSNorm, Zhang & Sennrich 2019). Both add epsilon to the variance, or mean square,
+/// before they take its root.
 enum class NormKind { layer, layer_without_bias, rms };
 
 /// nn.LayerNorm and nn.RMSNorm of PyTorch, over the last dimension.

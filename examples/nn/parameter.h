@@ -11,13 +11,14 @@
 
 namespace nn {
 
-/// A parameter of a model, as optimizers and checkpoints see it. Spans are valid as long as the model is not moved.
+/// A parameter of a model, as optimizers and checkpoints see it: a view. (PyTorch's nn.Parameter owns its numbers, here
+/// Learned does.) Spans are valid as long as the model is not moved.
 template <class T>
 struct Parameter {
   std::string name;  ///< as PyTorch has it: "layers.0.linear1.weight"
   std::vector<Index> shape;
   std::span<T> values;    ///< row-major
-  std::span<T> gradient;  ///< of as many numbers; what backward() adds to. Empty before a MultiHeadAttention's first
+  std::span<T> gradient;  ///< as many numbers, to which backward() adds. Attention has none before its first backward()
 };
 
 /// What each layer's visit() calls for each of its parameters, always in the same order.

@@ -1,4 +1,5 @@
-// Random numbers that are the same on every platform: those of the standard library are not.
+// Random numbers. bits(), uniform() and below() are the same on every platform, which those of the standard library are
+// not; normal() takes a logarithm and a cosine, whose last bits are the platform's.
 #pragma once
 
 #include <cmath>

@@ -4,12 +4,13 @@
 #include <bit>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <limits>
 #include <set>
 
 #include <nlohmann/json.hpp>
+
+#include "printable.h"
 
 namespace nn {
 
@@ -17,8 +18,13 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
-/// Headers are small; a length beyond this is no header's. The reference implementation has the same limit.
-constexpr std::uint64_t kMostHeader = 100'000'000;
+/// Headers are small; a length beyond this is no header's. A forged one may take some fifty times its length while it
+/// is parsed, so that the limit is below the 100 MB of the reference implementation.
+constexpr std::uint64_t kMostHeader = 16 << 20;
+
+/// A header is an object of objects of lists: three levels. Deeper ones are not followed: copies and destructors of a
+/// JSON value call themselves for each level, and a file could have millions.
+constexpr int kMostLevels = 3;
 
 std::size_t product(const std::vector<Index>& shape) {
   std::size_t all = 1;
@@ -28,18 +34,25 @@ std::size_t product(const std::vector<Index>& shape) {
 
 std::string text_of(const std::vector<Index>& shape) { return nlohmann::json(shape).dump(); }
 
-/// Null for what is no JSON, and where an object has a name twice: readers would disagree about which one counts.
+/// Null for what is no JSON or too deep, and where an object has a name twice: readers would disagree about which
+/// counts.
 nlohmann::json parsed(const std::string& text) {
+  struct Refused {};
   std::vector<std::set<std::string>> names;  // of the objects that are open
-  bool twice = false;
-  const auto check = [&](int, nlohmann::json::parse_event_t event, const nlohmann::json& name) {
-    if (event == nlohmann::json::parse_event_t::object_start) names.emplace_back();
-    if (event == nlohmann::json::parse_event_t::object_end) names.pop_back();
-    if (event == nlohmann::json::parse_event_t::key) twice |= !names.back().insert(name.get<std::string>()).second;
+  const auto check = [&](int level, nlohmann::json::parse_event_t event, const nlohmann::json& name) {
+    using Event = nlohmann::json::parse_event_t;
+    if ((event == Event::object_start || event == Event::array_start) && level >= kMostLevels) throw Refused();
+    if (event == Event::object_start) names.emplace_back();
+    if (event == Event::object_end) names.pop_back();
+    if (event == Event::key && !names.back().insert(name.get<std::string>()).second) throw Refused();
     return true;
   };
-  const nlohmann::json all = nlohmann::json::parse(text, check, false);
-  return twice || all.is_discarded() ? nlohmann::json() : all;
+  try {
+    nlohmann::json all = nlohmann::json::parse(text, check, false);
+    if (!all.is_discarded()) return all;
+  } catch (const Refused&) {
+  }
+  return {};
 }
 
 /// nlohmann::json would round fractions, and take negative numbers and truth values for whole ones.
@@ -50,15 +63,6 @@ std::vector<Index> whole_numbers(const nlohmann::json& list) {
         number.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<Index>::max()))
       throw nlohmann::json::other_error::create(0, "not a whole number", &number);
   return list.get<std::vector<Index>>();
-}
-
-/// Text of a file, as a message can hold it: on one line, and not long.
-std::string shown(std::string text) {
-  constexpr std::size_t kMost = 60;
-  if (text.size() > kMost) text.resize(kMost);
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < ' ' || c == 127) c = '?';
-  return text;
 }
 
 }  // namespace
@@ -84,31 +88,15 @@ void save_safetensors(const std::filesystem::path& file, const std::vector<Param
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');  // numbers begin at a multiple of 8 bytes
   const std::uint64_t length = text.size();
+  if (length > kMostHeader)
+    throw FileError(file.string() + ": is not written, since its header would have " + std::to_string(length) +
+                    " bytes, more than the " + std::to_string(kMostHeader) + " that are read");
 
-  std::error_code error;
-  if (std::filesystem::exists(file, error) && !std::filesystem::is_regular_file(file, error))
-    throw FileError(file.string() + ": cannot be written: it is no regular file");
-  std::filesystem::path part = file;
-  part += ".part";
-  {
-    std::ofstream out(part, std::ios::binary);
-    if (!out) throw FileError(file.string() + ": cannot be written");
-    out.write(reinterpret_cast<const char*>(&length), sizeof length);
-    out.write(text.data(), static_cast<std::streamsize>(text.size()));
-    for (const Parameter<T>& p : parameters)
-      out.write(reinterpret_cast<const char*>(p.values.data()), static_cast<std::streamsize>(p.values.size_bytes()));
-    out.flush();
-    if (!out) {
-      std::error_code ignored;
-      std::filesystem::remove(part, ignored);
-      throw FileError(file.string() + ": cannot be written");
-    }
-  }
-  std::filesystem::rename(part, file, error);
-  if (!error) return;
-  std::error_code ignored;
-  std::filesystem::remove(part, ignored);
-  throw FileError(file.string() + ": cannot be written: " + error.message());
+  NewFile out(file);
+  out.write(&length, sizeof length);
+  out.write(text.data(), text.size());
+  for (const Parameter<T>& p : parameters) out.write(p.values.data(), p.values.size_bytes());
+  out.put_in_place();
 }
 
 SafeTensors::SafeTensors(const std::filesystem::path& file) : file_(file) {
@@ -126,7 +114,8 @@ SafeTensors::SafeTensors(const std::filesystem::path& file) : file_(file) {
   const nlohmann::json header = parsed(text);
   if (!in || !header.is_object()) fail("its header is not JSON, or has a name twice");
 
-  const std::size_t bytes = size - sizeof length - length;
+  first_ = sizeof length + length;
+  const std::size_t bytes = size - first_;
   std::map<std::size_t, std::size_t> parts;  // ends by beginnings: together they must be the file
   try {
     for (const auto& [name, value] : header.items()) {
@@ -162,9 +151,6 @@ SafeTensors::SafeTensors(const std::filesystem::path& file) : file_(file) {
     end = next;
   }
   if (end != bytes) fail("has bytes that belong to no tensor");
-  data_.resize(bytes);
-  in.read(data_.data(), static_cast<std::streamsize>(bytes));
-  if (!in) fail("cannot be read");
 }
 
 void SafeTensors::fail(const std::string& what) const { throw FileError(file_.string() + ": " + what); }
@@ -180,13 +166,31 @@ Index SafeTensors::number(const std::string& key, Index lowest, Index highest) c
   Index value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error != std::errc() || end != digits.data() + digits.size() || value < lowest || value > highest)
-    fail("\"" + key + "\" is \"" + shown(digits) + "\", not a number from " + std::to_string(lowest) + " to " +
+    fail("\"" + key + "\" is " + in_quotes(digits) + ", not a number from " + std::to_string(lowest) + " to " +
          std::to_string(highest));
   return value;
 }
 
+template <class Stored, class T>
+void SafeTensors::read(std::istream& in, const Parameter<T>& p, const Entry& entry) const {
+  constexpr std::size_t kNumbers = 16384;  // at a time
+  std::vector<Stored> numbers(std::min(kNumbers, p.values.size()));
+  in.seekg(static_cast<std::streamoff>(first_ + entry.begin));
+  for (std::size_t i = 0; i < p.values.size(); i += numbers.size()) {
+    numbers.resize(std::min(numbers.size(), p.values.size() - i));
+    in.read(reinterpret_cast<char*>(numbers.data()), static_cast<std::streamsize>(numbers.size() * sizeof(Stored)));
+    if (!in) fail("cannot be read");
+    for (std::size_t n = 0; n < numbers.size(); ++n) {
+      p.values[i + n] = static_cast<T>(numbers[n]);
+      if (!std::isfinite(p.values[i + n])) fail(p.name + " has a number that is not finite");
+    }
+  }
+}
+
 template <class T>
 void SafeTensors::load(const std::vector<Parameter<T>>& parameters) const {
+  std::ifstream in(file_, std::ios::binary);
+  if (!in) fail("cannot be opened");
   std::set<std::string> wanted;
   for (const Parameter<T>& p : parameters) {
     wanted.insert(p.name);
@@ -195,21 +199,21 @@ void SafeTensors::load(const std::vector<Parameter<T>>& parameters) const {
     const Entry& entry = found->second;
     if (entry.shape != p.shape)
       fail(p.name + " has shape " + text_of(entry.shape) + ", the model needs " + text_of(p.shape));
-    const char* from = data_.data() + entry.begin;
-    const auto read = [&]<class Stored>(Stored) {
-      for (T& x : p.values) {
-        Stored number;
-        std::memcpy(&number, from, sizeof number);
-        from += sizeof number;
-        x = static_cast<T>(number);
-        if (!std::isfinite(x)) fail(p.name + " has a number that is not finite");
-      }
-    };
     if (product(entry.shape) != p.values.size()) fail(p.name + " has another size");
-    entry.is_double ? read(double()) : read(float());
+    entry.is_double ? read<double>(in, p, entry) : read<float>(in, p, entry);
   }
   for (const auto& [name, entry] : entries_)
     if (!wanted.contains(name)) fail(shown(name) + " is not a parameter of the model");
+}
+
+std::string format_of(const std::filesystem::path& file) {
+  try {
+    const SafeTensors opened(file);
+    const auto found = opened.metadata().find("format");
+    return found == opened.metadata().end() ? "" : found->second;
+  } catch (const FileError&) {
+    return "";
+  }
 }
 
 template void save_safetensors(const std::filesystem::path&, const std::vector<Parameter<float>>&, const Metadata&);

@@ -2,31 +2,26 @@
 #pragma once
 
 #include <filesystem>
+#include <iosfwd>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "new_file.h"
 #include "parameter.h"
 
 namespace nn {
 
-/// A file that is not as it should be. The message names it.
-struct FileError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
 /// What a file says of itself: its text "__metadata__".
 using Metadata = std::map<std::string, std::string>;
 
-/// Writes the values of all parameters, as F32 or F64, beside the file, and then puts that in its place, so that the
-/// last good file stays if anything fails. @throws FileError also if a number is not finite: no file holds a model that
-/// went wrong.
+/// Writes the values of all parameters, as F32 or F64, to a NewFile. @throws FileError also if a number is not finite:
+/// no file holds a model that went wrong.
 template <class T>
 void save_safetensors(const std::filesystem::path& file, const std::vector<Parameter<T>>& parameters,
                       const Metadata& metadata);
 
-/// A file that was opened and whose header was checked: names, shapes, and that they fill the file without overlap.
+/// A file whose header was read and checked: names, shapes, and that they fill the file without overlap.
 class SafeTensors {
  public:
   /// @throws FileError
@@ -38,7 +33,8 @@ class SafeTensors {
   /// A whole number of the metadata. @throws FileError unless it is one in lowest … highest.
   Index number(const std::string& key, Index lowest, Index highest) const;
 
-  /// Reads the values of all parameters; nothing but them may be in the file. F32 and F64 are converted.
+  /// Reads the values of all parameters; nothing but them may be in the file. F32 and F64 are converted. Beside the
+  /// parameters' own, some KiB of memory are taken.
   /// @throws FileError for what is missing, superfluous, of another shape, or not finite; some parameters may have been
   /// read then.
   template <class T>
@@ -48,14 +44,19 @@ class SafeTensors {
   struct Entry {
     bool is_double;
     std::vector<Index> shape;
-    std::size_t begin, end;  // bytes of data_
+    std::size_t begin, end;  // bytes behind the header
   };
+  template <class Stored, class T>
+  void read(std::istream& in, const Parameter<T>& p, const Entry& entry) const;
   [[noreturn]] void fail(const std::string& what) const;
 
   std::filesystem::path file_;
   Metadata metadata_;
   std::map<std::string, Entry> entries_;
-  std::vector<char> data_;
+  std::size_t first_ = 0;  // the byte behind the header
 };
+
+/// The text "format" of a file's metadata: which program wrote it. Empty for a file of another kind, or none.
+std::string format_of(const std::filesystem::path& file);
 
 }  // namespace nn

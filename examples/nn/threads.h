@@ -11,9 +11,9 @@ namespace nn {
 /// How many threads all layers use from now on; at first all cores. Not while a layer runs.
 void set_threads(int count);
 
-/// Memory that is freed stays with the program from now on, where glibc is the C library: a training step allocates
-/// what the last one freed. Otherwise the system takes each large piece back and clears it again, an eighth of a step's
-/// time.
+/// With glibc, memory that is freed stays with the program from now on: each training step allocates what the last one
+/// freed. By default glibc returns large pieces to the system, which must clear them before it gives them out again;
+/// that took an eighth of a step's time.
 void keep_memory();
 
 /// What the layers pass to attn: the threads.

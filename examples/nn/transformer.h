@@ -27,8 +27,9 @@ class Transformer {
   States<T> operator()(const Tokens& sources, const std::vector<Index>& lengths, const Tokens& targets,
                        std::vector<Weights<T>>* weights = nullptr) const;
 
-  /// What generation keeps: of the sources once, of the targets so far. The sequences of `targets` may be reordered.
-  /// Each source may have several targets, which lie one behind the other: the beams of a search.
+  /// What generation keeps: of the sources once, of the targets so far. See generation.cpp. The
+  /// sequences of `targets` may be reordered. Each source may have several targets, which lie one behind the other: the
+  /// beams of a search.
   struct Caches {
     typename TransformerDecoder<T>::Caches sources, targets;
     std::vector<Index> lengths;  ///< of the sources
@@ -48,8 +49,6 @@ class Transformer {
   }
 
  private:
-  States<T> placed(States<T> x, Index first) const;
-
   TransformerConfig config_;
   Random random_;  // of the initial numbers
   Embedding<T> source_tokens_, target_tokens_;

@@ -8,6 +8,7 @@ namespace training {
 using transliterate::code_point;
 using transliterate::code_point_name;
 using transliterate::is_space;
+using transliterate::letter_length;
 using transliterate::letters_of;
 
 }  // namespace training

@@ -23,8 +23,10 @@ std::size_t length_from_lead(unsigned lead) {
 /// The least code point that needs so many bytes; a smaller one in so many is an overlong form.
 constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
 
-/// The length of the well-formed code point at the start of `text`, 0 if there is none.
-std::size_t well_formed_length(std::string_view text) {
+}  // namespace
+
+std::size_t letter_length(std::string_view text) {
+  if (text.empty()) return 0;
   const std::size_t length = length_from_lead(byte_at(text, 0));
   if (length == 0 || length > text.size()) return 0;
   for (std::size_t i = 1; i < length; ++i)
@@ -34,12 +36,10 @@ std::size_t well_formed_length(std::string_view text) {
   return code >= kLeast[length] && code <= 0x10FFFF && !surrogate ? length : 0;
 }
 
-}  // namespace
-
 std::vector<std::string> letters_of(std::string_view text) {
   std::vector<std::string> letters;
   for (std::size_t at = 0; at < text.size();) {
-    const std::size_t length = well_formed_length(text.substr(at));
+    const std::size_t length = letter_length(text.substr(at));
     if (length == 0) throw std::invalid_argument("byte " + std::to_string(at + 1) + " is not valid UTF-8");
     letters.emplace_back(text.substr(at, length));
     at += length;

@@ -1,5 +1,6 @@
 // Files of parameters that are broken or forged: an error that names the file, never a crash, and never memory that the
 // file does not account for.
+#include <cstdint>
 #include <iterator>
 #include <sstream>
 
@@ -57,6 +58,47 @@ TEST_F(NnBrokenSafeTensors, HeadersThatAreNone) {
     write(header, kData);
     EXPECT_NE(error(path()), "") << header.substr(0, 80);
   }
+}
+
+/// Values inside values, all of them closed: reading them must not call itself for each.
+TEST_F(NnBrokenSafeTensors, NestedDeeply) {
+  const auto repeated = [](const std::string& part, std::size_t count) {
+    std::string all;
+    for (std::size_t i = 0; i < count; ++i) all += part;
+    return all;
+  };
+  for (const std::size_t levels : {2u, 3u, 1000u, 200000u}) {
+    const std::string arrays = std::string(levels, '[') + std::string(levels, ']');
+    const std::string objects = repeated("{\"a\":", levels) + "0" + std::string(levels, '}');
+    for (const std::string& value : {arrays, objects})
+      for (const std::string& header :
+           {value, "{\"__metadata__\":" + value + "," + kHeader.substr(1), "{\"b\":" + value + "," + kHeader.substr(1),
+            R"({"a":{"dtype":"F32","shape":)" + value + R"(,"data_offsets":[0,8]}})"}) {
+        write(header, kData);
+        EXPECT_NE(error(path()), "") << levels << " levels, " << header.substr(0, 40);
+      }
+  }
+}
+
+/// Numbers that the file accounts for, although no disk holds them: none is read before the model wants them.
+TEST_F(NnBrokenSafeTensors, AFileOfATerabyteThatIsEmpty) {
+  constexpr std::uint64_t kBytes = std::uint64_t(1) << 40;
+  write(R"({"a":{"dtype":"F32","shape":[)" + std::to_string(kBytes / 4) + R"(],"data_offsets":[0,)" +
+            std::to_string(kBytes) + "]}}",
+        "");
+  std::error_code none;
+  fs::resize_file(path(), fs::file_size(path()) + kBytes, none);
+  if (none) GTEST_SKIP() << "files here have no holes: " << none.message();
+  const auto taken = attn::test::allocations_of([&] {
+    try {
+      const SafeTensors opened(path());
+      opened.load(parameters_of(wanted_));
+      ADD_FAILURE() << "it was loaded";
+    } catch (const FileError& e) {
+      EXPECT_NE(std::string(e.what()).find("the model needs [2]"), std::string::npos) << e.what();
+    }
+  });
+  EXPECT_LT(taken.peak, 1 << 20);
 }
 
 std::vector<std::string> words(const std::string& text) {

@@ -195,7 +195,7 @@ TEST(NnDropout, BackwardHasTheSameMask) {
     EXPECT_FALSE(same_bits(y, first)) << "each call draws anew";
     first = y;
   }
-  EXPECT_EQ(dropout.calls(), 3u);
+
   dropout.set_calls(2);
   dropout.forward(x);
   EXPECT_TRUE(same_bits(x, first)) << "the third call once more";

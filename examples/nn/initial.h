@@ -1,0 +1,27 @@
+// The numbers that a GPT begins with.
+#pragma once
+
+#include <cmath>
+
+#include "parameter.h"
+#include "random.h"
+
+namespace nn {
+
+/// The standard deviation of GPT-2's (Radford et al. 2019).
+inline constexpr double kGptDeviation = 0.02;
+
+/// Draws the numbers of a stack of layers as GPT-2's are drawn: weights normal, biases 0. Two parts of each layer add
+/// to the states, whose variance would grow with the layers otherwise: their last weights are smaller. Norms stay.
+template <class T, class Stack>
+void draw_as_gpt2(Stack& stack, Index layers, Random& random) {
+  const double added = kGptDeviation / std::sqrt(2 * static_cast<double>(layers));
+  stack.visit("", [&](const Parameter<T>& p) {
+    if (p.name.find("norm") != std::string::npos) return;
+    const bool adds = p.name.ends_with("out_proj.weight") || p.name.ends_with("linear2.weight");
+    const double deviation = p.shape.size() == 1 ? 0 : adds ? added : kGptDeviation;
+    for (T& x : p.values) x = static_cast<T>(deviation * random.normal());
+  });
+}
+
+}  // namespace nn
