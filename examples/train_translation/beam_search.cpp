@@ -64,9 +64,10 @@ class Hypotheses {
     beams_.resize(beams, {{}, kNever});  // there are fewer where a model gives pieces no chance at all
     const Beam& first = beams_.front();
     if (first.target.size() >= most_) finish(first);
-    // Beams that go on lose probability with each piece. Ends alone say nothing: bad beams may end early.
-    done_ = first.log_prob == kNever || first.target.size() >= most_ ||
-            (finished_ && best_.log_prob >= score(first.log_prob, first.target.size()));
+    // Beams that go on lose probability with each piece, but a longer target is divided by more. None can do better
+    // than to lose nothing up to the greatest length. A single beam has ended when it ends: it is greedy.
+    const bool hopeless = beams == 1 || best_.log_prob >= score(first.log_prob, most_ + 1);
+    done_ = first.log_prob == kNever || first.target.size() >= most_ || (finished_ && hopeless);
     return from;
   }
 
