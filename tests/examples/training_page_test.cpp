@@ -148,6 +148,26 @@ TEST_F(TrainingPage, FitsANarrowScreen) {
   EXPECT_NE(dom.find("<title>wider by 0</title>"), std::string::npos);
 }
 
+/// Where no font has a letter, browsers draw the same box for each.
+TEST_F(TrainingPage, ChineseIsDrawnAsItself) {
+  if (std::system("fc-list :lang=zh 2>/dev/null | grep -q .") != 0)
+    GTEST_SKIP() << "no font here has Chinese: on Debian, apt-get install fonts-noto-cjk or fonts-wqy-zenhei";
+  const std::string dom = rendered(attn::test::small_report(), R"(
+    const pixels = (letter) => {
+      const canvas = document.createElement('canvas');
+      canvas.width = canvas.height = 32;
+      const context = canvas.getContext('2d');
+      context.font = '24px ' + getComputedStyle(document.querySelector('#map text')).fontFamily;
+      context.fillText(letter, 4, 26);
+      return [...context.getImageData(0, 0, 32, 32).data].join();
+    };
+    // No font has what Unicode has promised to leave unassigned.
+    const box = pixels('\u{e0fff}'), drawn = ['好', '久'].map(pixels);
+    document.title = drawn[0] === drawn[1] || drawn.includes(box) ? 'boxes' : 'letters';
+  )");
+  EXPECT_NE(dom.find("<title>letters</title>"), std::string::npos);
+}
+
 TEST_F(TrainingPage, ErrorsOfTheConsoleAreSeenHere) {
   opened(attn::test::small_report(), "noSuchFunction();", 1000);
   EXPECT_NE(log_.find("CONSOLE"), std::string::npos);
