@@ -1,6 +1,5 @@
 // tinystories: continues a text with a network that llama2.c trained.
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -15,11 +14,13 @@
 
 #include <CLI/CLI.hpp>
 
+#include "../training/command_line.h"
 #include "generate.h"
 
 namespace {
 
 using namespace tinystories;
+using training::whole_number;
 
 constexpr char kDefaultModel[] = TINYSTORIES_MODEL_DIR "/stories260K.bin";
 
@@ -105,18 +106,6 @@ void run(const Request& request) {
   print(figures, request.seed || options.temperature == 0 ? std::nullopt : std::optional(options.seed));
 }
 
-/// Checks that an option is a whole number. CLI11 itself takes -1 for a large one, and too large ones for the largest.
-auto whole_number(std::uint64_t low, std::uint64_t high) {
-  return [=](const std::string& text) {
-    std::uint64_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    const bool whole = error == std::errc() && end == text.data() + text.size();
-    return whole && number >= low && number <= high
-               ? std::string()
-               : text + " is no whole number in " + std::to_string(low) + ".." + std::to_string(high);
-  };
-}
-
 void add_options(CLI::App& app, Request& request) {
   constexpr std::uint64_t kMostTokens = std::numeric_limits<std::int32_t>::max();  // that a checkpoint can speak of
   auto* model = app.add_option("MODEL", request.model, "Checkpoint of llama2.c, version 0")->capture_default_str();
@@ -128,7 +117,7 @@ void add_options(CLI::App& app, Request& request) {
                  "Draw from the likeliest tokens that have so much probability together; 0 or 1: from all")
       ->option_text("NUMBER [0.9]");
   app.add_option("-s,--seed", request.seed, "Seed of the draws; default from the clock, and printed")
-      ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
+      ->check(whole_number(0))
       ->option_text("NUMBER");
   app.add_option("-i,--prompt", request.prompt, "The text to continue")->option_text("TEXT");
   app.add_option("-n,--steps", request.steps,

@@ -1,45 +1,19 @@
 #include "arguments.h"
 
-#include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <cstdint>
-#include <limits>
 #include <stdexcept>
-#include <vector>
 
-#include <CLI/CLI.hpp>
+#include "command_line.h"
 
 namespace train_gpt {
+
+using training::number_in;
+using training::whole_number;
 
 namespace {
 
 constexpr const char* kPresets[] = {"small", "shakespeare"};
 
-/// Whether a text is a whole number. CLI11 itself takes -1 for a large one, and too large ones for the largest.
-auto whole_number(std::uint64_t low, std::uint64_t high) {
-  return [=](const std::string& text) {
-    std::uint64_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    const bool whole = error == std::errc() && end == text.data() + text.size();
-    return whole && number >= low && number <= high
-               ? std::string()
-               : text + " is no whole number in " + std::to_string(low) + ".." + std::to_string(high);
-  };
-}
-
 constexpr std::uint64_t kMost = 10'000'000;  // steps, characters
-
-/// The preset alone, ahead of everything else: its numbers are the defaults of other options, wherever these stand.
-std::string preset_of(int argc, char** argv) {
-  CLI::App app;
-  app.set_help_flag();
-  app.allow_extras();
-  std::string name = kPresets[0];
-  app.add_option("--preset", name)->check(CLI::IsMember({kPresets[0], kPresets[1]}));
-  app.parse(argc, argv);
-  return name;
-}
 
 constexpr const char* kLearning = "How it learns";
 constexpr const char* kFiles = "Files";
@@ -58,6 +32,7 @@ void add_learning_options(CLI::App& app, Request& request) {
   begins(app.add_option("--preset", request.preset,
                         "Where the numbers below come from: small, for a text of some KiB and some seconds; or "
                         "shakespeare, nanoGPT's sizes for a CPU on the text that it names"))
+      ->check(CLI::IsMember({kPresets[0], kPresets[1]}))
       ->type_name("NAME");
   count("--layers", o.model.layers, "Layers");
   count("--heads", o.model.heads, "Heads of each layer");
@@ -85,9 +60,10 @@ void add_file_options(CLI::App& app, Request& request) {
   add("--data", request.data,
       "The text, in UTF-8: the first 90 % to learn from, the rest to validate. By default a text of this project, with "
       "--resume that of the run");
-  auto* save = add("--save", request.run.save,
-                   "Where the model and the state of the run are kept. By default gpt.safetensors, with --resume that "
-                   "file");
+  auto* save =
+      add("--save", request.run.save,
+          "Where the model and the state of the run are kept. By default gpt.safetensors, or gpt-2.safetensors "
+          "and so on where that is another run's; with --resume that file");
   app.add_flag("--no-save", request.no_save, "Keep nothing")->excludes(save)->group(kFiles);
   add("--loss-curve", request.loss_curve, "A picture of the losses")->type_name("FILE.svg");
   add("--report", request.report, "A page: losses, samples, attention, speed")->type_name("FILE.html");
@@ -100,30 +76,33 @@ void add_writing_options(CLI::App& app, Request& request) {
   };
   add("--prompt", request.prompt, "The text to continue")->type_name("TEXT");
   add("--length", request.length, "Characters to write")->check(whole_number(0, kMost));
-  add("--temperature", sampling.temperature, "How much is left to chance: 0 always takes the likeliest character");
+  add("--temperature", sampling.temperature, "How much is left to chance: 0 always takes the likeliest character")
+      ->check(number_in(0, 1e6));
   add("--top-k", sampling.top_k, "Draw from the likeliest so many characters alone; 0: from all")
       ->check(whole_number(0, kMost));
 }
 
-/// Refuses options of these groups where the one named `other` decides in their place.
-void refuse(const CLI::App& app, const std::vector<std::string>& groups, const std::string& other) {
-  if (app.count(other) == 0) return;
-  for (const CLI::Option* option : app.get_options())
-    if (option->count() > 0 && std::find(groups.begin(), groups.end(), option->get_group()) != groups.end())
-      throw std::invalid_argument(option->get_name() + " has no effect with " + other + ", leave it out");
+/// Where a run is kept whose file was not named. A file that is there already stays: the run gets another name.
+void choose_save(Request& request) {
+  request.run.save = "gpt.safetensors";
+  std::error_code none;
+  for (int i = 2; std::filesystem::exists(request.run.save, none); ++i) {
+    request.run.save = "gpt-" + std::to_string(i) + ".safetensors";
+    request.save_is_new = true;
+  }
 }
 
 }  // namespace
 
 std::optional<Request> parse(int argc, char** argv) {
   CLI::App app{
-      "Trains a GPT on the characters of a text, then writes with it. Text goes to standard output, the rest to "
-      "standard "
-      "error. The last line is the validation loss. Ctrl-C saves and ends.",
+      "Trains a GPT on the characters of a text, then writes with it. Text goes to standard output, all else to "
+      "standard error. The last line is the validation loss. Ctrl-C saves and ends.",
       "train_gpt"};
   Request request;
-  request.preset = preset_of(argc, argv);
-  request.options = preset(request.preset);
+  request.preset = training::preset_of(argc, argv, kPresets[0]);
+  for (const char* known : kPresets)
+    if (request.preset == known) request.options = preset(known);
   auto* resume = app.add_option("--resume", request.resume,
                                 "Go on with the run that saved this file, to the same bits as without the break");
   app.add_option("--model", request.model, "Do not learn, only write, with the model of this file")
@@ -132,8 +111,11 @@ std::optional<Request> parse(int argc, char** argv) {
   app.add_option("--threads", request.threads, "By default one for each core; results are the same bits for any number")
       ->check(whole_number(1, 1024))
       ->type_name("NUMBER");
-  app.add_option("--seed", request.seed, "Of everything that is drawn; by default 1, with --resume that of the run")
-      ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
+  app.add_option("--seed", request.seed,
+                 "Of everything that is drawn, by default 1. With --model, of what is written; "
+                 "by default that of the run")
+      ->check(whole_number(0))
+      ->excludes(resume)
       ->type_name("NUMBER");
   app.add_option("--stop-after", request.run.stop_after, "Stop after so many steps; --resume goes on")
       ->check(whole_number(0, kMost))
@@ -147,15 +129,16 @@ std::optional<Request> parse(int argc, char** argv) {
     app.exit(help);
     return std::nullopt;
   }
-  refuse(app, {kLearning}, "--resume");
-  refuse(app, {kLearning, kFiles}, "--model");
+  training::refuse_beside(app, "--resume", {kLearning});
+  training::refuse_beside(app, "--model", {kLearning, kFiles});
   if (request.seed) request.options.seed = *request.seed;
   check(request.options);
-  const double temperature = request.sampling.temperature;
-  if (!(temperature >= 0 && std::isfinite(temperature)))
-    throw std::invalid_argument("--temperature must be 0 or more, and finite");
-  if (!request.no_save && app.count("--save") == 0)
-    request.run.save = request.resume.empty() ? "gpt.safetensors" : request.resume;
+  if (!request.no_save && app.count("--save") == 0) {
+    if (request.resume.empty())
+      choose_save(request);
+    else
+      request.run.save = request.resume;
+  }
   return request;
 }
 

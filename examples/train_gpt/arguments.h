@@ -16,6 +16,7 @@ struct Request {
   Options options;
   RunOptions run;
   bool no_save = false;
+  bool save_is_new = false;  ///< the default name was taken by another run
   std::filesystem::path data;
   std::filesystem::path resume, model;  ///< checkpoints: to go on with, to only write with. One at most
   std::filesystem::path loss_curve, report;

@@ -4,14 +4,14 @@
 #include <charconv>
 #include <stdexcept>
 
-#include "files.h"
+#include "memory.h"
+#include "printable.h"
 #include "safetensors.h"
 
 namespace train_gpt {
 
 namespace {
 
-constexpr const char* kFormat = "train_gpt";
 constexpr const char* kVersion = "1";
 constexpr const char* kSample = "sample.";  // before the number of steps
 
@@ -72,16 +72,19 @@ std::vector<nn::Parameter<float>> all_tensors(State& state, Losses& losses) {
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& file) : path_(file), file_(file) {
-    if (!file_.metadata().contains("format") || file_.text("format") != kFormat) fail("is no checkpoint of train_gpt");
+    if (!file_.metadata().contains("format") || file_.text("format") != kCheckpointFormat)
+      fail("is no checkpoint of train_gpt");
     if (file_.text("version") != kVersion)
-      fail("has version " + training::one_line(file_.text("version")) + " of the format, this program reads " +
-           kVersion);
+      fail("has version " + nn::in_quotes(file_.text("version")) + " of the format, this program reads " + kVersion);
   }
 
   State read() const {
-    State state(options(), vocabulary());
-    const Index step = file_.number("step", 0, state.options.steps);
-    require_room(step);
+    Options read_options = options();
+    Vocabulary read_vocabulary = vocabulary();
+    read_options.model.tokens = read_vocabulary.size();
+    const Index step = file_.number("step", 0, read_options.steps);
+    require_room(read_options.model, step);
+    State state(read_options, std::move(read_vocabulary));
     state.step = step;
     state.optimizer.set_steps(step);
     state.model.visit_dropouts([&](auto& dropout) { dropout.set_calls(static_cast<std::uint64_t>(step)); });
@@ -104,7 +107,7 @@ class Reader {
     const char* last = digits.data() + digits.size();
     const auto [end, error] = std::from_chars(digits.data(), last, value);
     if (error != std::errc() || end != last)
-      fail("\"" + key + "\" is " + training::one_line(digits) + ", which is no such number");
+      fail("\"" + key + "\" is " + nn::in_quotes(digits) + ", which is no such number");
   }
   void number(const std::string& key, bool& value) const { value = file_.number(key, 0, 1) == 1; }
 
@@ -112,16 +115,10 @@ class Reader {
     Options options;
     for_each_option(options, [&](const char* key, auto& value) { number(key, value); });
     try {
-      check(options);
+      check(options, [](const std::string& key) { return '"' + key + '"'; });
     } catch (const std::invalid_argument& error) {
       fail(error.what());
     }
-    // The model that is about to be made must be in the file, three times with its moments.
-    const auto size = [](Index n) { return static_cast<double>(n); };
-    const nn::GptConfig& m = options.model;
-    const double numbers = size(m.features) * (size(m.context) + 12 * size(m.layers) * size(m.features));
-    if (3 * sizeof(float) * numbers > size(static_cast<Index>(std::filesystem::file_size(path_))))
-      fail("is too small for the model that it speaks of");
     return options;
   }
 
@@ -135,9 +132,18 @@ class Reader {
     }
   }
 
-  void require_room(Index step) const {
-    if (static_cast<std::uintmax_t>(step) * sizeof(float) > std::filesystem::file_size(path_))
+  /// Before memory is taken for a model: its numbers must be in the file, three times with AdamW's moments.
+  void require_room(const nn::GptConfig& model, Index step) const {
+    const auto size = static_cast<double>(std::filesystem::file_size(path_));
+    const double numbers = numbers_of(model);
+    if (3 * sizeof(float) * numbers > size) fail("is too small for the model that it speaks of");
+    if (sizeof(float) * static_cast<double>(step) > size)
       fail("is too small for the losses of " + std::to_string(step) + " steps");
+    try {
+      training::require_memory(kBytesEach * numbers);
+    } catch (const std::invalid_argument& error) {  // a file may have more zeros than there is room on the disk
+      fail(error.what());
+    }
   }
 
   void read_tensors(State& state) const {
@@ -166,7 +172,7 @@ class Reader {
         Index step = 0;
         const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
         if (error != std::errc() || end != digits.data() + digits.size() || step < 0 || step > state.step)
-          fail(training::one_line(key) + " is not of a step that was done");
+          fail(nn::in_quotes(key) + " is not of a step that was done");
         state.samples[step] = text;
       }
   }
@@ -178,7 +184,7 @@ class Reader {
 }  // namespace
 
 void save(const std::filesystem::path& file, State& state) {
-  nn::Metadata metadata{{"format", kFormat},
+  nn::Metadata metadata{{"format", kCheckpointFormat},
                         {"version", kVersion},
                         {"characters", state.vocabulary.text()},
                         {"text_file", state.text_file},

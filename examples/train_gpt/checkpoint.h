@@ -7,12 +7,16 @@
 
 namespace train_gpt {
 
+/// The text "format" of a checkpoint's metadata.
+inline constexpr const char* kCheckpointFormat = "train_gpt";
+
 /// One file of safetensors: the model's parameters under their names, AdamW's moments with "m." and "v." before these,
 /// and the losses. Everything else is text of its metadata. The same state makes the same bytes.
 /// @throws nn::FileError
 void save(const std::filesystem::path& file, State& state);
 
-/// The file is not trusted: memory is taken only for what it holds. @throws nn::FileError
+/// The file is not trusted: all sizes are checked against the file's own before memory is taken for a model of them.
+/// @throws nn::FileError
 State load(const std::filesystem::path& file);
 
 }  // namespace train_gpt

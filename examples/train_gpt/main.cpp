@@ -1,22 +1,28 @@
 // train_gpt: a GPT that learns to write from any text, character by character.
-#include <cstdio>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <iostream>
 #include <stdexcept>
 
 #include "arguments.h"
 #include "checkpoint.h"
+#include "decimals.h"
 #include "files.h"
+#include "new_file.h"
+#include "program.h"
 #include "run_report.h"
-#include "safetensors.h"
 #include "threads.h"
 
 namespace {
 
 using namespace train_gpt;
 
+/// A file gets each character as the model wrote it. A terminal would take some of them for commands.
 void write(std::string_view text) {
-  if (!(std::cout << text << std::flush)) throw std::runtime_error("standard output cannot be written");
+  static const bool terminal = isatty(STDOUT_FILENO) == 1;
+  if (!(std::cout << (terminal ? nn::as_text(text) : text) << std::flush))
+    throw std::runtime_error("standard output cannot be written");
 }
 
 void require_known(const std::string& prompt, const Vocabulary& vocabulary) {
@@ -54,30 +60,65 @@ void write_results(State& state, const Text& text, const Request& request, const
     training::write_file(request.report, training::report_html(report(state, text, outcome)));
 }
 
-int train(const Request& request) {
-  // Not to be found out at the end of a long run.
-  for (const auto& file : {request.run.save, request.loss_curve, request.report})
-    if (!file.empty()) training::require_writable(file);
+/// The text of a run that goes on: where it was, or where the user says that it is now.
+Text text_of(const State& state, const Request& request) {
+  if (!request.data.empty()) return Text(request.data);
+  std::error_code none;
+  if (!state.text_file.empty() && !std::filesystem::exists(state.text_file, none))
+    throw nn::FileError(state.text_file + ": there is no such file, and the run learns from it; name it with --data");
+  return Text(state.text_file);
+}
 
-  const bool resumes = !request.resume.empty();
-  std::optional<State> state;
-  if (resumes) state.emplace(load(request.resume));
-  const Text text(resumes && request.data.empty() ? std::filesystem::path(state->text_file) : data_of(request));
-  if (!resumes) state.emplace(request.options, text);
-  require_known(request.prompt, state->vocabulary);
-  const Outcome outcome = run(*state, text, request.run);
-  write_results(*state, text, request, outcome);
+/// A large text takes seconds to read.
+void announce(const std::filesystem::path& file) {
+  std::error_code none;
+  const auto bytes = file.empty() ? 0 : std::filesystem::file_size(file, none);
+  if (!none && bytes > 10'000'000)
+    std::cerr << "reading " << bytes / 1'000'000 << " MB of " << nn::as_line(file.string()) << '\n';
+}
+
+/// The state of a new run, or of the one that goes on, and its text.
+std::pair<State, Text> begin(const Request& request) {
+  if (request.resume.empty()) {
+    const std::filesystem::path data = data_of(request);
+    announce(data);
+    Text text(data);
+    return {State(request.options, text), std::move(text)};
+  }
+  State state = load(request.resume);
+  announce(request.data.empty() ? std::filesystem::path(state.text_file) : request.data);
+  Text text = text_of(state, request);
+  state.text_file = text.file().string();
+  return {std::move(state), std::move(text)};
+}
+
+/// What is never written over, and what is written.
+void require_files(const Request& request) {
+  const std::filesystem::path other = request.resume == request.run.save ? "" : request.resume;
+  training::require_writable(
+      {{"--save", request.run.save}, {"--loss-curve", request.loss_curve}, {"--report", request.report}},
+      {{"--data", request.data}, {"--resume", other}}, kCheckpointFormat);
+}
+
+int train(const Request& request) {
+  auto [state, text] = begin(request);
+  require_files(request);
+  require_known(request.prompt, state.vocabulary);
+  if (request.save_is_new)
+    std::cerr << "gpt.safetensors is there already: this run is kept in " << request.run.save.string() << '\n';
+  const Outcome outcome = run(state, text, request.run);
+  write_results(state, text, request, outcome);
   if (outcome.interrupted) {
-    std::cerr << "train_gpt: stopped after " << state->step << " of " << state->options.steps << " steps, "
+    std::cerr << "train_gpt: stopped after " << state.step << " of " << state.options.steps << " steps, "
               << (request.run.save.empty() ? "nothing was saved" : "go on with --resume " + request.run.save.string())
               << '\n';
     return outcome.exit_code;
   }
-  generate(*state, request);
-  char line[120];
-  std::snprintf(line, sizeof line, "validation loss %.3f after %td steps in %.1f s\n", outcome.validation_loss,
-                state->step, outcome.seconds);
-  write(line);
+  generate(state, request);
+  if (outcome.steps < state.step)
+    std::cerr << "the time is that of the last " << outcome.steps << " steps, since --resume\n";
+  write("validation loss " + training::fixed(outcome.validation_loss, 3) + " after " + std::to_string(state.step) +
+        " steps in " + training::fixed(outcome.seconds, 1) + " s\n");
   return EXIT_SUCCESS;
 }
 
@@ -91,16 +132,11 @@ int generate_only(const Request& request) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
+  return training::run_program("train_gpt", [&] {
     const std::optional<Request> request = parse(argc, argv);
     if (!request) return EXIT_SUCCESS;
     nn::keep_memory();
     if (request->threads) nn::set_threads(*request->threads);
     return request->model.empty() ? train(*request) : generate_only(*request);
-  } catch (const std::bad_alloc&) {
-    std::cerr << "train_gpt: there is not enough memory for a model of these sizes\n";
-  } catch (const std::exception& error) {
-    std::cerr << "train_gpt: " << error.what() << '\n';
-  }
-  return EXIT_FAILURE;
+  });
 }

@@ -1,5 +1,6 @@
 #include "options.h"
 
+#include <algorithm>
 #include <sstream>
 #include <stdexcept>
 
@@ -8,7 +9,7 @@ namespace train_gpt {
 namespace {
 
 template <class T>
-void in_range(const char* name, T value, T lowest, T highest) {
+void in_range(const std::string& name, T value, T lowest, T highest) {
   if (value >= lowest && value <= highest) return;  // not so for NaN
   std::ostringstream message;
   message << name << " is " << value << ", it must be in " << lowest << ".." << highest;
@@ -30,26 +31,38 @@ Options preset(const std::string& name) {
           .sample_every = 500};
 }
 
-void check(const Options& o) {
+std::string flag_of(const std::string& key) {
+  std::string flag = "--" + key;
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+void check(const Options& o, const std::function<std::string(const std::string&)>& name) {
   constexpr Index kMostSteps = 10'000'000, kMostFeatures = 65'536, kMostTokens = 1 << 20;
-  in_range<Index>("--layers", o.model.layers, 1, 1000);
-  in_range<Index>("--features", o.model.features, 1, kMostFeatures);
-  in_range<Index>("--heads", o.model.heads, 1, o.model.features);
+  const auto whole = [&](const char* key, Index value, Index lowest, Index highest) {
+    in_range(name(key), value, lowest, highest);
+  };
+  const auto number = [&](const char* key, double value, double lowest, double highest) {
+    in_range(name(key), value, lowest, highest);
+  };
+  whole("layers", o.model.layers, 1, 1000);
+  whole("features", o.model.features, 1, kMostFeatures);
+  whole("heads", o.model.heads, 1, o.model.features);
   if (o.model.features % o.model.heads != 0)
-    throw std::invalid_argument("--features " + std::to_string(o.model.features) + " is no multiple of --heads " +
-                                std::to_string(o.model.heads));
-  in_range<Index>("--context", o.model.context, 2, kMostTokens);
-  in_range<Index>("--batch", o.batch, 1, kMostTokens / o.model.context);
-  in_range<double>("--dropout", o.model.dropout, 0, 0.95);
-  in_range<Index>("--steps", o.steps, 1, kMostSteps);
-  in_range<Index>("--warm-up", o.warm_up, 0, kMostSteps);
-  in_range<double>("--learning-rate", o.learning_rate, 0, 1);
-  in_range<double>("--weight-decay", o.weight_decay, 0, 10);
-  in_range<double>("--beta1", o.beta1, 0, 0.99999);
-  in_range<double>("--beta2", o.beta2, 0, 0.99999);
-  in_range<double>("--clip", o.clip, 1e-6, 1e6);
-  in_range<Index>("--validation-every", o.validation_every, 0, kMostSteps);
-  in_range<Index>("--sample-every", o.sample_every, 0, kMostSteps);
+    throw std::invalid_argument(name("features") + " is " + std::to_string(o.model.features) + ", no multiple of the " +
+                                std::to_string(o.model.heads) + " of " + name("heads"));
+  whole("context", o.model.context, 2, kMostTokens);
+  whole("batch", o.batch, 1, kMostTokens / o.model.context);
+  number("dropout", o.model.dropout, 0, 0.95);
+  whole("steps", o.steps, 1, kMostSteps);
+  whole("warm_up", o.warm_up, 0, kMostSteps);
+  number("learning_rate", o.learning_rate, 0, 1);
+  number("weight_decay", o.weight_decay, 0, 10);
+  number("beta1", o.beta1, 0, 0.99999);
+  number("beta2", o.beta2, 0, 0.99999);
+  number("clip", o.clip, 1e-6, 1e6);
+  whole("validation_every", o.validation_every, 0, kMostSteps);
+  whole("sample_every", o.sample_every, 0, kMostSteps);
 }
 
 }  // namespace train_gpt

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "gpt.h"
@@ -30,7 +31,11 @@ struct Options {
 /// "small", the defaults, or "shakespeare". @throws std::invalid_argument for another name.
 Options preset(const std::string& name);
 
-/// @throws std::invalid_argument, naming the option, if a run could not be made of these numbers.
-void check(const Options& options);
+/// "--learning-rate" for "learning_rate".
+std::string flag_of(const std::string& key);
+
+/// @throws std::invalid_argument if a run could not be made of these numbers. `name` says how messages call the one of
+/// a key: where it comes from.
+void check(const Options& options, const std::function<std::string(const std::string& key)>& name = flag_of);
 
 }  // namespace train_gpt

@@ -1,14 +1,15 @@
 #include "run.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <stdexcept>
 
 #include "checkpoint.h"
+#include "decimals.h"
 #include "generate.h"
 #include "interrupt.h"
+#include "new_file.h"
+#include "printable.h"
 #include "progress.h"
-#include "safetensors.h"
 
 namespace train_gpt {
 
@@ -16,6 +17,7 @@ namespace {
 
 constexpr Index kValidationBlocks = 100;  // while it learns
 constexpr Index kSampleLength = 200;
+constexpr std::size_t kMostSamples = 1000;  // that a run keeps: more than anybody steps through
 
 std::string indented(const std::string& text) {
   std::string result = "  ";
@@ -28,16 +30,19 @@ bool due(Index step, Index every, Index steps) { return every > 0 && (step % eve
 void validate(State& state, const Text& text, training::Progress& progress) {
   const auto loss = static_cast<float>(validation_loss(state, text, kValidationBlocks));
   state.validation[state.step] = loss;
-  char line[80];
-  std::snprintf(line, sizeof line, "step %td: validation loss %.3f", state.step, static_cast<double>(loss));
-  progress.say(line);
+  progress.say("step " + std::to_string(state.step) + ": validation loss " +
+               training::fixed(static_cast<double>(loss), 3));
 }
 
 /// The state alone decides what is written, so that a run that was resumed keeps the same samples.
 void sample(State& state, training::Progress& progress) {
   std::string& text = state.samples[state.step];
   text = continue_text(state.model, state.vocabulary, "", kSampleLength, {.seed = state.options.seed});
-  progress.say("step " + std::to_string(state.step) + " writes:\n" + indented(text));
+  if (state.samples.size() > kMostSamples) {
+    bool drop = true;  // every second, but neither the first nor the last
+    std::erase_if(state.samples, [&](const auto&) { return drop = !drop; });
+  }
+  progress.say("step " + std::to_string(state.step) + " writes:\n" + indented(nn::as_text(text)));
 }
 
 }  // namespace
@@ -49,6 +54,7 @@ Outcome run(State& state, const Text& text, const RunOptions& options) {
   text.require_blocks_of(o.model.context);
 
   const training::Interrupt interrupt;
+  const Index first = state.step;
   training::Progress progress(o.steps, state.step);
   progress.say(text.name() + ": " + std::to_string(text.size()) + " characters, " +
                std::to_string(state.vocabulary.size()) +
@@ -67,7 +73,9 @@ Outcome run(State& state, const Text& text, const RunOptions& options) {
   progress.finish();
   save_if_wanted();
 
-  Outcome outcome{.interrupted = interrupt.requested(), .tokens_per_second = progress.tokens_per_second()};
+  Outcome outcome{.interrupted = interrupt.requested(),
+                  .steps = state.step - first,
+                  .tokens_per_second = progress.tokens_per_second()};
   if (outcome.interrupted)
     outcome.exit_code = interrupt.exit_code();
   else

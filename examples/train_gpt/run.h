@@ -17,8 +17,9 @@ struct RunOptions {
 
 struct Outcome {
   bool interrupted = false;
-  int exit_code = 0;  ///< after an interrupt
-  double seconds = 0;
+  int exit_code = 0;   ///< after an interrupt
+  Index steps = 0;     ///< of this run alone, without those before --resume; the time and the speed are theirs
+  double seconds = 0;  ///< with validation losses and samples
   double tokens_per_second = 0;
   double validation_loss = 0;  ///< over all of the validation text; not after an interrupt
 };

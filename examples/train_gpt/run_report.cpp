@@ -1,21 +1,14 @@
 #include "run_report.h"
 
 #include <algorithm>
-#include <cstdio>
 
-#include "progress.h"
+#include "decimals.h"
 
 namespace train_gpt {
 
 namespace {
 
 constexpr std::size_t kMapLength = 32;  // characters; more would be too small to see
-
-std::string fixed(double x, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, x);
-  return text;
-}
 
 /// 1,234,567.
 std::string grouped(Index count) {
@@ -44,6 +37,10 @@ training::AttentionMaps attention_of(const State& state, const std::string& titl
 
 training::LossCurve loss_curve(const State& state) {
   training::LossCurve curve{{state.losses.begin(), state.losses.end()}, {}};
+  if (state.options.model.dropout > 0) {
+    curve.training_name = "each step, with dropout";
+    curve.validation_name = "validation, without";
+  }
   for (const auto& [step, loss] : state.validation) curve.validation.push_back({step, static_cast<double>(loss)});
   return curve;
 }
@@ -57,13 +54,17 @@ training::Report report(State& state, const Text& text, const Outcome& outcome) 
                         .losses = loss_curve(state),
                         .samples = {},
                         .maps = {}};
+  using training::fixed;
   const std::string training_loss =
-      state.losses.empty() ? "none" : fixed(training::smoothed(page.losses.training, 50).back(), 3);
+      state.losses.empty() ? "none"
+                           : fixed(training::mean_of_last(page.losses.training, 50), 3) + ", mean of the last 50";
+  const bool resumed = outcome.steps < state.step;
   page.figures = {
       {"validation loss", outcome.interrupted ? "not yet" : fixed(outcome.validation_loss, 3)},
       {"training loss", training_loss},
       {"steps", grouped(state.step) + " of " + grouped(o.steps)},
-      {"time", fixed(outcome.seconds, 1) + " s"},
+      {"time",
+       fixed(outcome.seconds, 1) + " s" + (resumed ? " for the last " + grouped(outcome.steps) + " steps" : "")},
       {"speed", grouped(static_cast<Index>(outcome.tokens_per_second)) + " characters/s"},
       {"parameters", grouped(nn::count_parameters<float>(state.model))},
       {"model", std::to_string(o.model.layers) + " layers, " + std::to_string(o.model.heads) + " heads, " +

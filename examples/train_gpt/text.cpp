@@ -4,7 +4,8 @@
 #include <stdexcept>
 
 #include "files.h"
-#include "safetensors.h"
+#include "new_file.h"
+#include "printable.h"
 
 namespace training {
 
@@ -25,8 +26,10 @@ std::uint64_t fnv1a(std::string_view text) {
 }  // namespace
 
 Text::Text(const std::filesystem::path& file)
-    : file_(file), name_(file.empty() ? "the project's own text" : file.string()) {
-  const std::string text = file.empty() ? std::string(training::kOwnText) : training::read_file(file);
+    : file_(file.empty() ? file : std::filesystem::absolute(file).lexically_normal()),
+      name_(file.empty() ? "the project's own text" : nn::as_line(file.string())) {
+  const std::string bytes = file.empty() ? std::string(training::kOwnText) : training::read_file(file);
+  const std::string_view text = training::without_byte_order_mark(bytes);
   try {
     vocabulary_ = Vocabulary::of(text);
     tokens_ = vocabulary_.encode(text);

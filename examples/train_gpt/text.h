@@ -23,10 +23,11 @@ struct Batch {
 /// A text as tokens: the first 90 % to learn from, the rest to validate.
 class Text {
  public:
-  /// Of a file; of the project's own text if the name is empty.
+  /// Of a file, without a byte order mark; of the project's own text if the name is empty.
   /// @throws nn::FileError if it cannot be read, is empty or is not UTF-8.
   explicit Text(const std::filesystem::path& file);
 
+  /// Its absolute name, so that a run may go on elsewhere; empty for the project's own.
   const std::filesystem::path& file() const { return file_; }
   /// For messages.
   const std::string& name() const { return name_; }

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "cross_entropy.h"
+#include "memory.h"
 #include "schedule.h"
 
 namespace train_gpt {
@@ -19,6 +20,7 @@ const Options& checked(const Options& options) {
 nn::GptConfig model_config(const Options& options, const Vocabulary& vocabulary) {
   nn::GptConfig config = checked(options).model;
   config.tokens = vocabulary.size();
+  training::require_memory(kBytesEach * numbers_of(config));
   return config;
 }
 
@@ -30,6 +32,11 @@ nn::CosineSchedule schedule_of(const Options& o) {
 }
 
 }  // namespace
+
+double numbers_of(const nn::GptConfig& m) {
+  const auto size = [](Index n) { return static_cast<double>(n); };
+  return size(m.features) * (size(m.tokens) + size(m.context) + 12 * size(m.layers) * size(m.features));
+}
 
 State::State(const Options& o, Vocabulary v)
     : options(o),

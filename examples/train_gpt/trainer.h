@@ -12,9 +12,15 @@
 
 namespace train_gpt {
 
+/// Of a model, in training: a number, its gradient and the two moments of AdamW.
+inline constexpr double kBytesEach = 4 * sizeof(float);
+
+/// How many numbers a model learns, in its matrices: nearly all.
+double numbers_of(const nn::GptConfig& model);
+
 /// All that the next step depends on, beside the text. A checkpoint keeps it.
 struct State {
-  /// Before the first step. @throws std::invalid_argument as check() does.
+  /// Before the first step. @throws std::invalid_argument as check() does, and if no machine like this holds the model.
   State(const Options& options, Vocabulary vocabulary);
   State(const Options& options, const Text& text);
 

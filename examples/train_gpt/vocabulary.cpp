@@ -1,45 +1,64 @@
 #include "vocabulary.h"
 
-#include <set>
+#include <algorithm>
 #include <stdexcept>
 
-#include "files.h"
+#include "printable.h"
 #include "utf8.h"
 
 namespace train_gpt {
 
-using training::letters_of;
+namespace {
+
+/// Calls f with each character's bytes. A text may have hundreds of millions: none becomes a string of its own.
+template <class F>
+void for_characters(std::string_view text, const F& f) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = training::letter_length(text.substr(at));
+    if (length == 0) throw std::invalid_argument("byte " + std::to_string(at + 1) + " is not valid UTF-8");
+    f(text.substr(at, length));
+    at += length;
+  }
+}
+
+}  // namespace
 
 Vocabulary Vocabulary::of(std::string_view text) {
-  std::set<std::string> characters;  // bytes of UTF-8 sort as the code points do
-  for (std::string& c : letters_of(text)) characters.insert(std::move(c));
+  std::unordered_map<char32_t, std::string_view> found;
+  for_characters(text, [&](std::string_view c) { found.emplace(training::code_point(c), c); });
+  std::vector<std::string_view> characters;
+  for (const auto& [code, character] : found) characters.push_back(character);
+  std::sort(characters.begin(), characters.end());  // bytes of UTF-8 sort as the code points do
   std::string all;
-  for (const std::string& c : characters) all += c;
+  for (const std::string_view c : characters) all += c;
   return Vocabulary(all);
 }
 
-Vocabulary::Vocabulary(std::string_view characters) : characters_(letters_of(characters)) {
-  for (std::int32_t i = 0; i < size(); ++i)
-    if (!tokens_.emplace(character(i), i).second)
-      throw std::invalid_argument(training::one_line(character(i)) + " is twice among the characters");
+Vocabulary::Vocabulary(std::string_view characters) {
+  for_characters(characters, [&](std::string_view c) {
+    if (!tokens_.emplace(training::code_point(c), size()).second)
+      throw std::invalid_argument(nn::in_quotes(c) + " is twice among the characters");
+    characters_.emplace_back(c);
+  });
+}
+
+bool Vocabulary::contains(std::string_view character) const {
+  return tokens_.contains(training::code_point(character));
 }
 
 std::vector<std::int32_t> Vocabulary::encode(std::string_view text) const {
   std::vector<std::int32_t> tokens;
-  for (const std::string& c : letters_of(text)) {
-    const auto found = tokens_.find(c);
+  // Characters are the bytes that do not continue one; what is no UTF-8 is found below.
+  tokens.reserve(static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; })));
+  for_characters(text, [&](std::string_view c) {
+    const auto found = tokens_.find(training::code_point(c));
     if (found == tokens_.end())
-      throw std::invalid_argument(training::one_line(c) + " (" + training::code_point_name(training::code_point(c)) +
+      throw std::invalid_argument(nn::in_quotes(c) + " (" + training::code_point_name(training::code_point(c)) +
                                   ") is not among the " + std::to_string(size()) + " characters of the model");
     tokens.push_back(found->second);
-  }
+  });
   return tokens;
-}
-
-std::string Vocabulary::decode(const std::vector<std::int32_t>& tokens) const {
-  std::string text;
-  for (const std::int32_t token : tokens) text += character(token);
-  return text;
 }
 
 std::string Vocabulary::text() const {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace train_gpt {
@@ -21,18 +21,17 @@ class Vocabulary {
 
   std::int32_t size() const { return static_cast<std::int32_t>(characters_.size()); }
   const std::string& character(std::int32_t token) const { return characters_.at(static_cast<std::size_t>(token)); }
-  bool contains(const std::string& character) const { return tokens_.contains(character); }
+  bool contains(std::string_view character) const;
 
   /// @throws std::invalid_argument if the text is not UTF-8, or has a character that is not known.
   std::vector<std::int32_t> encode(std::string_view text) const;
-  std::string decode(const std::vector<std::int32_t>& tokens) const;
 
   /// All characters as one text, which the constructor takes.
   std::string text() const;
 
  private:
   std::vector<std::string> characters_;
-  std::map<std::string, std::int32_t> tokens_;
+  std::unordered_map<char32_t, std::int32_t> tokens_;
 };
 
 }  // namespace train_gpt

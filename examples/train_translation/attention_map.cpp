@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "decimals.h"
 #include "markup.h"
 #include "utf8.h"
 
@@ -13,11 +14,13 @@ namespace translation {
 namespace {
 
 // Pixels.
-constexpr int kCell = 34, kMargin = 24, kTitle = 40, kLayerTitle = 26, kColumnLabels = 30, kGap = 28, kPerLetter = 10;
+constexpr int kMargin = 24, kTitle = 40, kLayerTitle = 26, kColumnLabels = 30, kGap = 28, kPerLetter = 10;
 constexpr int kLegend = 30, kMinWidth = 500;  // room for the legend's line
+constexpr int kLargeCell = 34, kSmallCell = 8;
+constexpr int kMostWidth = 1800;  // of the cells: about as wide as a screen, unless there are hundreds of characters
 
 constexpr const char* kFonts =
-    "'Noto Sans CJK SC','Source Han Sans SC','PingFang SC','Microsoft YaHei','WenQuanYi Micro Hei','DejaVu "
+    "'Noto Sans CJK SC','Source Han Sans SC','PingFang SC','Microsoft YaHei','WenQuanYi Zen Hei','DejaVu "
     "Sans',sans-serif";
 constexpr const char* kInk = "#1f2933";
 
@@ -35,12 +38,6 @@ std::string color_of(double weight) {
   char text[8];
   std::snprintf(text, sizeof text, "#%02x%02x%02x", mixed(kPaper.red, kDark.red), mixed(kPaper.green, kDark.green),
                 mixed(kPaper.blue, kDark.blue));
-  return text;
-}
-
-std::string two_digits(double x) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f", x);
   return text;
 }
 
@@ -66,43 +63,79 @@ std::string row_label(const std::string& piece) {
 
 int letters(const std::string& text) { return static_cast<int>(training::letters_of(text).size()); }
 
-void draw_layer(std::ostream& out, const Look& look, const nn::Weights<float>& weights, const std::string& title,
-                double left, double top) {
-  out << Text{title, left, top + 14, 14, "start", kInk, "bold"};
+/// Layers lie side by side, or below each other where they would be too wide; then their cells are smaller, too.
+struct Layout {
+  int columns, rows, layers;
+  int labels;  // width of the pieces beside the rows
+  bool stacked = layers * (columns * kLargeCell + kGap) > kMostWidth;
+  int cell = stacked ? std::clamp(kMostWidth / columns, kSmallCell, kLargeCell) : kLargeCell;
+
+  int layer_height() const { return kLayerTitle + kColumnLabels + rows * cell; }
+  int width() const { return labels + (stacked ? 1 : layers) * (columns * cell + kGap); }
+  int height() const { return stacked ? layers * (layer_height() + kGap) : layer_height(); }
+  int left_of(int layer) const { return kMargin + labels + (stacked ? 0 : layer * (columns * cell + kGap)); }
+  int top_of(int layer) const { return kMargin + kTitle + (stacked ? layer * (layer_height() + kGap) : 0); }
+  /// The size of letters that is `size` in large cells.
+  int letters(int size) const { return std::max(6, size * cell / kLargeCell); }
+};
+
+void draw_row_labels(std::ostream& out, const Look& look, const Layout& layout, int layer) {
+  const int x = layout.left_of(layer) - 12, cells = layout.top_of(layer) + kLayerTitle + kColumnLabels;
+  for (std::size_t p = 0; p < look.pieces.size(); ++p)
+    out << Text{row_label(look.pieces[p]), static_cast<double>(x),
+                cells + (static_cast<double>(p) + 0.65) * layout.cell, layout.letters(16), "end"};
+}
+
+void draw_layer(std::ostream& out, const Look& look, const Layout& layout, int layer) {
+  const nn::Weights<float>& weights = look.layers[static_cast<std::size_t>(layer)];
+  const double left = layout.left_of(layer), top = layout.top_of(layer), cell = layout.cell;
+  out << Text{"decoder layer " + std::to_string(layer + 1), left, top + 14, 14, "start", kInk, "bold"};
   const double cells = top + kLayerTitle + kColumnLabels;
   for (std::size_t c = 0; c < look.characters.size(); ++c)
-    out << Text{look.characters[c], left + (static_cast<double>(c) + 0.5) * kCell, cells - 9,
-                letters(look.characters[c]) > 1 ? 13 : 20, "middle"};
+    out << Text{look.characters[c], left + (static_cast<double>(c) + 0.5) * cell, cells - 9,
+                layout.letters(letters(look.characters[c]) > 1 ? 13 : 20), "middle"};
   for (std::size_t p = 0; p < look.pieces.size(); ++p)
     for (std::size_t c = 0; c < look.characters.size(); ++c) {
       double weight = 0;
       for (Index h = 0; h < weights.dim(1); ++h)
         weight += static_cast<double>(weights(0, h, static_cast<Index>(p), static_cast<Index>(c)));
       weight /= static_cast<double>(weights.dim(1));
-      const double x = left + static_cast<double>(c) * kCell, y = cells + static_cast<double>(p) * kCell;
-      out << "<rect x=\"" << x << "\" y=\"" << y << "\" width=\"" << kCell << "\" height=\"" << kCell << "\" fill=\""
+      const double x = left + static_cast<double>(c) * cell, y = cells + static_cast<double>(p) * cell;
+      out << "<rect x=\"" << x << "\" y=\"" << y << "\" width=\"" << cell << "\" height=\"" << cell << "\" fill=\""
           << color_of(weight) << "\" stroke=\"#ffffff\"><title>" << training::escaped(row_label(look.pieces[p]))
-          << " : " << training::escaped(look.characters[c]) << " = " << two_digits(weight) << "</title></rect>\n";
+          << " : " << training::escaped(look.characters[c]) << " = " << training::fixed(weight, 2)
+          << "</title></rect>\n";
       // Smaller ones only clutter. From the middle of the scale on, white has the better contrast.
-      if (weight >= 0.05)
-        out << Text{
-            two_digits(weight), x + kCell / 2.0, y + kCell / 2.0 + 4, 11, "middle", weight >= 0.5 ? "#ffffff" : kInk};
+      if (weight >= 0.05 && layout.cell == kLargeCell)
+        out << Text{training::fixed(weight, 2),      x + cell / 2, y + cell / 2 + 4, 11, "middle",
+                    weight >= 0.5 ? "#ffffff" : kInk};
     }
+}
+
+/// The beginning of a sentence, for the title.
+std::string beginning(const std::string& sentence) {
+  constexpr std::size_t kMost = 60;
+  std::string text;
+  std::size_t count = 0;
+  for (const std::string& letter : training::letters_of(sentence)) {
+    if (count++ == kMost) return text + "\u2026";
+    text += letter;
+  }
+  return text;
 }
 
 }  // namespace
 
 std::string attention_map_svg(const Look& look) {
-  const auto columns = static_cast<int>(look.characters.size()), rows = static_cast<int>(look.pieces.size()),
-             layers = static_cast<int>(look.layers.size());
   int longest = 0;
   for (const std::string& piece : look.pieces) longest = std::max(longest, letters(row_label(piece)));
-  const int labels = longest * kPerLetter + 12;
-  const std::string title = look.sentence + " \u2192 " + look.translation;
-  const int title_width = letters(look.sentence) * 20 + letters(look.translation) * kPerLetter + 30;
-  const int width = 2 * kMargin + std::max({labels + layers * (columns * kCell + kGap), title_width, kMinWidth});
-  const int top = kMargin + kTitle, cells = top + kLayerTitle + kColumnLabels;
-  const int height = cells + rows * kCell + kLegend + kMargin;
+  const Layout layout{static_cast<int>(look.characters.size()), static_cast<int>(look.pieces.size()),
+                      static_cast<int>(look.layers.size()), longest * kPerLetter + 12};
+  const std::string sentence = beginning(look.sentence), translation = beginning(look.translation);
+  const std::string title = sentence + " \u2192 " + translation;
+  const int title_width = letters(sentence) * 20 + letters(translation) * kPerLetter + 30;
+  const int width = 2 * kMargin + std::max({layout.width(), title_width, kMinWidth});
+  const int height = kMargin + kTitle + layout.height() + kLegend + kMargin;
 
   std::ostringstream out;
   out << "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << width
@@ -110,19 +143,12 @@ std::string attention_map_svg(const Look& look) {
       << "\">\n<title>" << training::escaped(title)
       << "</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
       << Text{title, kMargin, kMargin + 16, 18, "start", kInk, "bold"};
-  for (int p = 0; p < rows; ++p)
-    out << Text{row_label(look.pieces[static_cast<std::size_t>(p)]), static_cast<double>(kMargin + labels - 12),
-                cells + (p + 0.5) * kCell + 5, 16, "end"};
-  for (int i = 0; i < layers; ++i)
-    draw_layer(out, look, look.layers[static_cast<std::size_t>(i)], "decoder layer " + std::to_string(i + 1),
-               kMargin + labels + i * (columns * kCell + kGap), top);
-  out << Text{"Each row adds up to 1: how much a piece looked at each character. Mean of all heads.",
-              kMargin,
-              static_cast<double>(height - kMargin),
-              12,
-              "start",
-              "#66727f"};
-  out << "</svg>\n";
+  for (int layer = 0; layer < layout.layers; ++layer) {
+    if (layer == 0 || layout.stacked) draw_row_labels(out, look, layout, layer);
+    draw_layer(out, look, layout, layer);
+  }
+  const char* const legend = "Each row adds up to 1: how much a piece looked at each character. Mean of all heads.";
+  out << Text{legend, kMargin, static_cast<double>(height - kMargin), 12, "start", "#66727f"} << "</svg>\n";
   return out.str();
 }
 

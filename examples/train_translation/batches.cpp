@@ -51,6 +51,23 @@ Batch batch_of(const std::vector<Example>& examples, const std::vector<std::size
   return batch;
 }
 
+std::vector<double> chances_of_hiding(const std::vector<Example>& examples, Index characters, double x) {
+  std::vector<double> counts(static_cast<std::size_t>(characters), 0.0);
+  for (const Example& example : examples)
+    for (const std::int32_t id : example.source) ++counts[static_cast<std::size_t>(id)];
+  std::vector<double> chances;
+  for (const double n : counts) chances.push_back(x > 0 ? x / (x + n) : 0);
+  return chances;
+}
+
+void hide_characters(Batch& batch, const std::vector<double>& chances, nn::Random& random) {
+  for (Index b = 0; b < batch.sources.dim(0); ++b)
+    for (Index i = 0; i + 1 < batch.lengths[static_cast<std::size_t>(b)]; ++i) {
+      std::int32_t& id = batch.sources(b, i);
+      if (random.uniform() < chances[static_cast<std::size_t>(id)]) id = Characters::kUnknown;
+    }
+}
+
 Batches::Batches(const std::vector<Example>& examples, Index tokens, std::uint64_t seed)
     : examples_(examples), tokens_(tokens), random_(seed) {
   shuffle();

@@ -28,6 +28,12 @@ nn::Tokens padded(const std::vector<Ids>& rows, std::int32_t padding);
 
 Batch batch_of(const std::vector<Example>& examples, const std::vector<std::size_t>& which);
 
+/// For each character that occurs n times in the examples' sources: x / (x + n).
+std::vector<double> chances_of_hiding(const std::vector<Example>& examples, Index characters, double x);
+
+/// Makes each character of the sources kUnknown with its chance; their ends stay.
+void hide_characters(Batch& batch, const std::vector<double>& chances, nn::Random& random);
+
 /// Which examples each step learns from: all once in every epoch, those of similar lengths together, and so many that
 /// with their padding they have at most `tokens` tokens (one example alone may have more).
 class Batches {

@@ -2,18 +2,19 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
 
 #include "chrf.h"
+#include "decimals.h"
 #include "files.h"
 #include "interrupt.h"
 #include "loss_curve.h"
+#include "new_file.h"
+#include "printable.h"
 #include "progress.h"
 #include "report.h"
-#include "safetensors.h"
 #include "threads.h"
 #include "use.h"
 
@@ -22,14 +23,9 @@ namespace translation {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using training::fixed;
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-std::string rounded(double x, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, x);
-  return text;
-}
 
 std::vector<Pair> pairs_for(const Options& options) {
   if (options.data.empty()) return phrase_book();
@@ -58,14 +54,21 @@ Quality quality_of(const Translator& translator, const std::vector<Pair>& pairs,
   return {chrf(translations, english), exact_share(translations, english)};
 }
 
-/// The sentences that are watched: those that the user named, or some of the pairs.
-std::vector<std::string> watched_sentences(const Options& options, const std::vector<Pair>& pairs) {
-  if (!options.translate.empty()) return options.translate;
+/// What is watched: the sentences that the user named, whose English nobody said, or some of the pairs.
+std::vector<Pair> watched_pairs(const Options& options, const std::vector<Pair>& pairs) {
+  std::vector<Pair> watched;
+  for (const std::string& sentence : options.translate) watched.push_back({"", sentence});
+  if (!watched.empty()) return watched;
   constexpr std::size_t kWatched = 6;
-  std::vector<std::string> sentences;
-  for (std::size_t i = 0; i < std::min(kWatched, pairs.size()); ++i)
-    sentences.push_back(pairs[i * pairs.size() / std::min(kWatched, pairs.size())].chinese);
-  return sentences;
+  const std::size_t count = std::min(kWatched, pairs.size());
+  for (std::size_t i = 0; i < count; ++i) watched.push_back(pairs[i * pairs.size() / count]);
+  return watched;
+}
+
+std::vector<std::string> chinese_of(const std::vector<Pair>& pairs) {
+  std::vector<std::string> chinese;
+  for (const Pair& pair : pairs) chinese.push_back(pair.chinese);
+  return chinese;
 }
 
 /// One training run.
@@ -78,13 +81,21 @@ class Run {
         learned_(examples_of(split_.training, translator_.characters, translator_.pieces)),
         held_back_(examples_of(split_.held_back, translator_.characters, translator_.pieces)),
         trainer_(translator_, learned_, options.training),
-        watched_(watched_sentences(options, pairs())) {}
+        watched_(watched_pairs(options, pairs())) {
+    // Losses can only be compared by who knows that these are not the same.
+    const bool smoothing = options.training.label_smoothing > 0, dropout = options.dropout > 0;
+    if (smoothing || dropout)
+      conditions_ = std::string(", with ") + (smoothing ? "label smoothing" : "") +
+                    (smoothing && dropout ? " and " : "") + (dropout ? "dropout" : "");
+    losses_.training_name = "each step" + conditions_;
+    losses_.validation_name = std::string("held-back pairs") + (conditions_.empty() ? "" : ", without");
+  }
 
   int run() {
     const training::Interrupt interrupt;
     say_what_is_learned();
     learn_until(interrupt);
-    if (!options_.save.empty()) translator_.save(options_.save);
+    save();
     const Quality quality = quality_of(translator_, pairs(), options_.search);
     write_pictures(quality);
     if (!options_.translate.empty()) print_translations(translator_, options_);
@@ -108,41 +119,52 @@ class Run {
   Index parameters() { return nn::count_parameters<float>(translator_.model); }
 
   void learn_until(const training::Interrupt& interrupt) {
-    constexpr Index kLooks = 10;  // on the way
-    const Index every = std::max<Index>(1, options_.training.steps / kLooks);
+    constexpr Index kTimes = 10;  // on the way
+    const Index every = std::max<Index>(1, options_.training.steps / kTimes);
     training::Progress progress(options_.training.steps);
     while (trainer_.steps_done() < options_.training.steps && !interrupt.requested()) {
       const Trainer::Step step = trainer_.step();
       losses_.training.push_back(step.loss);
       progress.update(trainer_.steps_done(), step.loss, step.tokens);
-      if (trainer_.steps_done() % every == 0) look(progress);
+      if (trainer_.steps_done() % every == 0) validate(progress);
     }
     speed_ = progress.tokens_per_second();
   }
 
-  void look(training::Progress& progress) {
+  void save() {
+    if (!options_.save.empty()) translator_.save(options_.save);
+  }
+
+  /// Says how good the model is by now, and keeps it: a run of many minutes may end for another reason than Ctrl-C.
+  void validate(training::Progress& progress) {
+    save();
     const Index step = trainer_.steps_done();
     std::string text = "step " + std::to_string(step);
     if (!held_back_.empty()) {
       losses_.validation.push_back({step, mean_loss(translator_, held_back_, options_.training.batch_tokens)});
       const Quality quality = quality_of(translator_, split_.held_back, {});
-      text += ": held-back loss " + rounded(losses_.validation.back().loss, 3) + ", chrF (greedy) " +
-              rounded(quality.chrf, 1);
+      text +=
+          ": held-back loss " + fixed(losses_.validation.back().loss, 3) + ", chrF (greedy) " + fixed(quality.chrf, 1);
     }
-    const std::vector<std::string> translations = translate(translator_, watched_, {});
+    const std::vector<std::string> translations = translate(translator_, chinese_of(watched_), {});
     std::string sample;
-    for (std::size_t i = 0; i < watched_.size(); ++i)
-      sample.append(i > 0 ? "\n" : "").append(as_line(watched_[i])).append(" \u2192 ").append(translations[i]);
+    for (std::size_t i = 0; i < watched_.size(); ++i) {
+      sample.append(i > 0 ? "\n" : "")
+          .append(nn::as_line(watched_[i].chinese))
+          .append(" \u2192 ")
+          .append(translations[i]);
+      if (!watched_[i].english.empty()) sample.append("   [").append(nn::as_line(watched_[i].english)).append("]");
+    }
     samples_.push_back({step, sample});
     progress.say(text + '\n' + sample);
   }
 
   std::string summary(const Quality& quality) const {
-    const std::string exact = rounded(100 * quality.exact, 1) + " % exact of " + std::to_string(pairs().size());
+    const std::string exact = fixed(100 * quality.exact, 1) + " % exact of " + std::to_string(pairs().size());
     const std::string after =
-        " pairs after " + std::to_string(trainer_.steps_done()) + " steps in " + rounded(since(start_), 1) + " s";
+        " pairs after " + std::to_string(trainer_.steps_done()) + " steps in " + fixed(since(start_), 1) + " s";
     return split_.held_back.empty() ? exact + after
-                                    : "chrF " + rounded(quality.chrf, 1) + ", " + exact + " held-back" + after;
+                                    : "chrF " + fixed(quality.chrf, 1) + ", " + exact + " held-back" + after;
   }
 
   void write_pictures(const Quality& quality) {
@@ -154,16 +176,23 @@ class Run {
   training::Report report(const Quality& quality) {
     training::Report report;
     report.title = "A Transformer learns to translate";
-    report.introduction = "An encoder\u2013decoder Transformer that learns to translate Chinese into English.";
+    report.introduction =
+        "An encoder\u2013decoder Transformer that learns to translate Chinese into English. Translations while it "
+        "learned are greedy, "
+        "with what the data say in brackets; maps are of the decoder's attention to the Chinese characters.";
     report.figures = {{"result", summary(quality)},
                       {"pairs learned from", std::to_string(split_.training.size())},
                       {"parameters", std::to_string(parameters())},
                       {"characters", std::to_string(translator_.characters.size())},
                       {"pieces", std::to_string(translator_.pieces.size())},
-                      {"tokens per second", rounded(speed_, 0)}};
+                      {"tokens per second", fixed(speed_, 0)},
+                      {"training loss",
+                       fixed(training::mean_of_last(losses_.training, 50), 3) + ", mean of the last 50" + conditions_}};
+    if (!losses_.validation.empty())
+      report.figures.push_back({"held-back loss", fixed(losses_.validation.back().loss, 3)});
     report.losses = losses_;
     report.samples = samples_;
-    for (const std::string& sentence : watched_) {
+    for (const auto& [english, sentence] : watched_) {
       if (characters_of(sentence).empty()) continue;
       const Look look = look_of(translator_, sentence, options_.search);
       report.maps.push_back({look.sentence + " \u2192 " + look.translation, look.pieces, look.characters, look.layers});
@@ -177,8 +206,9 @@ class Run {
   Translator translator_;
   std::vector<Example> learned_, held_back_;
   Trainer trainer_;
-  std::vector<std::string> watched_;
+  std::vector<Pair> watched_;
   training::LossCurve losses_;
+  std::string conditions_;  // of the training losses alone
   std::vector<training::Sample> samples_;
   double speed_ = 0;
 };
@@ -186,9 +216,11 @@ class Run {
 }  // namespace
 
 int learn(const Options& options) {
-  // Not to be found out at the end of a long run.
-  for (const std::string& file : {options.save, options.map, options.loss_curve, options.report})
-    if (!file.empty()) training::require_writable(file);
+  training::require_writable({{"--save", options.save},
+                              {"--map", options.map},
+                              {"--loss-curve", options.loss_curve},
+                              {"--report", options.report}},
+                             {{"--data", options.data}}, kModelFormat);
   check_sentences(options);
   return Run(options).run();
 }

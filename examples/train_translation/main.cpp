@@ -4,24 +4,19 @@
 #include <stdexcept>
 
 #include "learn.h"
+#include "program.h"
 #include "threads.h"
 #include "use.h"
 
 int main(int argc, char** argv) {
-  int exit_code = EXIT_SUCCESS;
-  const auto options = translation::options_of(argc, argv, exit_code);
-  if (!options) return exit_code;
-  try {
+  return training::run_program("train_translation", [&] {
+    const auto options = translation::options_of(argc, argv);
+    if (!options) return EXIT_SUCCESS;
     nn::keep_memory();
     if (options->threads > 0) nn::set_threads(options->threads);
-    if (options->model.empty())
-      exit_code = translation::learn(*options);
-    else
-      translation::print_translations(translation::Translator::load(options->model), *options);
+    const int code = options->model.empty() ? translation::learn(*options)
+                                            : translation::use(translation::Translator::load(options->model), *options);
     if (!std::cout.flush()) throw std::runtime_error("standard output cannot be written");
-  } catch (const std::exception& error) {
-    std::cerr << "train_translation: " << error.what() << '\n';
-    return EXIT_FAILURE;
-  }
-  return exit_code;
+    return code;
+  });
 }

@@ -1,9 +1,8 @@
 #include "options.h"
 
-#include <charconv>
-#include <cstdlib>
+#include <stdexcept>
 
-#include <CLI/CLI.hpp>
+#include "command_line.h"
 
 namespace translation {
 
@@ -13,17 +12,7 @@ constexpr const char* kLearning = "How it learns";
 constexpr const char* kModel = "The model";
 constexpr const char* kUse = "What it translates";
 constexpr const char* kFiles = "Files";
-
-/// Checks whole numbers. (CLI11 takes -1 for a large one where numbers have no sign.)
-auto whole(std::uint64_t lowest, std::uint64_t highest) {
-  return [=](const std::string& text) {
-    std::uint64_t number = 0;
-    const char* const last = text.data() + text.size();
-    const auto [end, error] = std::from_chars(text.data(), last, number);
-    if (error == std::errc() && end == last && number >= lowest && number <= highest) return std::string();
-    return text + " is no whole number from " + std::to_string(lowest) + " to " + std::to_string(highest);
-  };
-}
+constexpr const char* kRun = "How it runs";
 
 constexpr std::uint64_t kMost = 1'000'000'000;
 
@@ -34,10 +23,14 @@ class Group {
 
   template <class X>
   CLI::Option* count(const char* option, X& value, std::uint64_t lowest, std::uint64_t highest, const char* text) {
-    return added(app_.add_option(option, value, text))->check(whole(lowest, highest))->type_name("NUMBER");
+    return added(app_.add_option(option, value, text))
+        ->check(training::whole_number(lowest, highest))
+        ->type_name("NUMBER");
   }
   CLI::Option* number(const char* option, double& value, double lowest, double highest, const char* text) {
-    return added(app_.add_option(option, value, text))->check(CLI::Range(lowest, highest))->type_name("NUMBER");
+    return added(app_.add_option(option, value, text))
+        ->check(training::number_in(lowest, highest))
+        ->type_name("NUMBER");
   }
   CLI::Option* text(const char* option, std::string& value, const char* what, const char* text) {
     return app_.add_option(option, value, text)->option_text(what)->group(name_);
@@ -85,10 +78,9 @@ void add_sizes(CLI::App& app, Options& o) {
   sizes.count("--pieces", o.pieces, 0, 100'000, "Pieces of words that the tokenizer learns, at most");
 }
 
-/// Returns the option of a trained model.
-CLI::Option* add_rest(CLI::App& app, Options& o) {
-  Group use(app, kUse), files(app, kFiles);
-  auto* model = files.text("--model", o.model, "FILE", "Do not learn: use this model, which --save wrote");
+void add_rest(CLI::App& app, Options& o) {
+  Group use(app, kUse), files(app, kFiles), run(app, kRun);
+  auto* model = use.text("--model", o.model, "FILE", "Do not learn: use this model, which --save wrote");
   auto* translate =
       app.add_option("--translate", o.translate,
                      "A sentence to translate, with a model or after training; may be given several times")
@@ -97,40 +89,22 @@ CLI::Option* add_rest(CLI::App& app, Options& o) {
           ->take_all()
           ->allow_extra_args(false);
   use.text("--translate-file", o.translate_file, "FILE",
-           "Sentences, one a line, of which each becomes a line of standard output; needs --model")
+           "Sentences, one a line, of which each becomes a line of standard output; - is standard input. Needs --model")
       ->needs(model)
       ->excludes(translate);
   use.count("--beam", o.search.beams, 1, 64, "Beginnings of a translation that are followed; 1: greedy");
   use.number("--length-penalty", o.search.length_penalty, 0, 10,
              "With several beams: 0 prefers short translations, 1 and more long ones");
-  use.count("--threads", o.threads, 1, 4096, "Threads")->default_str("all cores");
-  files
-      .text("--data", o.data, "FILE.tsv",
-            "Pairs to learn from, one a line: English, tab, Chinese, and, behind another tab, anything")
-      ->excludes(model);
-  files.text("--save", o.save, "FILE", "Where the model is written at the end, and after Ctrl-C")->excludes(model);
-  files.text("--map", o.map, "FILE.svg", "Draws where the decoder looked for the first sentence of --translate")
+  run.count("--threads", o.threads, 1, 4096, "Results are the same bits for any number")->default_str("all cores");
+  files.text("--data", o.data, "FILE.tsv",
+             "Pairs to learn from, one a line: English, tab, Chinese, and, behind another tab, anything");
+  files.text("--save", o.save, "FILE",
+             "Where the model is kept: it is written ten times on the way, at the end, and after Ctrl-C");
+  use.text("--map", o.map, "FILE.svg", "Draws where the decoder looked for the first sentence of --translate")
       ->needs(translate);
-  files.text("--loss-curve", o.loss_curve, "FILE.svg", "Draws the losses")->excludes(model);
-  files
-      .text("--report", o.report, "FILE.html",
-            "Writes a page about the training: losses, translations over time, where each head looked, speed")
-      ->excludes(model);
-  return model;
-}
-
-/// The preset alone, ahead of everything else: its numbers are the defaults of other options.
-std::string preset_of(int argc, char** argv) {
-  CLI::App app;
-  app.set_help_flag();
-  app.allow_extras();
-  std::string preset;
-  app.add_option("--preset", preset);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError&) {  // which is found again when all options are read
-  }
-  return preset;
+  files.text("--loss-curve", o.loss_curve, "FILE.svg", "Draws the losses");
+  files.text("--report", o.report, "FILE.html",
+             "Writes a page about the training: losses, translations over time, where each head looked, speed");
 }
 
 }  // namespace
@@ -151,8 +125,8 @@ Options of_preset(const std::string& preset) {
   return o;
 }
 
-std::optional<Options> options_of(int argc, char** argv, int& exit_code) {
-  Options options = of_preset(preset_of(argc, argv));
+std::optional<Options> options_of(int argc, char** argv) {
+  Options options = of_preset(training::preset_of(argc, argv, "phrases"));
   CLI::App app{
       "Learns to translate Chinese into English with an encoder-decoder Transformer, and translates. Without options "
       "it "
@@ -160,18 +134,19 @@ std::optional<Options> options_of(int argc, char** argv, int& exit_code) {
       "train_translation"};
   add_learning(app, options);
   add_sizes(app, options);
-  const CLI::Option* model = add_rest(app, options);
+  add_rest(app, options);
   try {
     app.parse(argc, argv);
-    if (model->count() > 0 && options.translate.empty() && options.translate_file.empty())
-      throw CLI::RequiredError("--translate or --translate-file, with --model,");
-    if (options.sizes.features % options.sizes.heads != 0)
-      throw CLI::ValidationError("--features", std::to_string(options.sizes.features) + " is no multiple of " +
-                                                   std::to_string(options.sizes.heads) + " heads");
-  } catch (const CLI::ParseError& error) {
-    exit_code = app.exit(error) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  } catch (const CLI::CallForHelp& help) {
+    app.exit(help);
     return std::nullopt;
   }
+  training::refuse_beside(app, "--model", {kLearning, kModel, kFiles});
+  if (!options.model.empty() && options.translate.empty() && options.translate_file.empty())
+    throw std::invalid_argument("--model needs --translate or --translate-file");
+  if (options.sizes.features % options.sizes.heads != 0)
+    throw std::invalid_argument("--features is " + std::to_string(options.sizes.features) + ", no multiple of the " +
+                                std::to_string(options.sizes.heads) + " of --heads");
   options.training.lowest_rate = options.training.learning_rate / 100;
   return options;
 }

@@ -33,7 +33,8 @@ struct Options {
 /// "phrases" or "tatoeba".
 Options of_preset(const std::string& preset);
 
-/// The options of a command line. No value: the program is to end with exit_code; --help or an error was printed.
-std::optional<Options> options_of(int argc, char** argv, int& exit_code);
+/// The options of a command line; nothing if only help was asked for, which is then printed.
+/// @throws std::exception with one line that says what is wrong.
+std::optional<Options> options_of(int argc, char** argv);
 
 }  // namespace translation

@@ -6,8 +6,8 @@
 
 #include "characters.h"
 #include "files.h"
+#include "new_file.h"
 #include "random.h"
-#include "safetensors.h"
 #include "utf8.h"
 
 namespace training {
@@ -49,8 +49,7 @@ std::vector<Pair> read_pairs(const std::filesystem::path& file) {
 }
 
 std::vector<Pair> pairs_of(std::string_view text, const std::string& name) {
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  text = training::without_byte_order_mark(text);
   std::vector<Pair> pairs;
   for (std::size_t number = 1; !text.empty(); ++number) {
     const std::size_t end = std::min(text.find('\n'), text.size());

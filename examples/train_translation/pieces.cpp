@@ -71,7 +71,7 @@ UnitCounts count_units(const std::vector<std::string>& texts) {
 
 Pieces::Pieces() {
   for (int byte = 0; byte < 256; ++byte) bytes_.emplace_back(1, static_cast<char>(byte));
-  bytes_.resize(kFirstMerge);  // kEnd and kSmall have no bytes
+  bytes_.resize(kFirstMerge);  // kEnd and kSmallLetter have no bytes
 }
 
 std::int32_t Pieces::add(const Two& parts) {
@@ -155,14 +155,14 @@ Ids Pieces::encode(std::string_view text) const {
   if (text.empty()) return {};
   const std::string spaced = with_blank(text);
   Ids ids = encode_units(spaced);
-  if (is_small(text[0])) ids.insert(ids.begin(), kSmall);
+  if (is_small(text[0])) ids.insert(ids.begin(), kSmallLetter);
   if (!is_capital(text[0])) return ids;
   Ids small = encode_units(with_small_letter(spaced, 1));
   return small.size() <= ids.size() ? small : ids;
 }
 
 std::string Pieces::decode(std::span<const std::int32_t> ids) const {
-  const bool small = !ids.empty() && ids[0] == kSmall;
+  const bool small = !ids.empty() && ids[0] == kSmallLetter;
   std::string text;
   for (const std::int32_t id : ids) text += bytes(id);
   if (text.starts_with(' ')) text.erase(0, 1);

@@ -18,8 +18,8 @@ namespace translation {
 /// makes no more pieces, so that a word is the same wherever it stands; a capital at the beginning is understood.
 class Pieces {
  public:
-  static constexpr std::int32_t kEnd = 256;    ///< the end of a text, and what stands before it when it is generated
-  static constexpr std::int32_t kSmall = 257;  ///< before a text that begins with a small letter
+  static constexpr std::int32_t kEnd = 256;  ///< the end of a text, and what stands before it when it is generated
+  static constexpr std::int32_t kSmallLetter = 257;  ///< before a text that begins with a small letter
 
   /// Learns at most `most` sequences from texts, each of which occurs twice there at least.
   static Pieces learn(const std::vector<std::string>& texts, Index most);

@@ -31,21 +31,20 @@ class Trainer {
     double loss;
     Index tokens;  ///< that it learned from
   };
+  /// @throws std::runtime_error if the loss is not finite. The numbers are those of the step before then.
   Step step();
 
   Index steps_done() const { return optimizer_.steps(); }
   Index steps_per_epoch() const { return batches_.per_epoch(); }
 
  private:
-  void hide_characters(Batch& batch);
-
   Translator& translator_;
   const std::vector<Example>& examples_;
   TrainingConfig config_;
   nn::CosineSchedule schedule_;
   Batches batches_;
   nn::Random random_;
-  std::vector<double> hidden_;  // with which probability each character is
+  std::vector<double> chances_of_hiding_;  // of each character
   nn::CrossEntropy<float> loss_;
   nn::AdamW<float> optimizer_;
 };

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "batches.h"
-#include "utf8.h"
+#include "printable.h"
 
 namespace translation {
 
@@ -14,32 +14,9 @@ namespace {
 /// A batch has at most so many tokens with its padding: the work of a step is shared out well, and memory is bounded.
 constexpr std::size_t kTokens = 1024;
 
-std::string shown(const std::string& bytes) { return bytes == " " ? "\u2423" : as_line(bytes); }
+std::string label_of(const std::string& bytes) { return bytes == " " ? "\u2423" : nn::as_line(bytes); }
 
 }  // namespace
-
-std::string as_line(const std::string& bytes) {
-  std::string line;
-  for (std::size_t at = 0; at < bytes.size();) {
-    std::size_t length = 4;
-    for (; length > 0; --length) {
-      try {
-        if (at + length <= bytes.size() && training::letters_of(bytes.substr(at, length)).size() == 1) break;
-      } catch (const std::invalid_argument&) {  // another length, then
-      }
-    }
-    if (length == 0) {
-      line += "\uFFFD";
-    } else {
-      const std::string letter = bytes.substr(at, length);
-      const char32_t code = training::code_point(letter);
-      const bool control = code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x2028 || code == 0x2029;
-      line += control ? " " : letter;
-    }
-    at += std::max<std::size_t>(length, 1);
-  }
-  return line;
-}
 
 std::vector<std::string> translate(const Translator& translator, const std::vector<std::string>& sentences,
                                    const SearchConfig& config, std::set<std::string>* unknown) {
@@ -63,7 +40,7 @@ std::vector<std::string> translate(const Translator& translator, const std::vect
     const std::vector<Ids> targets = search(translator.model, batch, config);
     for (std::size_t i = first; i < last; ++i)
       if (batch[i - first].size() > 1)  // more than the end
-        translations[order[i]] = as_line(translator.pieces.decode(targets[i - first]));
+        translations[order[i]] = nn::as_line(translator.pieces.decode(targets[i - first]));
     first = last;
   }
   return translations;
@@ -73,11 +50,11 @@ Look look_of(const Translator& translator, const std::string& sentence, const Se
   const Ids source = translator.characters.encode(sentence);
   if (source.size() == 1) throw std::invalid_argument("there is nothing to translate in it");
   const Ids target = search(translator.model, {source}, config).front();
-  Look look{as_line(sentence), as_line(translator.pieces.decode(target)), characters_of(sentence), {}, {}};
+  Look look{nn::as_line(sentence), nn::as_line(translator.pieces.decode(target)), characters_of(sentence), {}, {}};
   look.characters.push_back("end");
   Ids given = target;
   given.insert(given.begin(), Pieces::kEnd);
-  for (const std::int32_t id : target) look.pieces.push_back(shown(translator.pieces.bytes(id)));
+  for (const std::int32_t id : target) look.pieces.push_back(label_of(translator.pieces.bytes(id)));
   look.pieces.push_back("end");
   translator.model(padded({source}, Characters::kEnd), {static_cast<Index>(source.size())},
                    padded({given}, Pieces::kEnd), &look.layers);

@@ -9,8 +9,9 @@
 
 namespace translation {
 
-/// The translation of each sentence; an empty one for one without any characters. Characters that the model does not
-/// know are added to `unknown`. A sentence's translation does not depend on the others.
+/// The translation of each sentence, on one line of UTF-8 (a model may write any bytes); an empty one for one without
+/// any characters. Characters that the model does not know are added to `unknown`. A sentence's translation does not
+/// depend on the others.
 /// @throws std::invalid_argument for a sentence that is not UTF-8.
 std::vector<std::string> translate(const Translator& translator, const std::vector<std::string>& sentences,
                                    const SearchConfig& config, std::set<std::string>* unknown = nullptr);
@@ -24,9 +25,5 @@ struct Look {
 
 /// @throws std::invalid_argument for a sentence without any characters, or that is not UTF-8.
 Look look_of(const Translator& translator, const std::string& sentence, const SearchConfig& config);
-
-/// UTF-8 with U+FFFD for each byte that is none, and a blank for each character that would begin another line or move
-/// the cursor: a model may write any bytes.
-std::string as_line(const std::string& bytes);
 
 }  // namespace translation

@@ -3,13 +3,13 @@
 #include <functional>
 #include <stdexcept>
 
+#include "memory.h"
 #include "safetensors.h"
 
 namespace translation {
 
 namespace {
 
-constexpr const char* kFormat = "attn translation";
 constexpr Index kVersion = 1;
 
 struct Field {
@@ -24,14 +24,6 @@ constexpr Field kFields[] = {{"encoder_layers", &Sizes::encoder_layers, 100},
                              {"heads", &Sizes::heads, 1 << 10},
                              {"hidden", &Sizes::hidden, 1 << 16}};
 
-nn::TransformerConfig config_of(const Characters& from, const Pieces& to, const Sizes& sizes, double dropout) {
-  return {.source_tokens = from.size(),
-          .target_tokens = to.size(),
-          .encoder_layers = sizes.encoder_layers,
-          .decoder_layers = sizes.decoder_layers,
-          .layer = {.features = sizes.features, .heads = sizes.heads, .hidden = sizes.hidden, .dropout = dropout}};
-}
-
 /// Fewer numbers than a model of these sizes has: those of its matrices.
 double least_numbers(const Characters& from, const Pieces& to, const Sizes& s) {
   const auto features = static_cast<double>(s.features), hidden = static_cast<double>(s.hidden);
@@ -39,6 +31,16 @@ double least_numbers(const Characters& from, const Pieces& to, const Sizes& s) {
   return static_cast<double>(from.size() + to.size()) * features +
          static_cast<double>(s.encoder_layers) * (attention + feed_forward) +
          static_cast<double>(s.decoder_layers) * (2 * attention + feed_forward);
+}
+
+nn::TransformerConfig config_of(const Characters& from, const Pieces& to, const Sizes& sizes, double dropout) {
+  // In training, each has a gradient and two moments of AdamW.
+  training::require_memory(4 * sizeof(float) * least_numbers(from, to, sizes));
+  return {.source_tokens = from.size(),
+          .target_tokens = to.size(),
+          .encoder_layers = sizes.encoder_layers,
+          .decoder_layers = sizes.decoder_layers,
+          .layer = {.features = sizes.features, .heads = sizes.heads, .hidden = sizes.hidden, .dropout = dropout}};
 }
 
 /// Says of which file and text what is wrong with it.
@@ -59,7 +61,7 @@ Translator::Translator(Characters from, Pieces to, const Sizes& sizes, double dr
 void Translator::save(const std::filesystem::path& file) {
   const nn::TransformerConfig& c = model.config();
   const Sizes sizes{c.encoder_layers, c.decoder_layers, c.layer.features, c.layer.heads, c.layer.hidden};
-  nn::Metadata metadata{{"format", kFormat},
+  nn::Metadata metadata{{"format", kModelFormat},
                         {"version", std::to_string(kVersion)},
                         {"characters", characters.text()},
                         {"merges", pieces.merges()}};
@@ -69,7 +71,7 @@ void Translator::save(const std::filesystem::path& file) {
 
 Translator Translator::load(const std::filesystem::path& file) {
   const nn::SafeTensors tensors(file);
-  if (!tensors.metadata().contains("format") || tensors.text("format") != kFormat)
+  if (!tensors.metadata().contains("format") || tensors.text("format") != kModelFormat)
     throw nn::FileError(file.string() + ": is no model of train_translation");
   tensors.number("version", kVersion, kVersion);
   Sizes sizes;
@@ -82,9 +84,13 @@ Translator Translator::load(const std::filesystem::path& file) {
   // Before memory is asked for. (Numbers are of 4 bytes at least.)
   if (4 * least_numbers(characters, pieces, sizes) > static_cast<double>(std::filesystem::file_size(file)))
     throw nn::FileError(file.string() + ": is too small for the sizes that it states");
-  Translator translator(std::move(characters), std::move(pieces), sizes, 0, 0);
-  tensors.load(nn::parameters_of<float>(translator.model));
-  return translator;
+  try {
+    Translator translator(std::move(characters), std::move(pieces), sizes, 0, 0);
+    tensors.load(nn::parameters_of<float>(translator.model));
+    return translator;
+  } catch (const std::invalid_argument& error) {
+    throw nn::FileError(file.string() + ": " + error.what());
+  }
 }
 
 }  // namespace translation

@@ -9,12 +9,16 @@
 
 namespace translation {
 
+/// The text "format" of a model's metadata.
+inline constexpr const char* kModelFormat = "attn translation";
+
 struct Sizes {
   Index encoder_layers = 2, decoder_layers = 2;
   Index features = 64, heads = 4, hidden = 256;
 };
 
 struct Translator {
+  /// @throws std::invalid_argument if no machine like this holds a model of these sizes.
   Translator(Characters from, Pieces to, const Sizes& sizes, double dropout, std::uint64_t seed);
 
   /// One file of the format safetensors, whose metadata have the sizes and both vocabularies. A file that is there

@@ -1,11 +1,38 @@
 #include "files.h"
 
-#include <algorithm>
 #include <fstream>
 
+#include "new_file.h"
 #include "safetensors.h"
 
 namespace training {
+
+namespace {
+
+/// Do two names mean the same file, whether it is there or not?
+bool same(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code none, also_none;
+  if (std::filesystem::equivalent(a, b, none)) return true;
+  return std::filesystem::weakly_canonical(a, none) == std::filesystem::weakly_canonical(b, also_none) && !none &&
+         !also_none;
+}
+
+bool begins_as(const std::filesystem::path& file, std::string_view text) {
+  std::string begin(text.size(), '\0');
+  std::ifstream in(file, std::ios::binary);
+  return in.read(begin.data(), static_cast<std::streamsize>(begin.size())) && begin == text;
+}
+
+/// Is it what the option would write in its place?
+bool is_own(const NamedFile& named, const std::string& format) {
+  std::error_code none;
+  if (!std::filesystem::exists(named.file, none) || std::filesystem::is_empty(named.file, none)) return true;
+  if (named.option == "--save") return nn::format_of(named.file) == format;
+  if (named.option == "--report") return begins_as(named.file, "<!DOCTYPE html>");
+  return begins_as(named.file, "<svg") || begins_as(named.file, "<?xml");
+}
+
+}  // namespace
 
 std::string read_file(const std::filesystem::path& file, std::uintmax_t most) {
   const auto fail = [&](const std::string& what) { throw nn::FileError(file.string() + ": " + what); };
@@ -22,55 +49,32 @@ std::string read_file(const std::filesystem::path& file, std::uintmax_t most) {
   return text;
 }
 
-namespace {
-
-/// What is written first, and then renamed.
-std::filesystem::path part_of(const std::filesystem::path& file) {
-  std::filesystem::path part = file;
-  part += ".part";
-  return part;
-}
-
-[[noreturn]] void fail_to_write(const std::filesystem::path& file, const std::error_code& error = {}) {
-  throw nn::FileError(file.string() + ": cannot be written" + (error ? ": " + error.message() : ""));
-}
-
-/// The new file. Only a regular one may be replaced: a renamed file in the place of a device would be no device.
-std::ofstream begin_part(const std::filesystem::path& file) {
-  std::error_code ignored;
-  const auto status = std::filesystem::status(file, ignored);
-  std::ofstream out;
-  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status))
-    out.open(part_of(file), std::ios::binary);
-  if (!out.is_open()) fail_to_write(file);
-  return out;
-}
-
-}  // namespace
-
-void require_writable(const std::filesystem::path& file) {
-  begin_part(file).close();
-  std::filesystem::remove(part_of(file));
+std::string_view without_byte_order_mark(std::string_view text) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  return text.starts_with(kMark) ? text.substr(kMark.size()) : text;
 }
 
 void write_file(const std::filesystem::path& file, std::string_view text) {
-  std::ofstream out = begin_part(file);
-  out << text;
-  out.close();
-  std::error_code error, ignored;
-  if (out) std::filesystem::rename(part_of(file), file, error);
-  if (out && !error) return;
-  std::filesystem::remove(part_of(file), ignored);
-  fail_to_write(file, error);
+  nn::NewFile out(file);
+  out.write(text.data(), text.size());
+  out.put_in_place();
 }
 
-std::string one_line(std::string_view text) {
-  constexpr std::size_t kMost = 40;
-  std::size_t end = std::min(text.size(), kMost);
-  while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // of UTF-8
-  std::string result = "\"";
-  for (const char c : text.substr(0, end)) result += static_cast<unsigned char>(c) < 0x20 || c == 0x7F ? '?' : c;
-  return result + (end < text.size() ? "\u2026\"" : "\"");
+void require_writable(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read,
+                      const std::string& format) {
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    const NamedFile& named = written[i];
+    if (named.file.empty()) continue;
+    const auto refuse = [&](const std::string& what) { throw nn::FileError(named.file.string() + ": " + what); };
+    std::vector<NamedFile> others = read;
+    others.insert(others.end(), written.begin(), written.begin() + static_cast<std::ptrdiff_t>(i));
+    for (const NamedFile& other : others)
+      if (!other.file.empty() && same(named.file, other.file))
+        refuse("is named by " + other.option + " and " + named.option + ", and " + named.option +
+               " would write over it");
+    const nn::NewFile can_be_written(named.file);
+    if (!is_own(named, format)) refuse("is something else than what " + named.option + " writes, and is left as it is");
+  }
 }
 
 }  // namespace training

@@ -1,23 +1,35 @@
-// Text files, in and out.
+// Text files, in and out, and which files a program may write.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace training {
 
 /// All of a file. @throws nn::FileError if it cannot be read, or is larger than `most` bytes.
 std::string read_file(const std::filesystem::path& file, std::uintmax_t most = std::uintmax_t{1} << 30);
 
-/// So that a long run does not find out at its end that it cannot write. @throws nn::FileError
-void require_writable(const std::filesystem::path& file);
+/// The text without the byte order mark that some editors put before it.
+std::string_view without_byte_order_mark(std::string_view text);
 
-/// Writes the text beside the file, and then puts that in its place. @throws nn::FileError
+/// Writes a nn::NewFile. @throws nn::FileError
 void write_file(const std::filesystem::path& file, std::string_view text);
 
-/// Text of a file as messages show it, in quotes: on one line, and not too long for one.
-std::string one_line(std::string_view text);
+/// A file that was named on the command line.
+struct NamedFile {
+  std::string option;  ///< by which: "--save"
+  std::filesystem::path file;
+};
+
+/// So that a long run does not find out at its end that it cannot write, and writes over nothing that is not its own:
+/// each file that is to be written can be, is not among those that are read or written under another option, and is
+/// missing, or empty, or of the format of its option. That is "format" in a file of safetensors for --save; for
+/// pictures and pages, how such a file begins. Empty names are left out.
+/// @throws nn::FileError
+void require_writable(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read,
+                      const std::string& format);
 
 }  // namespace training

@@ -1,30 +1,35 @@
 #include "interrupt.h"
 
-#include <csignal>
+#include <atomic>
+
+#include "new_file.h"
 
 namespace training {
 
 namespace {
 
-volatile std::sig_atomic_t noted = 0;
+/// A thread of any pool may run the handler: what it writes must be seen by all, and take no lock.
+std::atomic<int> noted{0};
+static_assert(std::atomic<int>::is_always_lock_free);
 
 extern "C" void note_signal(int signal) {
-  noted = signal;
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  if (noted.exchange(signal) == 0) return;
+  nn::remove_unfinished();
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
 }
 
 }  // namespace
 
 Interrupt::Interrupt() {
   noted = 0;
-  std::signal(SIGINT, note_signal);
-  std::signal(SIGTERM, note_signal);
+  interrupt_ = std::signal(SIGINT, note_signal);
+  terminate_ = std::signal(SIGTERM, note_signal);
 }
 
 Interrupt::~Interrupt() {
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  std::signal(SIGINT, interrupt_);
+  std::signal(SIGTERM, terminate_);
 }
 
 bool Interrupt::requested() const { return noted != 0; }

@@ -142,13 +142,25 @@ std::vector<Point> every_so_often(const std::vector<double>& losses, const Axes&
 
 }  // namespace
 
-std::vector<double> smoothed(const std::vector<double>& losses, double window) {
-  const double keep = 1 - 1 / std::max(window, 1.0);
-  std::vector<double> result;
-  double sum = 0, weight = 0;
+double mean_of_last(const std::vector<double>& losses, std::size_t count) {
+  double sum = 0, finite = 0;
+  for (std::size_t i = losses.size() - std::min(count, losses.size()); i < losses.size(); ++i)
+    if (std::isfinite(losses[i])) sum += losses[i], ++finite;
+  return sum / finite;
+}
+
+std::vector<double> smoothed(const std::vector<double>& losses, std::size_t window) {
+  // Sums, and counts, of all before.
+  std::vector<double> sums{0}, counts{0}, result;
   for (const double loss : losses) {
-    if (std::isfinite(loss)) sum = keep * sum + (1 - keep) * loss, weight = keep * weight + (1 - keep);
-    result.push_back(sum / weight);
+    const bool finite = std::isfinite(loss);
+    sums.push_back(sums.back() + (finite ? loss : 0));
+    counts.push_back(counts.back() + (finite ? 1 : 0));
+  }
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const std::size_t before = std::min(window / 2, i), behind = std::min(before, losses.size() - 1 - i);
+    const std::size_t first = i - before, last = i + behind + 1;
+    result.push_back((sums[last] - sums[first]) / (counts[last] - counts[first]));
   }
   return result;
 }
@@ -163,17 +175,20 @@ std::string loss_curve_svg(const LossCurve& curve, const std::string& title) {
       << "\"/>\n<text class=\"loss-title\" x=\"" << kLeft << "\" y=\"22\">" << escaped(title) << "</text>\n";
 
   double x = kLeft;
-  const auto legend = [&](const char* name, const char* text, double width) {
+  const auto legend = [&](const char* name, const std::string& text) {
     out << "<line class=\"" << name << "\" x1=\"" << x << "\" y1=\"36\" x2=\"" << x + 22 << "\" y2=\"36\"/><text x=\""
-        << x + 28 << "\" y=\"40\">" << text << "</text>\n";
-    x += 28 + width;
+        << x + 28 << "\" y=\"40\">" << escaped(text) << "</text>\n";
+    x += 28 + 20 + 6.3 * static_cast<double>(text.size());  // a letter's width, about
   };
-  if (!curve.training.empty()) legend("loss-step", "each step", 76), legend("loss-smooth", "smoothed", 76);
-  if (!curve.validation.empty()) legend("loss-validation", "validation", 80);
+  const std::size_t window = std::max<std::size_t>(11, curve.training.size() / 40);
+  if (!curve.training.empty()) {
+    legend("loss-step", curve.training_name);
+    legend("loss-smooth", "mean of " + std::to_string(window));
+  }
+  if (!curve.validation.empty()) legend("loss-validation", curve.validation_name);
 
   axes.draw(out);
   draw_line(out, "loss-step", extremes(curve.training, axes));
-  const double window = std::max(10.0, static_cast<double>(curve.training.size()) / 80);
   draw_line(out, "loss-smooth", every_so_often(smoothed(curve.training, window), axes));
   std::vector<Point> validation;
   for (const auto& p : curve.validation)

@@ -10,8 +10,8 @@
 
 #include "checkpoint.h"
 #include "files.h"
+#include "new_file.h"
 #include "run.h"
-#include "safetensors.h"
 #include "support/allocations.h"
 #include "support/random.h"
 
@@ -127,15 +127,26 @@ TEST_F(TrainGptFiles, NotACheckpoint) {
 
 TEST_F(TrainGptFiles, SizesThatAreNotInTheFile) {
   for (const char* key : {"layers", "features", "context"}) {
-    expect_metadata_error("--", key, "4000000000000");
-    expect_metadata_error("--", key, "0");
-    expect_metadata_error("--", key, "-8");
+    const std::string named = '"' + std::string(key) + "\" is ";
+    expect_metadata_error(named, key, "4000000000000");
+    expect_metadata_error(named, key, "0");
+    expect_metadata_error(named, key, "-8");
     expect_metadata_error("no such number", key, "99999999999999999999999");
     expect_metadata_error("no such number", key, "many");
   }
   expect_metadata_error("is too small for the model", "layers", "1000");
   expect_metadata_error("is too small for the model", "features", "65536");
   expect_metadata_error("is too small for the model", "context", "100000");
+  // A million characters, and a vector for each of them: 4 MB that speak of a GB.
+  std::string characters;
+  for (char32_t c = 0x10000; c < 0x10000 + 1'000'000; ++c) {
+    characters += static_cast<char>(0xF0 | c >> 18);
+    for (const int shift : {12, 6, 0}) characters += static_cast<char>(0x80 | (c >> shift & 0x3F));
+  }
+  expect_error("is too small for the model", [&](Parts& p) {
+    p.header["__metadata__"]["characters"] = characters;
+    p.header["__metadata__"]["features"] = "64";
+  });
   expect_metadata_error("no multiple", "heads", "3");
   expect_metadata_error("positions.weight has shape", "context", "9");
   expect_metadata_error("\"step\"", "step", "7");
@@ -154,7 +165,7 @@ TEST_F(TrainGptFiles, NumbersThatAreNone) {
   expect_error("negative", [](Parts& p) { p.set("v.norm.weight", 0, -1); });
   expect_error("not of a step", [](Parts& p) { p.set("losses.validation_steps", 0, 5); });
   expect_error("not of a step", [](Parts& p) { p.set("losses.validation_steps", 0, -1); });
-  expect_metadata_error("--learning-rate", "learning_rate", "nan");
+  expect_metadata_error("\"learning_rate\" is nan", "learning_rate", "nan");
   expect_metadata_error("no such number", "random", "-1");
   expect_metadata_error("no such number", "seed", "");
   expect_metadata_error("sample.9", "sample.9", "of a step that was not done");
@@ -218,6 +229,7 @@ TEST_F(TrainGptFiles, Texts) {
   };
   EXPECT_EQ(error(""), file_.string() + ": is empty");
   EXPECT_EQ(error("ab\xff"), file_.string() + ": byte 3 is not valid UTF-8");
+  EXPECT_EQ(error("\xEF\xBB\xBF"), file_.string() + ": is empty") << "but for a mark";
   EXPECT_EQ(error("ab"), "");
 }
 

@@ -4,10 +4,12 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <stdexcept>
 #include <string>
 
 #include <gtest/gtest.h>
 
+#include "printable.h"
 #include "safetensors.h"
 #include "translate.h"
 
@@ -162,11 +164,14 @@ TEST_F(TranslatorFile, AFailedSaveKeepsTheLastGoodFile) {
 
 /// A model that learned nothing may write any bytes.
 TEST_F(TranslatorFile, OutputIsOneLineOfUtf8) {
-  EXPECT_EQ(as_line("good \xF0\x9F\x98\x80"), "good \U0001F600");
-  EXPECT_EQ(as_line("a\nb\rc\td\x1B[2J"), "a b c d [2J");
-  EXPECT_EQ(as_line("\xFF\xE4\xBDz"), "\uFFFD\uFFFD\uFFFDz");
   const auto lines = translate(Translator::load(file()), {"你好"}, {});
-  EXPECT_EQ(lines[0], as_line(lines[0]));
+  EXPECT_EQ(lines[0], nn::as_line(lines[0]));
+}
+
+TEST_F(TranslatorFile, SizesThatNoMachineHasRoomForAreRefusedAtOnce) {
+  EXPECT_THROW(
+      Translator(Characters::from_text("你"), Pieces::learn({}, 0), Sizes{100, 100, 1 << 14, 1, 1 << 16}, 0, 1),
+      std::invalid_argument);
 }
 
 }  // namespace

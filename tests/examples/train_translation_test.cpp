@@ -1,5 +1,7 @@
-// train_translation learns, searches and draws.
+// train_translation learns, and draws where it looked.
 #include <algorithm>
+#include <cmath>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -7,58 +9,19 @@
 
 #include "attention_map.h"
 #include "chrf.h"
-#include "cross_entropy.h"
 #include "threads.h"
-#include "trainer.h"
-#include "translate.h"
+#include "train_translation_trained.h"
 
 namespace {
 
 using namespace translation;
-
-Translator new_translator(const std::vector<Pair>& pairs, const Sizes& sizes, double dropout) {
-  std::vector<std::string> english;
-  for (const Pair& pair : pairs) english.push_back(pair.english);
-  return {Characters(pairs), Pieces::learn(english, 600), sizes, dropout, 1};
-}
+using namespace attn::test;
 
 std::vector<float> numbers_of(Translator& translator) {
   std::vector<float> all;
   for (const auto& p : nn::parameters_of<float>(translator.model))
     all.insert(all.end(), p.values.begin(), p.values.end());
   return all;
-}
-
-std::vector<std::string> chinese_of(const std::vector<Pair>& pairs) {
-  std::vector<std::string> all;
-  for (const Pair& pair : pairs) all.push_back(pair.chinese);
-  return all;
-}
-
-std::vector<std::string> english_of(const std::vector<Pair>& pairs) {
-  std::vector<std::string> all;
-  for (const Pair& pair : pairs) all.push_back(pair.english);
-  return all;
-}
-
-/// The program's defaults, trained once for all tests.
-struct PhraseBookRun {
-  std::vector<Pair> pairs = phrase_book();
-  Translator translator = new_translator(pairs, {}, 0);
-  std::vector<Example> examples = examples_of(pairs, translator.characters, translator.pieces);
-  double first_loss = mean_loss(translator, examples, 4096), last_loss = 0;
-
-  PhraseBookRun() {
-    const TrainingConfig config;
-    Trainer trainer(translator, examples, config);
-    while (trainer.steps_done() < config.steps) trainer.step();
-    last_loss = mean_loss(translator, examples, 4096);
-  }
-};
-
-const PhraseBookRun& trained() {
-  static const PhraseBookRun run;
-  return run;
 }
 
 TEST(Training, LearnsThePhraseBookByHeart) {
@@ -111,6 +74,78 @@ TEST(Batches, EveryEpochHasEachExampleOnce) {
   for (const auto& which : first) EXPECT_EQ(again.next(), which);
 }
 
+TEST(Batches, RareCharactersAreHiddenMoreOften) {
+  // 2 occurs three times, 3 once; 4 never. The end, 1, is no character.
+  const std::vector<Example> examples{{{2, 2, 2, 3, 1}, {300}}, {{1}, {301}}};
+  const std::vector<double> chances = chances_of_hiding(examples, 5, 1);
+  EXPECT_DOUBLE_EQ(chances[2], 1.0 / 4);
+  EXPECT_DOUBLE_EQ(chances[3], 1.0 / 2);
+  EXPECT_DOUBLE_EQ(chances[4], 1);
+  for (const double chance : chances_of_hiding(examples, 5, 0)) EXPECT_EQ(chance, 0);
+
+  nn::Random random(1);
+  double twos = 0, threes = 0;
+  constexpr int kTimes = 4000;
+  for (int i = 0; i < kTimes; ++i) {
+    Batch batch = batch_of(examples, {0, 1});
+    hide_characters(batch, chances, random);
+    for (Index c = 0; c < 3; ++c) twos += batch.sources(0, c) == Characters::kUnknown ? 1.0 / (3 * kTimes) : 0;
+    threes += batch.sources(0, 3) == Characters::kUnknown ? 1.0 / kTimes : 0;
+    ASSERT_EQ(batch.sources(0, 4), Characters::kEnd);
+    for (Index c = 0; c < 5; ++c) ASSERT_EQ(batch.sources(1, c), Characters::kEnd) << "the end, and padding";
+  }
+  EXPECT_NEAR(twos, 0.25, 0.02);
+  EXPECT_NEAR(threes, 0.5, 0.03);
+}
+
+/// The trainer's steps once more, of the parts of nn.
+TEST(Training, AStepIsLossClippingAndAdamW) {
+  const std::vector<Pair> pairs{{"Long time, no see.", "好久不见。"}};  // one batch, whatever is drawn
+  Translator learner = new_translator(pairs, {}, 0), other = new_translator(pairs, {}, 0);
+  const auto examples = examples_of(pairs, learner.characters, learner.pieces);
+  const TrainingConfig config{.steps = 4,
+                              .warm_up = 1,
+                              .learning_rate = 0.01,
+                              .lowest_rate = 0.002,
+                              .weight_decay = 0.3,
+                              .label_smoothing = 0.2,
+                              .clip = 0.05};
+  Trainer trainer(learner, examples, config);
+  // Up to the highest, then down by a cosine.
+  const auto between = [](double done) { return 0.002 + 0.008 * 0.5 * (1 + std::cos(done * 3.141592653589793)); };
+  const std::vector<double> rates{0.005, 0.01, between(1.0 / 3), between(2.0 / 3)};
+  nn::CrossEntropy<float> loss(0.2);
+  nn::AdamW<float> optimizer({.beta1 = 0.9, .beta2 = 0.98, .epsilon = 1e-9, .weight_decay = 0.3});
+  const Batch batch = batch_of(examples, {0});
+  for (const double rate : rates) {
+    const double by_hand = loss.forward(other.model.forward(batch.sources, batch.lengths, batch.given), batch.wanted);
+    nn::zero_gradients<float>(other.model);
+    other.model.backward(loss.backward());
+    const auto parameters = nn::parameters_of<float>(other.model);
+    EXPECT_GT(nn::clip_grad_norm(parameters, 0.05), 0.1) << "or clipping would do nothing";
+    optimizer.step(parameters, rate);
+    const Trainer::Step step = trainer.step();
+    EXPECT_NEAR(step.loss, by_hand, 1e-6);
+    EXPECT_EQ(step.tokens, batch.tokens);
+    const std::vector<float> a = numbers_of(learner), b = numbers_of(other);
+    float largest = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+    EXPECT_LT(largest, 1e-6f);
+  }
+}
+
+TEST(Training, ALossThatIsNotFiniteEndsIt) {
+  const std::vector<Pair> pairs = phrase_book();
+  Translator translator = new_translator(pairs, {}, 0);
+  const auto examples = examples_of(pairs, translator.characters, translator.pieces);
+  Trainer trainer(translator, examples, {});
+  for (const nn::Parameter<float>& p : nn::parameters_of<float>(translator.model))
+    for (float& x : p.values) x *= 1e30f;
+  const std::vector<float> before = numbers_of(translator);
+  EXPECT_THROW(trainer.step(), std::runtime_error);
+  EXPECT_TRUE(numbers_of(translator) == before);
+}
+
 TEST(Batches, HaveTokensThatFollow) {
   const std::vector<Example> examples{{{5, 6, 1}, {300, 301}}, {{7, 1}, {302}}};
   const Batch batch = batch_of(examples, {1, 0});
@@ -124,72 +159,6 @@ TEST(Batches, HaveTokensThatFollow) {
   EXPECT_EQ(row(batch.given, 1), (Ids{256, 300, 301}));
   EXPECT_EQ(row(batch.wanted, 1), (Ids{300, 301, 256}));
   EXPECT_EQ(row(batch.sources, 1), (Ids{5, 6, 1}));
-}
-
-/// The likeliest next piece again and again, without caches.
-Ids without_caches(const nn::Transformer<float>& model, const Ids& source) {
-  Ids given{Pieces::kEnd};
-  while (given.size() < 3 * source.size() + 20 + 1) {
-    const auto logits = model(padded({source}, 0), {static_cast<Index>(source.size())}, padded({given}, 0));
-    Index best = 0;
-    nn::rows_of(logits).row(logits.dim(1) - 1).maxCoeff(&best);
-    if (best == Pieces::kEnd) break;
-    given.push_back(static_cast<std::int32_t>(best));
-  }
-  given.erase(given.begin());
-  return given;
-}
-
-TEST(Search, OneBeamIsGreedy) {
-  for (const Example& example : trained().examples)
-    EXPECT_EQ(search(trained().translator.model, {example.source}, {.beams = 1}).front(),
-              without_caches(trained().translator.model, example.source));
-}
-
-TEST(Search, ASentenceAloneOrAmongOthers) {
-  std::vector<std::string> sentences = chinese_of(trained().pairs);
-  for (const char* other : {"", "。", "我爱好久", "你的妹妹在桌子下面", "龘", "火车站在学校下面吗？"})
-    sentences.push_back(other);
-  for (const Index beams : {1, 3}) {
-    const SearchConfig config{.beams = beams};
-    const auto together = translate(trained().translator, sentences, config);
-    for (std::size_t i = 0; i < sentences.size(); ++i)
-      EXPECT_EQ(translate(trained().translator, {sentences[i]}, config).front(), together[i]) << sentences[i];
-    EXPECT_EQ(together[trained().pairs.size()], "");
-    EXPECT_EQ(together[trained().pairs.size() + 1], "");
-    EXPECT_NE(together[trained().pairs.size() + 4], "");
-  }
-}
-
-/// The log-probability of a target with its end.
-double log_prob(const nn::Transformer<float>& model, const Ids& source, Ids target) {
-  Ids given = target;
-  given.insert(given.begin(), Pieces::kEnd);
-  target.push_back(Pieces::kEnd);
-  const nn::CrossEntropy<float> loss;
-  return -loss(model(padded({source}, 0), {static_cast<Index>(source.size())}, padded({given}, 0)),
-               padded({target}, 0)) *
-         static_cast<double>(target.size());
-}
-
-TEST(Search, MoreBeamsFindLikelierTargets) {
-  // Of a model that has just begun to learn: the next piece alone is a bad guide.
-  const std::vector<Pair> pairs = phrase_book();
-  Translator translator = new_translator(pairs, {}, 0);
-  const auto examples = examples_of(pairs, translator.characters, translator.pieces);
-  Trainer trainer(translator, examples, {.steps = 60});
-  for (int i = 0; i < 60; ++i) trainer.step();
-  double greedy = 0, beams = 0;
-  int differ = 0;
-  for (const Example& example : examples) {
-    const Ids one = search(translator.model, {example.source}, {.beams = 1, .length_penalty = 0}).front();
-    const Ids five = search(translator.model, {example.source}, {.beams = 5, .length_penalty = 0}).front();
-    differ += one == five ? 0 : 1;
-    greedy += log_prob(translator.model, example.source, one);
-    beams += log_prob(translator.model, example.source, five);
-  }
-  EXPECT_GT(differ, 0);
-  EXPECT_GT(beams, greedy);
 }
 
 TEST(AttentionMap, HasLabelsAndWeights) {
@@ -212,6 +181,17 @@ TEST(AttentionMap, HasLabelsAndWeights) {
   for (std::size_t at = svg.find(cell); at != std::string::npos; at = svg.find(cell, at + 1)) ++cells;
   EXPECT_EQ(cells, 2 * 5 * look.pieces.size());
   EXPECT_TRUE(svg.ends_with("</svg>\n"));
+}
+
+TEST(AttentionMap, OfALongSentenceIsNotMuchWiderThanAScreen) {
+  Look look{"好", "Good.", {}, {}, {}};
+  for (int i = 0; i < 300; ++i) look.characters.push_back("好"), look.pieces.push_back(" good");
+  look.sentence = look.translation = std::string(3000, 'x');
+  look.layers.assign(2, nn::Weights<float>({1, 4, 300, 300}));
+  const std::string svg = attention_map_svg(look), width = "width=\"";
+  EXPECT_LT(std::stoi(svg.substr(svg.find(width) + width.size())), 2600);
+  EXPECT_NE(svg.find(std::string(60, 'x') + "\u2026 \u2192 "), std::string::npos);
+  EXPECT_NE(svg.find(">decoder layer 2<"), std::string::npos);
 }
 
 TEST(AttentionMap, TextIsEscaped) {

@@ -70,7 +70,7 @@ TEST(Pieces, FrequentWordsAreOnePieceWhereverTheyStand) {
   const Ids tom = pieces.encode("Tom");
   ASSERT_EQ(tom.size(), 1u);
   EXPECT_EQ(pieces.bytes(tom[0]), " Tom") << "names keep their capital";
-  EXPECT_EQ(pieces.encode("the").front(), Pieces::kSmall);
+  EXPECT_EQ(pieces.encode("the").front(), Pieces::kSmallLetter);
 }
 
 TEST(Pieces, MergesByHand) {

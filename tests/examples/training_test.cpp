@@ -1,24 +1,25 @@
-// What the programs that train have in common: progress, Ctrl-C, files, the loss curve and the page.
+// What the programs that train have in common: progress, Ctrl-C, the loss curve and the page.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <regex>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "files.h"
 #include "interrupt.h"
 #include "loss_curve.h"
+#include "new_file.h"
 #include "progress.h"
 #include "report.h"
-#include "safetensors.h"
 #include "training_page.h"
 
 namespace {
@@ -99,96 +100,64 @@ TEST(TrainingInterrupt, TheFirstSignalIsNotedAndTheSecondEnds) {
     std::raise(SIGTERM);
     EXPECT_EQ(interrupt.exit_code(), 143);
   }
+  const fs::path file = fs::path(testing::TempDir()) / "attn_training_unfinished", part = file.string() + ".part";
   EXPECT_EXIT(
       {
         const Interrupt interrupt;
+        nn::NewFile unfinished(file);
+        unfinished.write("half", 4);
         std::raise(SIGINT);
+        if (!fs::exists(part)) std::exit(3);
         std::raise(SIGINT);
       },
       testing::KilledBySignal(SIGINT), "");
+  EXPECT_FALSE(fs::exists(part)) << "nothing half is left";
 }
 
-class TrainingFiles : public testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) /
-              (std::string("attn_training_") + testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
+TEST(TrainingInterrupt, SignalsDoAfterwardsWhatTheyDidBefore) {
+  static std::atomic<int> seen{0};
+  const auto before = std::signal(SIGINT, [](int) { ++seen; });
+  {
+    const Interrupt interrupt;
+    std::raise(SIGINT);
+    EXPECT_EQ(seen, 0);
   }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  /// What the error says; empty if there is none.
-  template <class F>
-  std::string error_of(const F& f) {
-    try {
-      f();
-    } catch (const nn::FileError& error) {
-      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
-      return error.what();
-    }
-    return "";
-  }
-
-  fs::path folder_;
-};
-
-TEST_F(TrainingFiles, WhatWasWrittenIsRead) {
-  const fs::path file = folder_ / "text";
-  const std::string text("a\0b\n\xff", 5);
-  write_file(file, text);
-  EXPECT_EQ(read_file(file), text);
-  write_file(file, "");
-  EXPECT_EQ(read_file(file), "");
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "nothing else is left";
+  std::raise(SIGINT);
+  EXPECT_EQ(seen, 1);
+  std::signal(SIGINT, before);
 }
 
-TEST_F(TrainingFiles, ErrorsNameTheFile) {
-  EXPECT_EQ(error_of([&] { read_file(folder_ / "nix"); }), (folder_ / "nix").string() + ": there is no such file");
-  EXPECT_EQ(error_of([&] { read_file(folder_); }), folder_.string() + ": is no file");
-  write_file(folder_ / "text", "12345");
-  EXPECT_EQ(error_of([&] { read_file(folder_ / "text", 4); }),
-            (folder_ / "text").string() + ": has 5 bytes, more than 4");
-  const fs::path nowhere = folder_ / "no" / "such" / "folder";
-  EXPECT_EQ(error_of([&] { write_file(nowhere, "x"); }), nowhere.string() + ": cannot be written");
-  EXPECT_EQ(error_of([&] { require_writable(nowhere); }), nowhere.string() + ": cannot be written");
-  EXPECT_EQ(error_of([&] { require_writable(folder_); }), folder_.string() + ": cannot be written");
-  EXPECT_EQ(error_of([&] { write_file("/dev/null", "x"); }), "/dev/null: cannot be written");
+/// A thread of a pool may be the one that the system interrupts.
+TEST(TrainingInterrupt, AnyThreadMayNoteIt) {
+  const Interrupt interrupt;
+  std::thread([] { std::raise(SIGTERM); }).join();
+  EXPECT_TRUE(interrupt.requested());
+  EXPECT_EQ(interrupt.exit_code(), 143);
 }
 
-TEST_F(TrainingFiles, AFailedWriteLeavesTheLastFile) {
-  const fs::path file = folder_ / "text";
-  write_file(file, "good");
-  fs::create_directory(folder_ / "text.part");  // where the new one would be written first
-  EXPECT_EQ(error_of([&] { require_writable(file); }), file.string() + ": cannot be written");
-  EXPECT_EQ(error_of([&] { write_file(file, "new"); }), file.string() + ": cannot be written");
-  EXPECT_EQ(read_file(file), "good");
-}
-
-TEST_F(TrainingFiles, RequiringAWritableFileChangesNothing) {
-  const fs::path file = folder_ / "text";
-  require_writable(file);
-  EXPECT_TRUE(fs::is_empty(folder_));
-  write_file(file, "good");
-  require_writable(file);
-  EXPECT_EQ(read_file(file), "good");
-}
-
-TEST(TrainingText, IsQuotedOnOneLine) {
-  EXPECT_EQ(one_line("a \"b\" 好"), "\"a \"b\" 好\"");
-  EXPECT_EQ(one_line("a\nb\x1b[1m"), "\"a?b?[1m\"");
-  EXPECT_EQ(one_line(std::string(1'000'000, 'x')), '"' + std::string(40, 'x') + "\u2026\"");
-  EXPECT_EQ(one_line(std::string(39, 'x') + "好"), '"' + std::string(39, 'x') + "\u2026\"") << "not half a character";
-}
-
-TEST(TrainingLossCurve, SmoothedLossesAreMeansThatForget) {
-  const std::vector<double> constant(50, 2.5);
-  for (const double x : smoothed(constant, 10)) EXPECT_NEAR(x, 2.5, 1e-12);
-  const std::vector<double> two = smoothed({1, 3}, 2);  // the older one weighs half as much
-  EXPECT_DOUBLE_EQ(two[0], 1);
-  EXPECT_NEAR(two[1], (0.5 * 1 + 3) / 1.5, 1e-12);
+TEST(TrainingLossCurve, SmoothedLossesAreMeansOfThoseAround) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_NEAR(smoothed({1, nan, 1}, 5).back(), 1, 1e-12);
+  for (const double x : smoothed(std::vector<double>(50, 2.5), 10)) EXPECT_NEAR(x, 2.5, 1e-12);
+  EXPECT_EQ(smoothed({9, 1, 5, 3}, 3), (std::vector<double>{9, 5, 3, 4}));
+  EXPECT_EQ(smoothed({1, nan, 2}, 3)[1], 1.5);
+  EXPECT_EQ(smoothed({}, 3).size(), 0u);
+  // Neither behind losses that fall nor ahead of them.
+  std::vector<double> falling;
+  for (int i = 0; i < 1000; ++i) falling.push_back(4 - 0.002 * i);
+  const std::vector<double> mean = smoothed(falling, 51);
+  for (std::size_t i = 0; i + 25 < falling.size(); ++i) EXPECT_NEAR(mean[i], falling[i], 1e-9) << i;
+  EXPECT_EQ(mean_of_last({100, nan, 1, 3}, 2), 2);
+  EXPECT_EQ(mean_of_last({1, nan, 3}, 50), 2);
+}
+
+TEST(TrainingLossCurve, TheLegendSaysWhatIsCompared) {
+  LossCurve curve{{3, 2, 1}, {{3, 1.5}}};
+  curve.training_name = "each step, with <dropout>";
+  curve.validation_name = "held back, without";
+  const std::string svg = loss_curve_svg(curve, "");
+  EXPECT_NE(svg.find(">each step, with &lt;dropout&gt;<"), std::string::npos);
+  EXPECT_NE(svg.find(">held back, without<"), std::string::npos);
+  EXPECT_NE(svg.find(">mean of 11<"), std::string::npos);
 }
 
 TEST(TrainingLossCurve, HasAxesAndCurves) {

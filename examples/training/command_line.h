@@ -1,0 +1,59 @@
+// Options of a command line: what CLI11 does not do itself.
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <limits>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+namespace training {
+
+/// Checks whole numbers. CLI11 itself takes -1 for a large one, and too large ones for the largest.
+inline auto whole_number(std::uint64_t lowest, std::uint64_t highest = std::numeric_limits<std::uint64_t>::max()) {
+  return [=](const std::string& text) {
+    std::uint64_t number = 0;
+    const char* const last = text.data() + text.size();
+    const auto [end, error] = std::from_chars(text.data(), last, number);
+    if (error == std::errc() && end == last && number >= lowest && number <= highest) return std::string();
+    return text + " is no whole number in " + std::to_string(lowest) + ".." + std::to_string(highest);
+  };
+}
+
+/// Checks numbers. CLI11's own range has room for NaN.
+inline auto number_in(double lowest, double highest) {
+  return [=](const std::string& text) {
+    double number = 0;
+    if (CLI::detail::lexical_cast(text, number) && number >= lowest && number <= highest) return std::string();
+    std::ostringstream message;
+    message << text << " is no number in " << lowest << ".." << highest;
+    return message.str();
+  };
+}
+
+/// The preset alone, ahead of everything else: its numbers are the defaults of other options, wherever these stand. Its
+/// name is checked when all options are read.
+inline std::string preset_of(int argc, char** argv, std::string name) {
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras();
+  app.add_option("--preset", name);
+  app.parse(argc, argv);
+  return name;
+}
+
+/// Refuses options of these groups where the one named `other` decides in their place.
+/// @throws std::invalid_argument
+inline void refuse_beside(const CLI::App& app, const std::string& other, const std::vector<std::string>& groups) {
+  if (app.count(other) == 0) return;
+  for (const CLI::Option* option : app.get_options())
+    if (option->count() > 0 && std::find(groups.begin(), groups.end(), option->get_group()) != groups.end())
+      throw std::invalid_argument(option->get_name() + " has no effect with " + other + ", leave it out");
+}
+
+}  // namespace training

@@ -1,0 +1,27 @@
+// What every program that trains does around its work.
+#pragma once
+
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <new>
+
+#include "printable.h"
+
+namespace training {
+
+/// Runs a program, which returns its exit code. What it throws is one line on standard error behind the program's name,
+/// and the exit code 1.
+template <class F>
+int run_program(const char* name, const F& program) {
+  try {
+    return program();
+  } catch (const std::bad_alloc&) {
+    std::cerr << name << ": there is not enough memory for a model of these sizes\n";
+  } catch (const std::exception& error) {
+    std::cerr << name << ": " << nn::as_line(error.what()) << '\n';
+  }
+  return EXIT_FAILURE;
+}
+
+}  // namespace training
