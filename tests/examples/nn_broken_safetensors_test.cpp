@@ -78,6 +78,14 @@ TEST_F(NnBrokenSafeTensors, NestedDeeply) {
         EXPECT_NE(error(path()), "") << levels << " levels, " << header.substr(0, 40);
       }
   }
+  // What nobody reads beside what is read: not followed either.
+  const std::string begin = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"more":)";
+  write(begin + "[0]}}", kData);
+  EXPECT_EQ(error(path()), "");
+  for (const char* deeper : {"[[0]]", R"([{"x":0}])", R"({"x":[]})", R"({"x":{}})"}) {
+    write(begin + deeper + "}}", kData);
+    EXPECT_NE(error(path()), "") << deeper;
+  }
 }
 
 /// Numbers that the file accounts for, although no disk holds them: none is read before the model wants them.
