@@ -77,14 +77,19 @@ TEST(LearnedPositions, ByHand) {
 
 // Neighbouring tokens of several batch elements, a table of 16 bits, and strides of any kind.
 TEST(LearnedPositions, OfBatchesOfAnyKind) {
-  Tensor<float, 3> x({2, 3, 4}), same({2, 3, 4});
+  Tensor<float, 3> x({2, 3, 4}), same({2, 3, 4}), apart({2, 3, 4});
+  for (auto* t : {&x, &same, &apart}) std::fill_n(&(*t)(1, 0, 0), 12, 100.0f);
   Tensor<Eigen::half, 2> table({9, 4});
   for (Index i = 0; i < table.size(); ++i) table.data()[i] = static_cast<Eigen::half>(static_cast<float>(i));
   add_positions(x, table, 5);
   add_positions(same, table, std::vector<Index>{5, 6, 7, 5, 6, 7});
+  add_positions(apart, table, std::vector<Index>{5, 6, 7, 0, 1, 2});
   for (Index b = 0; b < 2; ++b)
     for (Index i = 0; i < 3; ++i)
-      for (Index c = 0; c < 4; ++c) ASSERT_EQ(x(b, i, c), static_cast<float>((5 + i) * 4 + c));
+      for (Index c = 0; c < 4; ++c) {
+        ASSERT_EQ(x(b, i, c), static_cast<float>(b * 100 + (5 + i) * 4 + c));
+        ASSERT_EQ(apart(b, i, c), static_cast<float>(b * 100 + (b == 0 ? 5 + i : i) * 4 + c));
+      }
   EXPECT_EQ(difference(x, same), 0);
   Tensor<float, 2> grad({9, 4}), other({9, 4});
   add_position_gradients(grad, x, 5);
@@ -96,7 +101,7 @@ TEST(LearnedPositions, OfBatchesOfAnyKind) {
     return turned;
   }();
   add_position_gradients(other, columns.permute(0, 2, 1), std::vector<Index>{5, 6, 7});
-  EXPECT_EQ(grad(6, 1), 2 * (6 * 4 + 1));
+  EXPECT_EQ(grad(6, 1), 2 * (6 * 4 + 1) + 100);
   EXPECT_EQ(grad(4, 1), 0);
   EXPECT_EQ(difference(grad, other), 0);
 }
