@@ -1,4 +1,4 @@
-// expect: attn: this argument must be an Eigen matrix or expression, an Eigen tensor, an attn::Tensor, an attn::TensorView or
+// expect: attn: this argument must be an Eigen matrix or expression, an Eigen tensor, an attn::Tensor, an
 #include <optional>
 
 #include <attn/attn.h>
