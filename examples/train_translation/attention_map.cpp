@@ -1,12 +1,11 @@
 #include "attention_map.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <sstream>
 
 #include "decimals.h"
 #include "markup.h"
+#include "style.h"
 #include "utf8.h"
 
 namespace translation {
@@ -19,41 +18,19 @@ constexpr int kLegend = 30, kMinWidth = 500;  // room for the legend's line
 constexpr int kLargeCell = 34, kSmallCell = 8;
 constexpr int kMostWidth = 1800;  // of the cells: about as wide as a screen, unless there are hundreds of characters
 
-constexpr const char* kFonts =
-    "'Noto Sans CJK SC','Source Han Sans SC','PingFang SC','Microsoft YaHei','WenQuanYi Zen Hei','DejaVu "
-    "Sans',sans-serif";
-constexpr const char* kInk = "#1f2933";
-
-struct Color {
-  double red, green, blue;
-};
-
-/// Paper for 0, dark green for 1: brightness falls evenly.
-constexpr Color kPaper{247, 249, 246}, kDark{8, 74, 62};
-
-std::string color_of(double weight) {
-  const auto mixed = [&](double from, double to) {
-    return static_cast<unsigned>(std::lround(from + std::clamp(weight, 0.0, 1.0) * (to - from))) & 0xFFu;
-  };
-  char text[8];
-  std::snprintf(text, sizeof text, "#%02x%02x%02x", mixed(kPaper.red, kDark.red), mixed(kPaper.green, kDark.green),
-                mixed(kPaper.blue, kDark.blue));
-  return text;
-}
-
 struct Text {
   std::string what;
   double x, y;
   int size;
   const char* anchor = "start";
-  const char* fill = kInk;
+  const char* ink = "ink";
   const char* weight = "normal";
 };
 
 std::ostream& operator<<(std::ostream& out, const Text& t) {
   return out << "<text x=\"" << t.x << "\" y=\"" << t.y << "\" font-size=\"" << t.size << "\" text-anchor=\""
-             << t.anchor << "\" fill=\"" << t.fill << "\" font-weight=\"" << t.weight << "\" xml:space=\"preserve\">"
-             << training::escaped(t.what) << "</text>\n";
+             << t.anchor << "\" class=\"" << t.ink << "\" font-weight=\"" << t.weight << "\" xml:space=\"preserve\">"
+             << display::escaped(t.what) << "</text>\n";
 }
 
 /// A piece as the label of its row: a blank before a word needs no place of its own.
@@ -89,8 +66,10 @@ void draw_row_labels(std::ostream& out, const Look& look, const Layout& layout, 
 void draw_layer(std::ostream& out, const Look& look, const Layout& layout, int layer) {
   const nn::Weights<float>& weights = look.layers[static_cast<std::size_t>(layer)];
   const double left = layout.left_of(layer), top = layout.top_of(layer), cell = layout.cell;
-  out << Text{"decoder layer " + std::to_string(layer + 1), left, top + 14, 14, "start", kInk, "bold"};
+  out << Text{"decoder layer " + std::to_string(layer + 1), left, top + 14, 14, "start", "ink", "bold"};
   const double cells = top + kLayerTitle + kColumnLabels;
+  out << "<rect class=\"none\" x=\"" << left << "\" y=\"" << cells << "\" width=\"" << layout.columns * cell
+      << "\" height=\"" << layout.rows * cell << "\"/>\n";
   for (std::size_t c = 0; c < look.characters.size(); ++c)
     out << Text{look.characters[c], left + (static_cast<double>(c) + 0.5) * cell, cells - 9,
                 layout.letters(letters(look.characters[c]) > 1 ? 13 : 20), "middle"};
@@ -101,14 +80,14 @@ void draw_layer(std::ostream& out, const Look& look, const Layout& layout, int l
         weight += static_cast<double>(weights(0, h, static_cast<Index>(p), static_cast<Index>(c)));
       weight /= static_cast<double>(weights.dim(1));
       const double x = left + static_cast<double>(c) * cell, y = cells + static_cast<double>(p) * cell;
-      out << "<rect x=\"" << x << "\" y=\"" << y << "\" width=\"" << cell << "\" height=\"" << cell << "\" fill=\""
-          << color_of(weight) << "\" stroke=\"#ffffff\"><title>" << training::escaped(row_label(look.pieces[p]))
-          << " : " << training::escaped(look.characters[c]) << " = " << training::fixed(weight, 2)
-          << "</title></rect>\n";
-      // Smaller ones only clutter. From the middle of the scale on, white has the better contrast.
+      out << "<rect x=\"" << x << "\" y=\"" << y << "\" width=\"" << cell << "\" height=\"" << cell
+          << "\" class=\"cell weight\" fill-opacity=\"" << training::fixed(std::clamp(weight, 0.0, 1.0), 3)
+          << "\"><title>" << display::escaped(row_label(look.pieces[p])) << " : "
+          << display::escaped(look.characters[c]) << " = " << training::fixed(weight, 2) << "</title></rect>\n";
+      // Smaller ones only clutter.
       if (weight >= 0.05 && layout.cell == kLargeCell)
         out << Text{training::fixed(weight, 2),      x + cell / 2, y + cell / 2 + 4, 11, "middle",
-                    weight >= 0.5 ? "#ffffff" : kInk};
+                    display::class_on_weight(weight)};
     }
 }
 
@@ -139,16 +118,16 @@ std::string attention_map_svg(const Look& look) {
 
   std::ostringstream out;
   out << "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << width
-      << "\" height=\"" << height << "\" viewBox=\"0 0 " << width << ' ' << height << "\" font-family=\"" << kFonts
-      << "\">\n<title>" << training::escaped(title)
-      << "</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
-      << Text{title, kMargin, kMargin + 16, 18, "start", kInk, "bold"};
+      << "\" height=\"" << height << "\" viewBox=\"0 0 " << width << ' ' << height << "\" class=\"display\">\n<title>"
+      << display::escaped(title) << "</title>\n<style>\n"
+      << display::style_sheet() << "</style>\n<rect width=\"100%\" height=\"100%\" class=\"paper\"/>\n"
+      << Text{title, kMargin, kMargin + 16, 18, "start", "ink", "bold"};
   for (int layer = 0; layer < layout.layers; ++layer) {
     if (layer == 0 || layout.stacked) draw_row_labels(out, look, layout, layer);
     draw_layer(out, look, layout, layer);
   }
   const char* const legend = "Each row adds up to 1: how much a piece looked at each character. Mean of all heads.";
-  out << Text{legend, kMargin, static_cast<double>(height - kMargin), 12, "start", "#66727f"} << "</svg>\n";
+  out << Text{legend, kMargin, static_cast<double>(height - kMargin), 12, "start", "faint"} << "</svg>\n";
   return out.str();
 }
 

@@ -22,7 +22,7 @@ add_library(
   ${ATTN_TRAINING_DIR}/loss_curve.cpp
   ${ATTN_TRAINING_DIR}/progress.cpp
   ${ATTN_TRAINING_DIR}/report.cpp)
-target_include_directories(attn_training PUBLIC ${ATTN_TRAINING_DIR})
+target_include_directories(attn_training PUBLIC ${ATTN_TRAINING_DIR} ${ATTN_TRAINING_DIR}/../display)
 target_link_libraries(attn_training PUBLIC attn_nn_base PRIVATE nlohmann_json::nlohmann_json)
 set_target_properties(attn_training PROPERTIES CXX_EXTENSIONS OFF)
 attn_embed(attn_training kReportStyle ${ATTN_TRAINING_DIR}/report.css)

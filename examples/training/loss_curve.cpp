@@ -7,34 +7,26 @@
 #include <sstream>
 
 #include "markup.h"
+#include "style.h"
 
 namespace training {
 
 namespace {
 
+using display::escaped;
+
 // Pixels of the picture, and of the field inside that the curves are drawn on.
 constexpr double kWidth = 720, kHeight = 360, kLeft = 56, kRight = 24, kTop = 52, kBottom = 48;
 constexpr std::size_t kMostPoints = 600;  // a curve has no more than the eye can tell apart
 
-/// Colours for paper, and for dark screens. Ids and classes begin with "loss-": a page may have other pictures too.
-constexpr const char* kStyle = R"(
-.loss-curve { --ink: #1f2933; --faint: #66727f; --grid: #dde2e7; --train: #1e6fb0; --valid: #c2410c; --paper: #ffffff }
-@media (prefers-color-scheme: dark) {
-  .loss-curve {
-    --ink: #e6eaee; --faint: #9aa7b4; --grid: #333c45; --train: #6cb6f5; --valid: #fb923c; --paper: #15191e;
-  }
-}
-.loss-curve { font: 12px system-ui, 'Segoe UI', 'DejaVu Sans', Arial, sans-serif }
-.loss-curve text { fill: var(--faint) }
-.loss-curve .loss-title { fill: var(--ink); font-size: 15px; font-weight: 600 }
-.loss-curve polyline { fill: none; stroke-linejoin: round }
-.loss-paper { fill: var(--paper) }
-.loss-grid { stroke: var(--grid) }
-.loss-step { stroke: var(--train); stroke-opacity: .45 }
-.loss-smooth { stroke: var(--train); stroke-width: 2 }
-.loss-validation { stroke: var(--valid); stroke-width: 2 }
-circle.loss-validation { fill: var(--paper) }
+/// Beside the colours. Names begin with "loss-": a page may have other pictures too.
+constexpr const char* kStyle = R"(.loss-curve{font-size:12px}
+.loss-title{font-size:15px;font-weight:600}
+.loss-step{stroke-opacity:.45}
+.loss-smooth,.loss-validation{stroke-width:2}
 )";
+/// With the series whose colours they have.
+constexpr const char *kStep = "loss-step s1", *kSmooth = "loss-smooth s1", *kValidation = "loss-validation s2";
 
 struct Point {
   double x, y;
@@ -78,21 +70,21 @@ class Axes {
     for (int i = 0; lowest_ + i * tick_ <= highest_ + tick_ / 2; ++i) {
       const double loss = lowest_ + i * tick_;
       const Point a = (*this)(0, loss), b = (*this)(steps_, loss);
-      out << "<line class=\"loss-grid\" x1=\"" << a.x << "\" y1=\"" << a.y << "\" x2=\"" << b.x << "\" y2=\"" << b.y
-          << "\"/><text x=\"" << a.x - 8 << "\" y=\"" << a.y + 4 << "\" text-anchor=\"end\">" << number(loss)
-          << "</text>\n";
+      out << "<line class=\"grid\" x1=\"" << a.x << "\" y1=\"" << a.y << "\" x2=\"" << b.x << "\" y2=\"" << b.y
+          << "\"/><text class=\"faint\" x=\"" << a.x - 8 << "\" y=\"" << a.y + 4 << "\" text-anchor=\"end\">"
+          << number(loss) << "</text>\n";
     }
     const double distance = std::max(tick_distance(steps_, 8), 1.0);
     for (double step = 0; step <= steps_; step += distance) {
       const Point p = (*this)(step, lowest_);
-      out << "<line class=\"loss-grid\" x1=\"" << p.x << "\" y1=\"" << p.y << "\" x2=\"" << p.x << "\" y2=\"" << p.y + 5
-          << "\"/><text x=\"" << p.x << "\" y=\"" << p.y + 19 << "\" text-anchor=\"middle\">" << number(step)
-          << "</text>\n";
+      out << "<line class=\"grid\" x1=\"" << p.x << "\" y1=\"" << p.y << "\" x2=\"" << p.x << "\" y2=\"" << p.y + 5
+          << "\"/><text class=\"faint\" x=\"" << p.x << "\" y=\"" << p.y + 19 << "\" text-anchor=\"middle\">"
+          << number(step) << "</text>\n";
     }
-    out << "<text x=\"" << (kLeft + kWidth - kRight) / 2 << "\" y=\"" << kHeight - 10
-        << "\" text-anchor=\"middle\">step</text>\n<text x=\"16\" y=\"" << (kTop + kHeight - kBottom) / 2
-        << "\" text-anchor=\"middle\" transform=\"rotate(-90 16 " << (kTop + kHeight - kBottom) / 2
-        << ")\">loss</text>\n";
+    out << "<text class=\"faint\" x=\"" << (kLeft + kWidth - kRight) / 2 << "\" y=\"" << kHeight - 10
+        << "\" text-anchor=\"middle\">step</text>\n<text class=\"faint\" x=\"16\" y=\""
+        << (kTop + kHeight - kBottom) / 2 << "\" text-anchor=\"middle\" transform=\"rotate(-90 16 "
+        << (kTop + kHeight - kBottom) / 2 << ")\">loss</text>\n";
   }
 
  private:
@@ -169,34 +161,35 @@ std::string loss_curve_svg(const LossCurve& curve, const std::string& title) {
   const Axes axes(curve);
   std::ostringstream out;
   out.precision(6);
-  out << "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"loss-curve\" role=\"img\" viewBox=\"0 0 " << kWidth << ' '
-      << kHeight << "\">\n<title>" << escaped(title) << "</title>\n<style>" << kStyle
-      << "</style>\n<rect class=\"loss-paper\" width=\"" << kWidth << "\" height=\"" << kHeight
-      << "\"/>\n<text class=\"loss-title\" x=\"" << kLeft << "\" y=\"22\">" << escaped(title) << "</text>\n";
+  out << "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"display loss-curve\" role=\"img\" viewBox=\"0 0 " << kWidth
+      << ' ' << kHeight << "\">\n<title>" << escaped(title) << "</title>\n<style>\n"
+      << display::style_sheet() << kStyle << "</style>\n<rect class=\"paper\" width=\"" << kWidth << "\" height=\""
+      << kHeight << "\"/>\n<text class=\"loss-title ink\" x=\"" << kLeft << "\" y=\"22\">" << escaped(title)
+      << "</text>\n";
 
   double x = kLeft;
   const auto legend = [&](const char* name, const std::string& text) {
-    out << "<line class=\"" << name << "\" x1=\"" << x << "\" y1=\"36\" x2=\"" << x + 22 << "\" y2=\"36\"/><text x=\""
-        << x + 28 << "\" y=\"40\">" << escaped(text) << "</text>\n";
+    out << "<line class=\"" << name << "\" x1=\"" << x << "\" y1=\"36\" x2=\"" << x + 22
+        << "\" y2=\"36\"/><text class=\"faint\" x=\"" << x + 28 << "\" y=\"40\">" << escaped(text) << "</text>\n";
     x += 28 + 20 + 6.3 * static_cast<double>(text.size());  // a letter's width, about
   };
   const std::size_t window = std::max<std::size_t>(11, curve.training.size() / 40);
   if (!curve.training.empty()) {
-    legend("loss-step", curve.training_name);
-    legend("loss-smooth", "mean of " + std::to_string(window));
+    legend(kStep, curve.training_name);
+    legend(kSmooth, "mean of " + std::to_string(window));
   }
-  if (!curve.validation.empty()) legend("loss-validation", curve.validation_name);
+  if (!curve.validation.empty()) legend(kValidation, curve.validation_name);
 
   axes.draw(out);
-  draw_line(out, "loss-step", extremes(curve.training, axes));
-  draw_line(out, "loss-smooth", every_so_often(smoothed(curve.training, window), axes));
+  draw_line(out, kStep, extremes(curve.training, axes));
+  draw_line(out, kSmooth, every_so_often(smoothed(curve.training, window), axes));
   std::vector<Point> validation;
   for (const auto& p : curve.validation)
     if (std::isfinite(p.loss)) validation.push_back(axes(static_cast<double>(p.step), p.loss));
-  draw_line(out, "loss-validation", validation);
+  draw_line(out, kValidation, validation);
   if (validation.size() <= 60)
     for (const Point& p : validation)
-      out << "<circle class=\"loss-validation\" cx=\"" << p.x << "\" cy=\"" << p.y << "\" r=\"3\"/>\n";
+      out << "<circle class=\"" << kValidation << " paper\" cx=\"" << p.x << "\" cy=\"" << p.y << "\" r=\"3\"/>\n";
   out << "</svg>\n";
   return out.str();
 }

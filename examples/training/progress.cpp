@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <iostream>
 
@@ -91,18 +90,6 @@ std::string Progress::line(bool with_bar) const {
 void Progress::clear() {
   if (drawn_) out_ << "\r\x1b[K";
   drawn_ = false;
-}
-
-std::string duration_text(double seconds) {
-  const auto all = static_cast<long long>(std::ceil(std::clamp(seconds, 0.0, 1e9)));
-  char text[32];
-  if (all < 60)
-    std::snprintf(text, sizeof text, "%lld s", all);
-  else if (all < 3600)
-    std::snprintf(text, sizeof text, "%lld:%02lld", all / 60, all % 60);
-  else
-    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", all / 3600, all / 60 % 60, all % 60);
-  return text;
 }
 
 }  // namespace training

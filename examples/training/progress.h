@@ -6,6 +6,8 @@
 #include <iosfwd>
 #include <string>
 
+#include "duration.h"
+
 namespace training {
 
 /// Is standard error a terminal, where a line can be drawn over?
@@ -51,7 +53,6 @@ class Progress {
   Clock::time_point start_, drawn_at_;
 };
 
-/// "59 s", "3:07", "1:02:03".
-std::string duration_text(double seconds);
+using display::duration_text;
 
 }  // namespace training

@@ -16,6 +16,7 @@ extern const std::string_view kReportStyle, kReportScript;  // report.css and re
 
 namespace {
 
+using display::escaped;
 using nlohmann::json;
 
 /// JSON inside a <script> element, which ends at the first "</script" and knows no entities. Bytes that are not UTF-8

@@ -1,12 +1,12 @@
 #include "heat_map.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
 #include <sstream>
 #include <stdexcept>
 
+#include "style.h"
 #include "utf8.h"
 
 namespace transliterate {
@@ -17,36 +17,6 @@ namespace {
 constexpr int kLargeCell = 40, kSmallCell = 22;
 constexpr int kMargin = 24, kRowLabels = 52, kColumnLabels = 28, kPanelTitle = 26, kGap = 30, kColorBar = 84;
 constexpr int kMinWidth = 520;  // room for the explanation in a few lines
-
-/// Fonts with Arabic letters first; the last is whatever the viewer has.
-constexpr const char* kFonts =
-    "'DejaVu Sans','Noto Sans Arabic','Noto Naskh Arabic','Segoe UI','Geeza Pro',Arial,sans-serif";
-
-constexpr const char* kInk = "#1f2933";
-constexpr const char* kFaintInk = "#66727f";
-
-struct Color {
-  double red, green, blue;
-};
-
-/// From paper to ink: brightness falls evenly, so that order is seen without colour as well.
-constexpr std::array<Color, 5> kScale{{{250, 250, 246}, {191, 219, 226}, {93, 164, 191}, {30, 95, 145}, {12, 36, 80}}};
-
-Color color_at(double x) {
-  const double at = std::clamp(x, 0.0, 1.0) * static_cast<double>(kScale.size() - 1);
-  const std::size_t i = std::min(static_cast<std::size_t>(at), kScale.size() - 2);
-  const double t = at - static_cast<double>(i);
-  const Color &a = kScale[i], &b = kScale[i + 1];
-  return {a.red + t * (b.red - a.red), a.green + t * (b.green - a.green), a.blue + t * (b.blue - a.blue)};
-}
-
-std::string hex(const Color& c) {
-  char text[8];
-  std::snprintf(text, sizeof text, "#%02x%02x%02x", static_cast<unsigned>(std::lround(c.red)) & 0xFFu,
-                static_cast<unsigned>(std::lround(c.green)) & 0xFFu,
-                static_cast<unsigned>(std::lround(c.blue)) & 0xFFu);
-  return text;
-}
 
 std::string number(double x) {
   char text[32];
@@ -98,13 +68,13 @@ struct Text {
   double x, y;
   int size = 13;
   const char* anchor = "start";
-  std::string fill = kInk;
+  const char* ink = "ink";
   const char* weight = "normal";
 };
 
 std::ostream& operator<<(std::ostream& out, const Text& t) {
   return out << "<text x=\"" << t.x << "\" y=\"" << t.y << "\" font-size=\"" << t.size << "\" text-anchor=\""
-             << t.anchor << "\" fill=\"" << t.fill << "\" font-weight=\"" << t.weight << "\">" << escaped(t.what)
+             << t.anchor << "\" class=\"" << t.ink << "\" font-weight=\"" << t.weight << "\">" << escaped(t.what)
              << "</text>\n";
 }
 
@@ -133,9 +103,12 @@ double scale_end(const std::vector<Panel>& panels) {
 }
 
 void draw_panel(std::ostream& out, const Panel& panel, double x, double y, int cell, double scale) {
-  out << Text{panel.title, x + kRowLabels, y + 14, 13, "start", kInk, "bold"};
+  out << Text{panel.title, x + kRowLabels, y + 14, 13, "start", "ink", "bold"};
   const double left = x + kRowLabels, top = y + kPanelTitle + kColumnLabels;
   const double half = cell / 2.0;
+  out << "<rect class=\"none\" x=\"" << left << "\" y=\"" << top << "\" width=\""
+      << static_cast<double>(panel.target.size()) * cell << "\" height=\""
+      << static_cast<double>(panel.source.size()) * cell << "\"/>\n";
   const int letter_size = cell == kLargeCell ? 20 : 15;
   const auto size_of = [&](const std::string& label) { return letters_of(label).size() > 2 ? 11 : letter_size; };
 
@@ -143,7 +116,7 @@ void draw_panel(std::ostream& out, const Panel& panel, double x, double y, int c
     const std::string label = label_of(panel.target[t]);
     out << Text{label,    left + (static_cast<double>(t) + 0.5) * cell,
                 top - 9,  size_of(label),
-                "middle", label == "end" ? kFaintInk : kInk};
+                "middle", label == "end" ? "faint" : "ink"};
   }
   for (std::size_t s = 0; s < panel.source.size(); ++s) {
     const std::string label = label_of(panel.source[s]);
@@ -155,31 +128,34 @@ void draw_panel(std::ostream& out, const Panel& panel, double x, double y, int c
     for (std::size_t t = 0; t < panel.target.size(); ++t) {
       const double w = static_cast<double>(panel.weights(static_cast<attn::Index>(t), static_cast<attn::Index>(s)));
       const double cx = left + static_cast<double>(t) * cell, cy = top + static_cast<double>(s) * cell;
-      out << "<rect x=\"" << cx << "\" y=\"" << cy << "\" width=\"" << cell << "\" height=\"" << cell << "\" fill=\""
-          << hex(color_at(w / scale)) << "\" stroke=\"#ffffff\"><title>" << escaped(label_of(panel.source[s])) << " : "
+      const double share = std::clamp(w / scale, 0.0, 1.0);
+      out << "<rect class=\"cell weight\" x=\"" << cx << "\" y=\"" << cy << "\" width=\"" << cell << "\" height=\""
+          << cell << "\" fill-opacity=\"" << share << "\"><title>" << escaped(label_of(panel.source[s])) << " : "
           << escaped(label_of(panel.target[t])) << " = " << number(w) << "</title></rect>\n";
-      // Numbers that would be rounded to nothing only clutter. From 0.6 of the scale on, white has the better contrast.
+      // Numbers that would be rounded to nothing only clutter.
       if (cell == kLargeCell && w >= 0.01)
-        out << Text{number(w), cx + half, cy + half + 4, 11, "middle", w / scale >= 0.6 ? "#ffffff" : kInk};
+        out << Text{number(w), cx + half, cy + half + 4, 11, "middle", display::class_on_weight(share)};
     }
 }
 
 void draw_color_bar(std::ostream& out, double x, double y, double height, double scale) {
   constexpr int kWidth = 16, kTicks = 5;
-  out << "<defs><linearGradient id=\"scale\" x1=\"0\" y1=\"1\" x2=\"0\" y2=\"0\">";
-  for (std::size_t i = 0; i < kScale.size(); ++i)
-    out << "<stop offset=\"" << static_cast<double>(i) / static_cast<double>(kScale.size() - 1) << "\" stop-color=\""
-        << hex(kScale[i]) << "\"/>";
-  out << "</linearGradient></defs>\n";
-  out << Text{"weight", x, y - 10, 12, "start", kFaintInk};
-  out << "<rect x=\"" << x << "\" y=\"" << y << "\" width=\"" << kWidth << "\" height=\"" << height
-      << "\" fill=\"url(#scale)\" stroke=\"#c5ccd3\"/>\n";
+  out << "<defs><linearGradient id=\"scale\" x1=\"0\" y1=\"1\" x2=\"0\" y2=\"0\">"
+      << "<stop class=\"weight\" offset=\"0\" stop-opacity=\"0\"/><stop class=\"weight\" offset=\"1\"/>"
+      << "</linearGradient></defs>\n";
+  out << Text{"weight", x, y - 10, 12, "start", "faint"};
+  const auto bar = [&](const char* how) {
+    out << "<rect " << how << " x=\"" << x << "\" y=\"" << y << "\" width=\"" << kWidth << "\" height=\"" << height
+        << "\"/>\n";
+  };
+  bar("class=\"none\"");
+  bar("fill=\"url(#scale)\"");
   for (int i = 0; i < kTicks; ++i) {
     const double share = static_cast<double>(i) / (kTicks - 1);
     const double ty = y + height * (1 - share);
-    out << "<line x1=\"" << x + kWidth << "\" y1=\"" << ty << "\" x2=\"" << x + kWidth + 5 << "\" y2=\"" << ty
-        << "\" stroke=\"" << kFaintInk << "\"/>\n"
-        << Text{number(share * scale), x + kWidth + 9, ty + 4, 12, "start", kFaintInk};
+    out << "<line class=\"faint\" x1=\"" << x + kWidth << "\" y1=\"" << ty << "\" x2=\"" << x + kWidth + 5 << "\" y2=\""
+        << ty << "\"/>\n"
+        << Text{number(share * scale), x + kWidth + 9, ty + 4, 12, "start", "faint"};
   }
 }
 
@@ -217,11 +193,12 @@ std::string heat_map_svg(const std::string& title, const std::string& explanatio
 
   std::ostringstream out;
   out << "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << width
-      << "\" height=\"" << height << "\" viewBox=\"0 0 " << width << ' ' << height << "\" font-family=\"" << kFonts
-      << "\">\n<title>" << escaped(title) << "</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n";
-  out << Text{title, kMargin, kMargin + 14, 17, "start", kInk, "bold"};
+      << "\" height=\"" << height << "\" viewBox=\"0 0 " << width << ' ' << height << "\" class=\"display\">\n<title>"
+      << escaped(title) << "</title>\n<style>\n"
+      << display::style_sheet() << "</style>\n<rect width=\"100%\" height=\"100%\" class=\"paper\"/>\n";
+  out << Text{title, kMargin, kMargin + 14, 17, "start", "ink", "bold"};
   for (std::size_t i = 0; i < lines.size(); ++i)
-    out << Text{lines[i], kMargin, kMargin + 26.0 + 14 + static_cast<double>(i) * kLine, kTextSize, "start", kFaintInk};
+    out << Text{lines[i], kMargin, kMargin + 26.0 + 14 + static_cast<double>(i) * kLine, kTextSize, "start", "faint"};
 
   for (std::size_t i = 0; i < panels.size(); ++i) {
     const int column = static_cast<int>(i) % across, row = static_cast<int>(i) / across;

@@ -10,7 +10,7 @@ add_library(
   ${CMAKE_CURRENT_LIST_DIR}/transformer.cpp
   ${CMAKE_CURRENT_LIST_DIR}/utf8.cpp
   ${CMAKE_CURRENT_LIST_DIR}/vocabulary.cpp)
-target_include_directories(attn_transliterate PUBLIC ${CMAKE_CURRENT_LIST_DIR})
+target_include_directories(attn_transliterate PUBLIC ${CMAKE_CURRENT_LIST_DIR} ${CMAKE_CURRENT_LIST_DIR}/../display)
 target_link_libraries(attn_transliterate PUBLIC attn_development)
 if(TARGET attn_test_loops)  # compiled already
   target_link_libraries(attn_transliterate PUBLIC attn_test_loops)

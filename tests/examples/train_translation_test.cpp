@@ -176,10 +176,11 @@ TEST(AttentionMap, HasLabelsAndWeights) {
   for (const char* label : {">好</text>", ">久</text>", ">不</text>", ">见</text>", ">time</text>", ">see</text>",
                             ">end</text>", "好久不见。 → Long time, no see."})
     EXPECT_NE(svg.find(label), std::string::npos) << label;
-  const std::string cell = "<rect x=";
+  const std::string cell = "class=\"cell weight\"";
   std::size_t cells = 0;
   for (std::size_t at = svg.find(cell); at != std::string::npos; at = svg.find(cell, at + 1)) ++cells;
   EXPECT_EQ(cells, 2 * 5 * look.pieces.size());
+  EXPECT_NE(svg.find("prefers-color-scheme:dark"), std::string::npos);
   EXPECT_TRUE(svg.ends_with("</svg>\n"));
 }
 

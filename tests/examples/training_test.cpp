@@ -171,10 +171,11 @@ TEST(TrainingLossCurve, HasAxesAndCurves) {
   for (const char* text : {">step<", ">loss<", ">4000<", ">4<", ">0<", "prefers-color-scheme: dark"})
     EXPECT_NE(svg.find(text), std::string::npos) << text;
   EXPECT_EQ(svg.find("nan"), std::string::npos);
+  EXPECT_NE(svg.find("prefers-color-scheme:dark"), std::string::npos);
   EXPECT_LT(svg.size(), 60'000u) << "however many steps there are";
 
   // The outlier is the smallest y of its neighbourhood: it was not averaged away.
-  const std::size_t begin = svg.find("loss-step\" points=\"") + 19;
+  const std::size_t begin = svg.find("loss-step s1\" points=\"") + 22;
   std::istringstream points(svg.substr(begin, svg.find('"', begin) - begin));
   double highest = 1e9;
   for (std::string point; points >> point;) {

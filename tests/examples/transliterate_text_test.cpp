@@ -79,11 +79,12 @@ Panel panel(Word source, Word target) {
 
 TEST(HeatMap, HasACellForEveryPairOfEveryPanel) {
   const std::string svg = heat_map_svg("title", "text", {panel({"آ", "ز", "ا"}, {"a", "</s>"}), panel({"ب"}, {"b"})});
-  EXPECT_EQ(count(svg, "stroke=\"#ffffff\""), 3u * 2 + 1);
+  EXPECT_EQ(count(svg, "class=\"cell weight\""), 3u * 2 + 1);
   EXPECT_NE(svg.find("<title>آ : a = 0.33</title>"), std::string::npos);
   EXPECT_NE(svg.find("<title>ب : b = 1.00</title>"), std::string::npos);
   EXPECT_NE(svg.find(">end</text>"), std::string::npos);
   EXPECT_EQ(svg.rfind("</svg>\n"), svg.size() - 7);
+  EXPECT_NE(svg.find("prefers-color-scheme:dark"), std::string::npos);
 }
 
 TEST(HeatMap, EscapesWhatXmlForbids) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace training {
+namespace display {
 
 /// Text as content or attribute of an element. XML has no control characters, so that these become blanks.
 inline std::string escaped(std::string_view text) {
@@ -24,4 +24,4 @@ inline std::string escaped(std::string_view text) {
   return result;
 }
 
-}  // namespace training
+}  // namespace display

@@ -1,0 +1,75 @@
+// One look for all pictures that benchmarks and examples draw, on light and on dark screens.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace display {
+
+/// The colours of one theme. Text has a contrast of at least 4.5 to the paper and shapes of at least 3 (WCAG 2.1); the
+/// series stay apart, by 25 or more in CIE Lab, for readers with any of the three kinds of colour blindness too. The
+/// test of charts computes both.
+struct Theme {
+  std::string_view paper, ink, faint, grid, mark;
+  std::array<std::string_view, 6> series;
+  std::string_view none, full;  ///< ends of a scale of weights
+};
+
+inline constexpr Theme kLight{"#ffffff", "#1f2933", "#5b6773",
+                              "#dde2e7", "#c0271b", {"#8a9099", "#1585e8", "#97300a", "#0e4038", "#6a2c84", "#bf8500"},
+                              "#f7f9f6", "#0b3b6b"};
+inline constexpr Theme kDark{"#15191e", "#e6eaee", "#9aa7b4",
+                             "#333c45", "#ff7b72", {"#848a92", "#a9d3fa", "#f6663d", "#3ce79d", "#b868cf", "#fde43a"},
+                             "#1c2229", "#a9d3fa"};
+
+/// Fonts with Chinese and Arabic letters behind those that most screens have.
+inline constexpr const char* kFonts =
+    "system-ui, 'Segoe UI', 'DejaVu Sans', 'Noto Sans CJK SC', 'Noto Sans Arabic', 'WenQuanYi Zen Hei', Arial, "
+    "sans-serif";
+
+/// The class that fills ('f') or draws ('s') with the colour of a series; colours come again after the last.
+inline std::string series_class(char how, std::size_t series) {
+  return std::string(1, how).append(std::to_string(series % kLight.series.size()));
+}
+
+/// The class of a number that stands in a cell of the weight `share` (0 to 1), so that its contrast is at least 4.5 in
+/// both themes: dark letters turn white at 0.68 on light paper, light ones black at 0.48 on dark paper.
+inline const char* class_on_weight(double share) {
+  return share < 0.48 ? "on-low" : share < 0.68 ? "on-mid" : "on-high";
+}
+
+/// Rules for the classes of a picture, for `svg` elements of the class "display" alone: a page may have others. Rules
+/// stand in classes, since not every program that shows SVG knows variables.
+///
+/// paper, ink, faint, grid, mark: fill, and of lines stroke. f0 … f5 fill with a series' colour, s0 … s5 draw with it.
+/// weight: fill of a cell whose opacity is its weight, on a rectangle of the class none, and a gradient's last colour.
+inline std::string style_sheet() {
+  const auto rules = [](const Theme& t) {
+    const auto rule = [](const std::string& of, const std::string& what) {
+      return ".display " + of + '{' + what + "}\n";
+    };
+    const auto filled = [&](const std::string& name, std::string_view colour) {
+      return rule('.' + name, std::string("fill:").append(colour));
+    };
+    const auto drawn = [&](const std::string& of, std::string_view colour) {
+      return rule(of, std::string("stroke:").append(colour));
+    };
+    std::string css = filled("paper", t.paper) + filled("ink", t.ink) + filled("faint", t.faint) +
+                      filled("none", t.none) + filled("weight", t.full) + drawn("text.rim", t.paper) +
+                      drawn("line.grid", t.grid) + drawn("line.mark", t.mark) + drawn("line.faint", t.faint) +
+                      rule("stop.weight", std::string("stop-color:").append(t.full)) + drawn(".cell", t.paper);
+    for (std::size_t i = 0; i < t.series.size(); ++i)
+      css += filled(series_class('f', i), t.series[i]) + drawn('.' + series_class('s', i), t.series[i]);
+    return css;
+  };
+  return std::string(".display{font-family:") + kFonts +
+         "}\n.display .rim{paint-order:stroke;stroke-width:3;stroke-linejoin:round}\n"
+         ".display polyline{fill:none;stroke-linejoin:round}\n"
+         ".display .on-low,.display .on-mid{fill:#000}\n.display .on-high{fill:#fff}\n" +
+         rules(kLight) + "@media (prefers-color-scheme:dark){\n.display .on-low{fill:#fff}\n" +
+         ".display .on-high{fill:#000}\n" + rules(kDark) + "}\n";
+}
+
+}  // namespace display

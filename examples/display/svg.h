@@ -1,0 +1,81 @@
+// Just enough SVG for a chart.
+#pragma once
+
+#include <sstream>
+#include <string>
+#include <string_view>
+
+#include "markup.h"
+#include "style.h"
+
+namespace display {
+
+struct TextStyle {
+  double size = 12;
+  std::string_view ink = "ink";       ///< a class of style_sheet(): ink or faint
+  std::string_view anchor = "start";  ///< start, middle or end: which part of the text is at x
+  bool bold = false;
+};
+
+/// Pixels that a text takes, rather more than less: those of DejaVu Sans, which is wider than what most screens have.
+inline double text_width(std::string_view text, const TextStyle& style = {}) {
+  double letters = 0;
+  for (const char c : text) letters += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  return letters * style.size * (style.bold ? 0.73 : 0.62);
+}
+
+/// A drawing in the style of all pictures; x to the right, y down, in pixels. Colours are classes of style_sheet().
+class Svg {
+ public:
+  Svg(double width, double height, std::string_view title) {
+    body_ << "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"display\" role=\"img\" viewBox=\"0 0 " << width << ' '
+          << height << "\" width=\"" << width << "\" height=\"" << height << "\">\n<title>" << escaped(title)
+          << "</title>\n<style>\n"
+          << style_sheet() << "</style>\n";
+    rect(0, 0, width, height, "paper");
+  }
+
+  void rect(double x, double y, double w, double h, std::string_view colour, double radius = 0) {
+    body_ << "<rect class=\"" << colour << "\" x=\"" << x << "\" y=\"" << y << "\" width=\"" << w << "\" height=\"" << h
+          << '"';
+    if (radius > 0) body_ << " rx=\"" << radius << '"';
+    body_ << "/>\n";
+  }
+
+  /// `dashes` as in stroke-dasharray; empty for a solid line.
+  void line(double x1, double y1, double x2, double y2, std::string_view colour, double width = 1,
+            std::string_view dashes = "") {
+    body_ << "<line class=\"" << colour << "\" x1=\"" << x1 << "\" y1=\"" << y1 << "\" x2=\"" << x2 << "\" y2=\"" << y2
+          << "\" stroke-width=\"" << width << '"';
+    if (!dashes.empty()) body_ << " stroke-dasharray=\"" << dashes << '"';
+    body_ << "/>\n";
+  }
+
+  /// A mark of about 8 pixels around (x, y): a circle, a square, a diamond or a triangle, in turn.
+  void marker(double x, double y, std::string_view colour, std::size_t shape) {
+    if (shape % 4 == 0) {
+      body_ << "<circle class=\"" << colour << "\" cx=\"" << x << "\" cy=\"" << y << "\" r=\"4\"/>\n";
+      return;
+    }
+    const auto corner = [&](double dx, double dy) { body_ << ' ' << x + dx << ',' << y + dy; };
+    body_ << "<polygon class=\"" << colour << "\" points=\"";
+    if (shape % 4 == 1) corner(-3.5, -3.5), corner(3.5, -3.5), corner(3.5, 3.5), corner(-3.5, 3.5);
+    if (shape % 4 == 2) corner(0, -5), corner(5, 0), corner(0, 5), corner(-5, 0);
+    if (shape % 4 == 3) corner(0, -4.5), corner(4.8, 3.8), corner(-4.8, 3.8);
+    body_ << "\"/>\n";
+  }
+
+  /// Text whose base line is at y. A rim of the paper's colour keeps it legible on lines.
+  void text(double x, double y, std::string_view what, const TextStyle& style = {}) {
+    body_ << "<text class=\"rim " << style.ink << "\" x=\"" << x << "\" y=\"" << y << "\" font-size=\"" << style.size
+          << "\" text-anchor=\"" << style.anchor << '"' << (style.bold ? " font-weight=\"bold\"" : "") << '>'
+          << escaped(what) << "</text>\n";
+  }
+
+  std::string str() const { return body_.str() + "</svg>\n"; }
+
+ private:
+  std::ostringstream body_;
+};
+
+}  // namespace display
