@@ -9,8 +9,9 @@
 #include <attn/attn.h>
 #include <CLI/CLI.hpp>
 
+#include "program.h"
+#include "progress.h"
 #include "random_tensor.h"
-#include "report.h"
 #include "table.h"
 #include "timing.h"
 
@@ -77,10 +78,25 @@ struct Work {
   }
 };
 
+std::string text(const Work& w, const char* scalar) {
+  return std::string(scalar) + " N=" + std::to_string(w.q_len) + " M=" + std::to_string(w.kv_len) + " hidden " +
+         std::to_string(w.hidden) + (w.causal ? " causal" : "") + (w.projected ? ", keys projected before" : "");
+}
+
+/// Where the numbers of a run go.
+struct Output {
+  Results& results;
+  Progress progress;
+  Table table;
+  BarChart chart;
+};
+
 template <class T>
-void measure(const std::vector<Work>& works, const char* scalar, const Budget& budget, Table& table) {
+void measure(const std::vector<Work>& works, const char* scalar, const Budget& budget, Output& output) {
   const attn::Options options{.executor = attn::serial()};
   for (const Work& w : works) {
+    const std::string name = text(w, scalar);
+    output.progress.begin_row(name);
     const auto drawn = [](const attn::Shape<4>& shape, unsigned seed) {
       const auto numbers = random_tensor(shape, seed);
       auto t = Tensor<T, 4>::uninitialized(shape);
@@ -114,47 +130,61 @@ void measure(const std::vector<Work>& works, const char* scalar, const Budget& b
       calls.push_back(
           [&] { with_mods([&](const auto& mods) { attn::naive_additive_attention(q, k, v, score, mods, options); }); });
     std::vector<double> rates;
-    const std::vector<double> times =
-        interleaved(calls, budget, [&](int, int) { rates.push_back(measure_tanh_rate<T>()); });
-    const double rate = median(rates);
-    table.row({std::string(scalar) + " N=" + std::to_string(w.q_len) + " M=" + std::to_string(w.kv_len) + " hidden " +
-                   std::to_string(w.hidden) + (w.causal ? " causal" : "") +
-                   (w.projected ? ", keys projected before" : ""),
-               fixed(1e3 * times[0], 2) + " ms", fixed(w.tanhs() / times[0] / 1e9, 2), fixed(rate / 1e9, 2),
-               fixed(100 * w.tanhs() / times[0] / rate, 0) + " %", fixed(times[1] / times[0], 2) + " x",
-               by_definition ? fixed(times[2] / times[0], 1) + " x" : "-"});
+    const std::vector<Timing> times = interleaved(calls, budget, [&](int round, int rounds) {
+      output.progress.round(round, rounds);
+      rates.push_back(measure_tanh_rate<T>());
+    });
+    const double alone = median(rates), forward = times[0].seconds, rate = w.tanhs() / forward,
+                 backward = times[1].seconds / forward;
+    output.table.row({name, fixed(1e3 * forward, 2) + " ms", fixed(rate / 1e9, 2), fixed(alone / 1e9, 2),
+                      fixed(100 * rate / alone, 0) + " %", fixed(backward, 2) + " x",
+                      by_definition ? fixed(times[2].seconds / forward, 1) + " x" : "-"});
+    output.chart.groups.push_back(
+        {.name = name,
+         .detail = "",
+         .bars = {{0, {{100 * rate / alone, time_text(forward)}, {backward, time_text(times[1].seconds)}}}}});
+    output.results.add(name + "/forward", times[0], {{"tanh_per_second", rate}, {"of_tanh_rate", rate / alone}});
+    output.results.add(name + "/backward", times[1], {{"of_forwards_time", backward}});
+    if (by_definition) output.results.add(name + "/definition", times[2]);
   }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times additive attention against the rate of its hyperbolic tangents.");
-  bool quick = false;
-  app.add_flag("--quick", quick, "short rows, few rounds: does it run?");
-  CLI11_PARSE(app, argc, argv);
-  const Budget budget = quick ? Budget{0.001, 1} : Budget{0.2, 7};
-  std::cout << "1 thread, " << to_string(attn::default_isa()) << ", head_dim and v_dim 64; medians, all in turn\n\n";
-  Table table(1);
-  table.column("", "work");
-  table.column("", "time");
-  table.column("G tanh/s", "in the call");
-  table.column("G tanh/s", "alone");
-  table.column("G tanh/s", "share");
-  table.column("backward", "to forward");
-  table.column("definition", "to forward");
-  if (quick) {
-    measure<float>({{40, 70, 8}, {1, 70, 8}, {40, 70, 9, 64, true}}, "float", budget, table);
-  } else {
-    measure<float>({{1024, 1024, 64},
-                    {1024, 1024, 64, 64, true},
-                    {1024, 1024, 256},
-                    {128, 128, 64},
-                    {1, 8192, 64},
-                    {1, 8192, 64, 64, false, true}},
-                   "float", budget, table);
-    measure<double>({{1024, 1024, 64}}, "double", budget, table);
-  }
-  table.print(std::cout);
-  return 0;
+  Program program("additive", "Times additive attention against the rate of its hyperbolic tangents.");
+  return program.main(argc, argv, [&] {
+    std::vector<Work> floats{{1024, 1024, 64}, {1024, 1024, 64, 64, true},    {1024, 1024, 256}, {128, 128, 64},
+                             {1, 8192, 64},    {1, 8192, 64, 64, false, true}},
+        doubles{{1024, 1024, 64}};
+    if (program.quick()) {
+      floats = {{40, 70, 8}, {1, 70, 8}, {40, 70, 9, 64, true}};
+      doubles = {};
+    }
+    const Budget budget = program.quick() ? Budget{0.001, 1} : Budget{0.2, 7};
+    std::cout << "1 thread, " << to_string(attn::default_isa()) << ", head_dim and v_dim 64; medians, all in turn\n\n";
+    Output output{
+        program.results(),
+        Progress(floats.size() + doubles.size()),
+        Table(1),
+        {.title = "Additive attention",
+         .notes = {"One head, on the calling thread, head_dim and v_dim 64"},
+         .series = {},
+         .mark = "",
+         .axes = {
+             {"Speed: longer is better", "share of the rate of its tanh alone", BarChart::Scale::linear, " %"},
+             {"Backward: shorter is better", "times the forward pass's time", BarChart::Scale::linear, " ×", 240}}}};
+    output.table.column("", "work");
+    output.table.column("", "time");
+    output.table.column("G tanh/s", "in the call");
+    output.table.column("G tanh/s", "alone");
+    output.table.column("G tanh/s", "share");
+    output.table.column("backward", "to forward");
+    output.table.column("definition", "to forward");
+    measure<float>(floats, "float", budget, output);
+    measure<double>(doubles, "double", budget, output);
+    output.progress.clear();
+    output.table.print(std::cout);
+    program.draw(output.chart);
+  });
 }

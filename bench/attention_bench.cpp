@@ -3,6 +3,9 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <string>
+#include <vector>
 
 #include "contestants.h"
 #include "memory.h"
@@ -64,9 +67,25 @@ void add_all(Scalar scalar) {
           }
 }
 
+/// `--json FILE`, as all benchmarks have it, in the words of this library.
+std::vector<std::string> translated(int argc, char** argv) {
+  std::vector<std::string> arguments(argv, argv + argc);
+  for (std::size_t i = 1; i + 1 < arguments.size(); ++i)
+    if (arguments[i] == "--json") {
+      arguments[i + 1].insert(0, "--benchmark_out=");
+      arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  return arguments;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::vector<std::string> arguments = translated(argc, argv);
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  argc = static_cast<int>(pointers.size());
+  argv = pointers.data();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   add_all<float>(Scalar::float32);

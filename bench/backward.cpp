@@ -14,9 +14,8 @@
 
 #include "memory.h"
 #include "peak.h"
+#include "program.h"
 #include "progress.h"
-#include "report.h"
-#include "svg.h"
 #include "table.h"
 #include "timing.h"
 #include "workload.h"
@@ -44,7 +43,8 @@ constexpr std::array<double, kWays> kFlops{1, 2.5, 3.5, 3, 2.5};
 
 struct Timings {
   std::string work;
-  std::array<double, kWays> seconds{}, rates{};  ///< 0: not timed
+  std::array<Timing, kWays> times{};
+  std::array<double, kWays> rates{};  ///< 0: not timed
   double peak = 0;
   std::ptrdiff_t memory = 0, naive_memory = 0;
 };
@@ -66,7 +66,7 @@ void check(const std::string& work, double by_gradients, double by_tangent, doub
 }
 
 template <class T>
-Timings measure(const Work& w, const Budget& budget) {
+Timings measure(const Work& w, const Budget& budget, Progress& progress) {
   const attn::Options options{.executor = attn::threads(w.threads)};
   const Inputs<T> x = make_inputs<T>(w.call), direction = make_inputs<T>(w.call, 2);
   const attn::Tensor<T, 4>&q = x.q_numbers, &k = x.k_numbers, &v = x.v_numbers;
@@ -107,11 +107,13 @@ Timings measure(const Work& w, const Budget& budget) {
 
     std::vector<double> peaks;
     const std::vector<std::function<void()>> timed(calls.begin(), calls.begin() + (w.naive ? naive + 1 : naive));
-    const std::vector<double> times =
-        interleaved(timed, budget, [&](int, int) { peaks.push_back(measure_fma_peak<T>(options.executor)); });
+    const std::vector<Timing> times = interleaved(timed, budget, [&](int round, int rounds) {
+      progress.round(round, rounds);
+      peaks.push_back(measure_fma_peak<T>(options.executor));
+    });
     for (std::size_t i = 0; i < times.size(); ++i) {
-      row.seconds[i] = times[i];
-      row.rates[i] = kFlops[i] * flops(w.call) / times[i];
+      row.times[i] = times[i];
+      row.rates[i] = kFlops[i] * flops(w.call) / times[i].seconds;
     }
     row.peak = median(std::move(peaks));
   });
@@ -136,14 +138,14 @@ void print(const std::vector<Timings>& rows) {
   for (const Timings& r : rows) {
     std::vector<std::string> cells{r.work};
     for (std::size_t way : {forward, backward, both, jvp}) {
-      cells.push_back(fixed(1e3 * r.seconds[way], 1));
+      cells.push_back(fixed(1e3 * r.times[way].seconds, 1));
       cells.push_back(fixed(r.rates[way] / 1e9, 0));
       cells.push_back(fixed(100 * r.rates[way] / r.peak, 0) + " %");
       if (way == backward || way == jvp) cells.push_back(fixed(r.rates[way] / r.rates[forward], 2) + " x");
     }
-    const bool timed = r.seconds[naive] > 0;
-    cells.push_back(timed ? fixed(1e3 * r.seconds[naive], 1) : "");
-    cells.push_back(timed ? fixed(r.seconds[naive] / r.seconds[backward], 1) + " x" : "");
+    const bool timed = r.rates[naive] > 0;
+    cells.push_back(timed ? fixed(1e3 * r.times[naive].seconds, 1) : "");
+    cells.push_back(timed ? fixed(r.times[naive].seconds / r.times[backward].seconds, 1) + " x" : "");
     cells.push_back(mebibytes(r.memory));
     cells.push_back(timed ? mebibytes(r.naive_memory) : "");
     table.row(cells);
@@ -151,31 +153,36 @@ void print(const std::vector<Timings>& rows) {
   table.print(std::cout);
 }
 
-/// Bars of the share of the FMA peak, a group for each row. @throws std::runtime_error if the file cannot be written.
-void draw(const std::string& path, const std::vector<Timings>& rows) {
-  constexpr std::array<const char*, kWays> kColours{"#7f8c9b", "#1f6fb4", "#69a5d6", "#2a9d6f", "#d9a441"};
-  constexpr double kLeft = 330, kWidth = 520, kBar = 11, kGroup = kBar * static_cast<double>(kWays) + 14, kTop = 70;
-  const double bottom = kTop + kGroup * static_cast<double>(rows.size());
-  Svg svg(kLeft + kWidth + 60, bottom + 40);
-  svg.text(20, 30, "Gradients: share of the FMA peak, longer is better", {18, "#111", "start", true});
-  for (std::size_t way = 0; way < kWays; ++way) {
-    const double x = kLeft + 115 * static_cast<double>(way);
-    svg.rect(x, 44, 14, 10, kColours[way], 2);
-    svg.text(x + 20, 53, kNames[way]);
+BarChart chart_of(const std::vector<Timings>& rows) {
+  BarChart chart{
+      .title = "Gradients beside the forward pass",
+      .notes = {"One head, float and one thread unless said; the backward pass does 2.5 times the forward pass's "
+                "flops, jvp 3 times."},
+      .series = {kNames.begin(), kNames.end()},
+      .mark = "",
+      .axes = {{"Speed: longer is better", "share of the FMA peak", BarChart::Scale::linear, " %"},
+               {"Extra memory: shorter is better", "heap at its highest during the call (log scale)",
+                BarChart::Scale::bytes, "", 240}}};
+  for (const Timings& r : rows) {
+    BarChart::Group group{.name = r.work, .detail = "", .bars = {}};
+    for (std::size_t way = 0; way < kWays; ++way) {
+      if (r.rates[way] == 0) continue;
+      BarChart::Bar bar{way, {{100 * r.rates[way] / r.peak, time_text(r.times[way].seconds)}, {}}};
+      const std::ptrdiff_t memory = way == backward ? r.memory : way == naive ? r.naive_memory : 0;
+      if (memory > 0) bar.on[1] = {static_cast<double>(memory), bytes_text(static_cast<double>(memory))};
+      group.bars.push_back(std::move(bar));
+    }
+    chart.groups.push_back(std::move(group));
   }
-  for (int percent = 0; percent <= 100; percent += 20) {
-    const double x = kLeft + kWidth * percent / 100;
-    svg.line(x, kTop, x, bottom, "#ddd");
-    svg.text(x, bottom + 17, std::to_string(percent) + " %", {11, "#777", "middle"});
-  }
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const double top = kTop + kGroup * static_cast<double>(i) + 7;
-    svg.text(kLeft - 12, top + kGroup / 2, rows[i].work, {12, "#111", "end"});
+  return chart;
+}
+
+void add_results(Results& results, const std::vector<Timings>& rows) {
+  for (const Timings& r : rows)
     for (std::size_t way = 0; way < kWays; ++way)
-      svg.rect(kLeft, top + kBar * static_cast<double>(way), kWidth * rows[i].rates[way] / rows[i].peak, kBar - 1,
-               kColours[way], 1.5);
-  }
-  svg.save(path);
+      if (r.rates[way] > 0)
+        results.add(r.work + "/" + kNames[way], r.times[way],
+                    {{"flops_per_second", r.rates[way]}, {"of_fma_peak", r.rates[way] / r.peak}, {"fma_peak", r.peak}});
 }
 
 Work work(Index len, Index dim, Variant variant = Variant::full, bool with_naive = false,
@@ -195,44 +202,40 @@ Work work(Index len, Index dim, Variant variant = Variant::full, bool with_naive
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times gradients of attention against its forward pass and against their definition.");
-  bool quick = false;
+  Program program("backward", "Times gradients of attention against its forward pass and against their definition.");
   double seconds = 2;
-  std::string svg = "backward.svg";
-  app.add_flag("--quick", quick, "short rows, few rounds: does it run?");
-  app.add_option("--seconds", seconds, "for each way of each row")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--svg", svg, "where the chart goes; empty: no chart")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-
-  using enum Variant;
-  const std::vector<Work> works = quick ? std::vector<Work>{work(200, 64, causal_softcap_alibi, true),
-                                                            work(130, 40, full, true, Scalar::float64, 2)}
-                                        : std::vector<Work>{work(2048, 64, full, true),
-                                                            work(2048, 128, full, true),
-                                                            work(4096, 64, full, true),
-                                                            work(8192, 64),
-                                                            work(8192, 128),
-                                                            work(8192, 64, full, false, Scalar::float32, 2),
-                                                            work(2048, 64, causal, true),
-                                                            work(4096, 64, causal, true),
-                                                            work(4096, 64, causal_softcap_alibi, true),
-                                                            work(2048, 64, full, true, Scalar::float64)};
-  std::cout << "one thread unless said, " << to_string(attn::default_isa()) << ", FMA peak by " << fma_set_name()
-            << "; medians, all in turn\n\n";
-  std::vector<Timings> rows;
-  try {
+  program.options()
+      .add_option("--seconds", seconds, "for each way of each row")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  return program.main(argc, argv, [&] {
+    using enum Variant;
+    const bool quick = program.quick();
+    const std::vector<Work> works = quick ? std::vector<Work>{work(200, 64, causal_softcap_alibi, true),
+                                                              work(130, 40, full, true, Scalar::float64, 2)}
+                                          : std::vector<Work>{work(2048, 64, full, true),
+                                                              work(2048, 128, full, true),
+                                                              work(4096, 64, full, true),
+                                                              work(8192, 64),
+                                                              work(8192, 128),
+                                                              work(8192, 64, full, false, Scalar::float32, 2),
+                                                              work(2048, 64, causal, true),
+                                                              work(4096, 64, causal, true),
+                                                              work(4096, 64, causal_softcap_alibi, true),
+                                                              work(2048, 64, full, true, Scalar::float64)};
+    std::cout << "one thread unless said, " << to_string(attn::default_isa()) << ", FMA peak by " << fma_set_name()
+              << "; medians, all in turn\n\n";
+    std::vector<Timings> rows;
     Progress progress(works.size());
     for (const Work& w : works) {
       progress.begin_row(text(w));
       const Budget budget = quick ? Budget{0.001, 1} : Budget{seconds, 5};
-      rows.push_back(w.call.scalar == Scalar::float32 ? measure<float>(w, budget) : measure<double>(w, budget));
+      rows.push_back(w.call.scalar == Scalar::float32 ? measure<float>(w, budget, progress)
+                                                      : measure<double>(w, budget, progress));
     }
     progress.clear();
     print(rows);
-    if (!svg.empty()) draw(svg, rows);
-  } catch (const std::exception& e) {
-    std::cerr << "backward: " << e.what() << '\n';
-    return 1;
-  }
-  return 0;
+    program.draw(chart_of(rows));
+    add_results(program.results(), rows);
+  });
 }

@@ -1,23 +1,26 @@
-// The comparison as a picture: one slot of bars for each row of work, speed on the left, memory on the right.
+#include "chart.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <sstream>
+#include <cstdio>
 
-#include "report.h"
 #include "svg.h"
+#include "table.h"
 
 namespace bench {
 
 namespace {
 
-constexpr std::array<std::string_view, 4> kBarColours{"#b4bcc8", "#2468a8", "#3a9a78", "#d08a30"};
-constexpr std::string_view kPeakColour = "#c03a2b", kGrid = "#e6e8ec", kFaint = "#70757d";
+using display::text_width;
+using display::TextStyle;
 
-constexpr double kBar = 13, kGap = 14;  // height of a bar, space between slots
-constexpr double kLabels = 24, kSpeed = 226, kSpeedWidth = 520, kMemory = 830, kMemoryWidth = 290, kWidth = 1180;
-
-std::string_view colour(std::size_t contestant) { return kBarColours[contestant % kBarColours.size()]; }
+constexpr double kBar = 13, kGap = 12;  // height of a bar, space between groups
+constexpr double kTickWidth = 48;       // pixels that a number below an axis needs
+constexpr double kMargin = 24, kLine = 17, kHeading = 28;
+constexpr TextStyle kTitle{20, "ink", "start", true}, kAxisTitle{13, "ink", "start", true};
+constexpr TextStyle kNote{12, "faint"}, kUnit{12, "ink", "middle"}, kTick{11, "faint", "middle"}, kValue{11};
+constexpr TextStyle kName{12.5, "ink", "end", true}, kDetail{11, "faint", "end"};
 
 /// 1, 2 or 5 times a power of ten: about `target` steps up to `max`.
 double round_step(double max, double target) {
@@ -26,154 +29,200 @@ double round_step(double max, double target) {
   return power * (rest < 1.5 ? 1 : rest < 3.5 ? 2 : rest < 7.5 ? 5 : 10);
 }
 
-std::string bytes_text(double bytes) {
-  constexpr std::array<const char*, 4> kUnits{" B", " KiB", " MiB", " GiB"};
-  std::size_t unit = 0;
-  for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
-  return fixed(bytes, bytes < 10 && unit > 0 && bytes != std::floor(bytes) ? 1 : 0) + kUnits[unit];
+std::string number_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return text;
 }
 
-/// A logarithmic axis of bytes from 1 KiB; what is less is drawn as nothing.
-struct BytesAxis {
-  static constexpr double kFirst = 10, kStep = 5;  // powers of two
+/// A power of ten: "1e-4", "0.01", "100".
+std::string decade_text(double power) {
+  if (power >= -2 && power <= 3) return number_text(std::pow(10, power));
+  return std::string("1e").append(number_text(power));
+}
 
-  double last;
-
-  double x(double bytes) const {
-    return kMemory + kMemoryWidth * std::clamp((std::log2(std::max(bytes, 1.0)) - kFirst) / (last - kFirst), 0.0, 1.0);
-  }
-};
-
-class Chart {
+/// Where values stand on an axis whose first pixel is `left`.
+class Ruler {
  public:
-  explicit Chart(const Report& report)
-      : report_(report),
-        top_(118 + 17 * static_cast<double>(report.conditions.size())),
-        slot_(kBar * static_cast<double>(report.contestants.size()) + kGap),
-        bottom_(top_ + slot_ * static_cast<double>(report.rows.size())),
-        svg_(kWidth, bottom_ + 62) {
-    double most_bytes = 1, most_speed = 0;
-    for (const RowResult& row : report.rows) {
-      most_speed = std::max(most_speed, row.fma_peak);
-      for (const auto& m : row.of)
-        if (m) {
-          most_bytes = std::max(most_bytes, static_cast<double>(m->extra_bytes));
-          most_speed = std::max(most_speed, m->flops_per_second);
-        }
+  Ruler(const BarChart& chart, std::size_t axis, double left) : axis_(chart.axes[axis]), left_(left) {
+    double most = 0, least = std::numeric_limits<double>::infinity();
+    const auto see = [&](double value) {
+      if (!(value > 0) || !std::isfinite(value)) return;
+      most = std::max(most, value);
+      least = std::min(least, value);
+    };
+    for (const auto& group : chart.groups) {
+      for (const auto& bar : group.bars) see(bar.on[axis].value);
+      if (axis == 0) see(group.mark);
     }
-    most_speed_ = 1.04 * most_speed;
-    axis_.last =
-        BytesAxis::kFirst +
-        BytesAxis::kStep * std::max(std::ceil((std::log2(most_bytes) - BytesAxis::kFirst) / BytesAxis::kStep), 1.0);
+    if (most == 0) most = least = 1;
+    if (axis_.scale == BarChart::Scale::linear) {
+      step_ = round_step(most, axis_.width / 90);
+      last_ = 1.04 * most;
+    } else if (axis_.scale == BarChart::Scale::decades) {
+      first_ = std::floor(std::log10(least) - 1e-9);
+      last_ = std::max(std::ceil(std::log10(most)), first_ + 1);
+      step_ = std::ceil((last_ - first_) * kTickWidth / axis_.width);
+    } else {
+      first_ = 10, step_ = 5;  // powers of two
+      last_ = first_ + step_ * std::max(std::ceil((std::log2(most) - first_) / step_), 1.0);
+    }
   }
 
-  void draw() {
-    head();
-    grid();
-    for (std::size_t r = 0; r < report_.rows.size(); ++r)
-      slot(report_.rows[r], top_ + slot_ * static_cast<double>(r) + kGap / 2);
+  double left() const { return left_; }
+  double x(double value) const {
+    const double at = axis_.scale == BarChart::Scale::linear    ? value
+                      : axis_.scale == BarChart::Scale::decades ? std::log10(std::max(value, 1e-300))
+                                                                : std::log2(std::max(value, 1.0));
+    return left_ + axis_.width * std::clamp((at - first_) / (last_ - first_), 0.0, 1.0);
   }
 
-  void save(const std::string& path) const { svg_.save(path); }
+  void draw(display::Svg& svg, double top, double bottom) const {
+    for (double at = first_; at <= last_ + 1e-9; at += step_) {
+      const double value = axis_.scale == BarChart::Scale::linear    ? at
+                           : axis_.scale == BarChart::Scale::decades ? std::pow(10, at)
+                                                                     : std::exp2(at);
+      svg.line(x(value), top, x(value), bottom, "grid");
+      const std::string text = axis_.scale == BarChart::Scale::bytes     ? bytes_text(value)
+                               : axis_.scale == BarChart::Scale::decades ? decade_text(at)
+                                                                         : number_text(value);
+      svg.text(x(value), bottom + 17, text + axis_.suffix, kTick);
+    }
+    svg.text(left_, top - 10, axis_.heading, kAxisTitle);
+    svg.text(left_ + axis_.width / 2, bottom + 37, axis_.unit, kUnit);
+  }
 
  private:
-  double speed_x(double rate) const { return kSpeed + kSpeedWidth * rate / most_speed_; }
+  const BarChart::Axis& axis_;
+  double left_, first_ = 0, last_ = 1, step_ = 1;
+};
 
-  void head() {
-    svg_.text(kLabels, 36, "Exact attention on the CPU: " + versus(), {20, "#111", "start", true});
-    double y = 58;
-    for (const auto& line : report_.conditions) {
-      svg_.text(kLabels, y, line, {12, kFaint});
-      y += 17;
+class Drawing {
+ public:
+  explicit Drawing(const BarChart& chart) : chart_(chart) {
+    double names = 0;
+    for (const auto& group : chart.groups)
+      names = std::max({names, text_width(group.name, kName), text_width(group.detail, kDetail)});
+    double left = kMargin + names + 12;
+    for (std::size_t a = 0; a < chart.axes.size(); ++a) {
+      rulers_.emplace_back(chart, a, left);
+      left =
+          std::max(left + std::max(chart.axes[a].width, text_width(chart.axes[a].heading, kAxisTitle)), texts_end(a)) +
+          36;
     }
-    y += 14;
-    double x = kLabels;
-    for (std::size_t c = 0; c < report_.contestants.size(); ++c) {
-      svg_.rect(x, y - 10, 18, 11, colour(c), 2);
-      svg_.text(x + 24, y, report_.contestants[c]);
-      x += 44 + 8 * static_cast<double>(report_.contestants[c].size());
-    }
-    svg_.line(x, y - 4, x + 20, y - 4, kPeakColour, 2, "4 3");
-    svg_.text(x + 26, y, "FMA peak, measured beside each row");
-    svg_.text(kSpeed, top_ - 10, "Speed: longer is better", {13, "#111", "start", true});
-    svg_.text(kMemory, top_ - 10, "Extra memory: shorter is better", {13, "#111", "start", true});
+    width_ = left - 36 + kMargin;
+    width_ = std::max(width_, kMargin + text_width(chart.title, kTitle) + kMargin);
+    for (const auto& note : chart.notes) width_ = std::max(width_, kMargin + text_width(note, kNote) + kMargin);
+    place_legend();
+    for (const auto& group : chart.groups)
+      heights_.push_back(kGap +
+                         std::max(kBar * static_cast<double>(group.bars.size()), group.detail.empty() ? 0 : 26.0));
   }
 
-  std::string versus() const {
-    std::ostringstream all;
-    for (std::size_t c = 0; c < report_.contestants.size(); ++c)
-      all << (c == 0 ? "" : c == 1 ? " against " : " and ") << report_.contestants[c];
-    all << ", " << report_.threads << (report_.threads == 1 ? " thread" : " threads");
-    return all.str();
-  }
-
-  void grid() {
-    const double step = round_step(most_speed_ / 1e9, 6);
-    for (double rate = 0; rate * 1e9 <= most_speed_; rate += step) {
-      const double x = speed_x(rate * 1e9);
-      svg_.line(x, top_, x, bottom_, kGrid);
-      svg_.text(x, bottom_ + 17, fixed(rate, step < 1 ? 1 : 0), {11, kFaint, "middle"});
-    }
-    for (double power = BytesAxis::kFirst; power <= axis_.last; power += BytesAxis::kStep) {
-      const double x = axis_.x(std::exp2(power));
-      svg_.line(x, top_, x, bottom_, kGrid);
-      svg_.text(x, bottom_ + 17, bytes_text(std::exp2(power)), {11, kFaint, "middle"});
-    }
-    svg_.text(kSpeed + kSpeedWidth / 2, bottom_ + 37, "GFLOP/s: 4 · B · H · kept (query, key) pairs · D / time",
-              {12, "#333", "middle"});
-    svg_.text(kMemory + kMemoryWidth / 2, bottom_ + 37, "heap at its highest during the call (log scale)",
-              {12, "#333", "middle"});
-  }
-
-  void slot(const RowResult& row, double y) {
-    const double middle = y + (slot_ - kGap) / 2;
-    const Workload& w = row.work;
-    std::ostringstream lengths, rest;
-    lengths << "N = " << w.q_len;
-    if (w.kv_len != w.q_len) lengths << ", M = " << w.kv_len;
-    lengths << ", D = " << w.head_dim;
-    if (w.v_dim != w.head_dim) lengths << '/' << w.v_dim;
-    if (w.layout != Layout::bhsd) lengths << ", " << name(w.layout);
-    rest << name(w.variant) << ", " << name(w.scalar) << ", B=" << w.batch << " H=" << w.heads;
-    if (w.kv_heads != w.heads) rest << '/' << w.kv_heads;
-    svg_.text(kSpeed - 12, middle - 2, lengths.str(), {12.5, "#111", "end", true});
-    svg_.text(kSpeed - 12, middle + 12, rest.str(), {11, kFaint, "end"});
-
-    for (std::size_t c = 0; c < row.of.size(); ++c, y += kBar) {
-      const auto& m = row.of[c];
-      if (!m) {
-        svg_.text(kSpeed + 5, y + 10, "not run: " + std::string(row.declined[c]), {11, kFaint});
-        continue;
+  std::string draw() const {
+    const double top = legend_bottom_ + 38;
+    double bottom = top;
+    for (std::size_t g = 0; g < heights_.size(); ++g)
+      bottom += heights_[g] + (chart_.groups[g].heading.empty() ? 0 : kHeading);
+    display::Svg svg(std::ceil(width_), std::ceil(bottom + 56), chart_.title);
+    svg.text(kMargin, 36, chart_.title, kTitle);
+    for (std::size_t i = 0; i < chart_.notes.size(); ++i)
+      svg.text(kMargin, 58 + kLine * static_cast<double>(i), chart_.notes[i], kNote);
+    draw_legend(svg);
+    for (const Ruler& ruler : rulers_) ruler.draw(svg, top, bottom);
+    double y = top;
+    for (std::size_t g = 0; g < heights_.size(); ++g) {
+      if (!chart_.groups[g].heading.empty()) {
+        svg.text(kMargin, y + kHeading - 8, chart_.groups[g].heading, kAxisTitle);
+        y += kHeading;
       }
-      bar(kSpeed, speed_x(m->flops_per_second), y, c);
-      std::string text = fixed(m->flops_per_second / 1e9, 0);
-      if (c > 0 && row.of[0]) text += ", " + fixed(row.of[0]->seconds / m->seconds, 2) + " × as fast";
-      svg_.text(speed_x(m->flops_per_second) + 5, y + 10, text, {11, "#222", "start", c > 0});
-      if (!memory_is_counted()) continue;
-      const double x = axis_.x(static_cast<double>(m->extra_bytes));
-      bar(kMemory, x, y, c);
-      svg_.text(x + 5, y + 10, bytes_text(static_cast<double>(m->extra_bytes)), {11, "#222"});
+      draw_group(svg, chart_.groups[g], y, heights_[g]);
+      y += heights_[g];
     }
-    const double peak = speed_x(row.fma_peak);
-    svg_.line(peak, middle - slot_ / 2, peak, middle + slot_ / 2, kPeakColour, 2, "4 3");
+    return svg.str();
   }
 
-  void bar(double from, double to, double y, std::size_t contestant) {
-    svg_.rect(from, y + 0.5, std::max(to - from, 0.5), kBar - 1, colour(contestant), 1.5);
+ private:
+  double texts_end(std::size_t axis) const {
+    double end = 0;
+    for (const auto& group : chart_.groups)
+      for (const auto& bar : group.bars) end = std::max(end, text_x(axis, bar) + text_width(bar.on[axis].text, kValue));
+    return end;
+  }
+  double text_x(std::size_t axis, const BarChart::Bar& bar) const {
+    const double value = bar.on[axis].value;
+    return 5 + (std::isnan(value) ? rulers_[axis].left() : rulers_[axis].x(value));
   }
 
-  const Report& report_;
-  double top_, slot_, bottom_, most_speed_ = 0;
-  BytesAxis axis_{};
-  Svg svg_;
+  /// Names of the legend in lines that end within the chart.
+  void place_legend() {
+    double x = kMargin, y = 58 + kLine * static_cast<double>(chart_.notes.size()) + 8;
+    const auto place = [&](const std::string& name, const std::string& colour) {
+      const double needed = 24 + text_width(name) + 22;
+      if (x > kMargin && x + needed > width_) x = kMargin, y += 20;
+      legend_.push_back({x, y, name, colour});
+      x += needed;
+    };
+    const auto has_bars = [&](std::size_t series) {
+      return std::any_of(chart_.groups.begin(), chart_.groups.end(), [&](const auto& group) {
+        return std::any_of(group.bars.begin(), group.bars.end(), [&](const auto& bar) { return bar.series == series; });
+      });
+    };
+    for (std::size_t i = 0; i < chart_.series.size(); ++i)
+      if (has_bars(i)) place(chart_.series[i], colour(i));
+    if (!chart_.mark.empty()) place(chart_.mark, "mark");
+    legend_bottom_ = legend_.empty() ? y - 20 : y;
+  }
+
+  void draw_legend(display::Svg& svg) const {
+    for (const auto& [x, y, name, colour] : legend_) {
+      if (colour == "mark")
+        svg.line(x, y - 4, x + 18, y - 4, colour, 2, "4 3");
+      else
+        svg.rect(x, y - 10, 18, 11, colour, 2);
+      svg.text(x + 24, y, name);
+    }
+  }
+
+  void draw_group(display::Svg& svg, const BarChart::Group& group, double y, double height) const {
+    const double middle = y + height / 2;
+    svg.text(rulers_[0].left() - 12, middle + (group.detail.empty() ? 4.5 : -2), group.name, kName);
+    if (!group.detail.empty()) svg.text(rulers_[0].left() - 12, middle + 12, group.detail, kDetail);
+    double at = middle - kBar * static_cast<double>(group.bars.size()) / 2;
+    if (std::isfinite(group.mark)) {
+      const double x = rulers_[0].x(group.mark);
+      svg.line(x, y + 1, x, y + height - 1, "mark", 2, "4 3");
+    }
+    for (const auto& bar : group.bars) {
+      for (std::size_t a = 0; a < rulers_.size(); ++a) {
+        const auto& [value, text] = bar.on[a];
+        const double from = rulers_[a].left();
+        if (!std::isnan(value))
+          svg.rect(from, at + 0.5, std::max(rulers_[a].x(value) - from, 0.5), kBar - 1, colour(bar.series), 1.5);
+        if (!text.empty()) svg.text(text_x(a, bar), at + 10.5, text, kValue);
+      }
+      at += kBar;
+    }
+  }
+
+  /// Bars of one kind are not grey, which is for what others are compared with.
+  std::string colour(std::size_t series) const {
+    return display::series_class('f', chart_.series.empty() ? 1 : series);
+  }
+
+  struct Entry {
+    double x, y;
+    std::string name, colour;
+  };
+  const BarChart& chart_;
+  std::vector<Ruler> rulers_;
+  std::vector<Entry> legend_;
+  std::vector<double> heights_;
+  double width_, legend_bottom_;
 };
 
 }  // namespace
 
-void write_chart(const std::string& path, const Report& report) {
-  Chart chart(report);
-  chart.draw();
-  chart.save(path);
-}
+std::string svg_of(const BarChart& chart) { return Drawing(chart).draw(); }
 
 }  // namespace bench

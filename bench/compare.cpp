@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "program.h"
 #include "progress.h"
 #include "report.h"
 #include "rivals.h"
@@ -19,11 +20,9 @@ using namespace bench;
 
 struct Settings {
   int threads = 1;
-  bool quick = false;
   bool extended = false;
   bool rivals = false;
   std::string filter;
-  std::string svg = "compare.svg";
   std::string csv;
 };
 
@@ -103,27 +102,26 @@ class Disturbance {
   std::chrono::steady_clock::time_point wall_ = std::chrono::steady_clock::now();
 };
 
-std::vector<Workload> chosen_rows(const Settings& settings) {
-  std::vector<Workload> rows = rows_of(settings.quick      ? Rows::quick
-                                       : settings.extended ? Rows::extended
-                                                           : Rows::standard);
+std::vector<Workload> chosen_rows(const Settings& settings, bool quick) {
+  std::vector<Workload> rows = rows_of(quick ? Rows::quick : settings.extended ? Rows::extended : Rows::standard);
   std::erase_if(rows, [&](const Workload& w) { return label(w).find(settings.filter) == std::string::npos; });
   return rows;
 }
 
-/// Minutes of work must not end in "cannot write".
-void expect_writable(const std::string& path) {
-  if (!path.empty() && !std::ofstream(path, std::ios::app)) throw std::runtime_error("cannot write " + path);
+/// What each row takes. All are timed for a second or so, in which 5 GFLOP are done; large ones for longer.
+std::vector<double> shares_of(const std::vector<Workload>& rows) {
+  std::vector<double> shares;
+  for (const Workload& work : rows) shares.push_back(5e9 + flops(work));
+  return shares;
 }
 
-void run(const Settings& settings) {
+void run(Program& program, const Settings& settings) {
   if (settings.rivals) enter_rivals();
-  expect_writable(settings.svg);
   expect_writable(settings.csv);
-  const std::vector<Workload> rows = chosen_rows(settings);
+  const std::vector<Workload> rows = chosen_rows(settings, program.quick());
   if (rows.empty()) throw std::runtime_error("no row contains \"" + settings.filter + "\"");
   const attn::Options options{.executor = executor_of(settings.threads)};
-  const Budget budget = settings.quick ? Budget{.seconds = 0.05, .rounds = 3} : Budget{};
+  const Budget budget = program.quick() ? Budget{.seconds = 0.05, .rounds = 3} : Budget{};
 
   Report report;
   for (const auto& c : contestants<float>()) report.contestants.push_back(c.name);
@@ -135,12 +133,11 @@ void run(const Settings& settings) {
   std::cout << std::endl;
 
   const Disturbance disturbance;
-  Progress progress(rows.size());
+  Progress progress(shares_of(rows));
   for (const Workload& work : rows) {
     progress.begin_row(label(work));
-    const auto say = [&](const std::string& what) { progress.say(what); };
-    report.rows.push_back(work.scalar == Scalar::float32 ? measure_row<float>(work, options, budget, say)
-                                                         : measure_row<double>(work, options, budget, say));
+    report.rows.push_back(work.scalar == Scalar::float32 ? measure_row<float>(work, options, budget, progress)
+                                                         : measure_row<double>(work, options, budget, progress));
   }
   progress.clear();
   const auto note = report.threads == 1 ? disturbance.note() : std::nullopt;
@@ -152,35 +149,26 @@ void run(const Settings& settings) {
          "highest level during a call; GFLOP/s count 4 B H D for each kept pair, half of all pairs for causal;\n"
          "the peak is that of all threads together, measured beside each row.\n";
   if (note) std::cout << *note << '\n';
-  if (!settings.svg.empty()) {
-    write_chart(settings.svg, report);
-    std::cout << "Chart: " << settings.svg << '\n';
-  }
+  program.draw(chart_of(report));
+  add_results(program.results(), report);
   if (!settings.csv.empty()) {
     write_csv(settings.csv, report);
-    std::cout << "Numbers: " << settings.csv << '\n';
+    std::cout << "Table: " << settings.csv << '\n';
   }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  Program program("compare", "Compares naive and flash attention: checks that they agree, then times them in turn.");
   Settings settings;
-  CLI::App app("Compares naive and flash attention: checks that they agree, then times them in turn.");
+  CLI::App& app = program.options();
   app.add_option("--threads", settings.threads, "how many threads; 0: all of the machine")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  app.add_flag("--quick", settings.quick, "a few small rows in some seconds, to see that it works");
   app.add_flag("--extended", settings.extended, "also mods, windows, shared heads, one query, more keys than queries");
   app.add_flag("--rivals", settings.rivals, "also other libraries: oneDNN's products and softmax, where it was found");
   app.add_option("--filter", settings.filter, "only rows whose description contains this, e.g. \"N=4096\" or causal");
-  app.add_option("--svg", settings.svg, "where the chart goes; empty: no chart")->capture_default_str();
-  app.add_option("--csv", settings.csv, "where the raw numbers go");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    run(settings);
-  } catch (const std::exception& error) {
-    std::cerr << "compare: " << error.what() << '\n';
-    return 1;
-  }
+  app.add_option("--csv", settings.csv, "where the raw numbers go as a table");
+  return program.main(argc, argv, [&] { run(program, settings); });
 }

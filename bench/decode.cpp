@@ -14,9 +14,10 @@
 #include <attn/attn.h>
 #include <CLI/CLI.hpp>
 
+#include "program.h"
+#include "progress.h"
 #include "random_tensor.h"
 #include "read.h"
-#include "report.h"
 #include "table.h"
 #include "timing.h"
 
@@ -205,9 +206,9 @@ std::string share(double part, double whole) { return fixed(100 * part / whole, 
 
 class Bench {
  public:
-  /// Works without `only` in their names are left out.
-  Bench(const attn::Executor& executor, const Budget& budget, std::string only)
-      : executor_(executor), budget_(budget), only_(std::move(only)), table_(2) {
+  /// Works without `only` in their names are left out; `works` is how many there are in all.
+  Bench(const attn::Executor& executor, const Budget& budget, std::string only, std::size_t works, Results& results)
+      : executor_(executor), budget_(budget), only_(std::move(only)), table_(2), progress_(works), results_(results) {
     table_.column("", "work");
     table_.column("", "cache");
     table_.column("", "MiB");
@@ -224,9 +225,11 @@ class Bench {
     std::vector<std::function<void()>> calls;
     for (const Way& way : ways) calls.push_back(way.call);
     for (const Way& way : ways) calls.push_back([this, &way] { read_all(executor_, way.read); });
-    const std::vector<double> times = interleaved(calls, budget_, [](int, int) {});
+    const std::vector<Timing> times =
+        interleaved(calls, budget_, [this](int round, int rounds) { progress_.round(round, rounds); });
+    BarChart::Group group{.name = w.name, .detail = "", .bars = {}};
     for (std::size_t i = 0; i < ways.size(); ++i) {
-      const double time = times[i], reading = times[ways.size() + i],
+      const double time = times[i].seconds, reading = times[ways.size() + i].seconds,
                    bytes = static_cast<double>(size_of(ways[i].read));
       const bool reads = bytes > 0;
       std::ostringstream difference;
@@ -234,14 +237,21 @@ class Bench {
       difference << largest_difference(*ways[0].out, *ways[i].out);
       table_.row({i == 0 ? w.name : "", ways[i].name, reads ? fixed(bytes / (1 << 20), 1) : "",
                   fixed(1e3 * time, 3) + " ms", reads ? fixed(bytes / time / 1e9, 1) : "",
-                  reads ? share(reading, time) : "", i == 0 ? "" : fixed(time / times[0], 3),
+                  reads ? share(reading, time) : "", i == 0 ? "" : fixed(time / times[0].seconds, 3),
                   i == 0 ? "" : difference.str()});
+      group.bars.push_back({i,
+                            {{reads ? 100 * reading / time : BarChart::kNone, ways[i].name + ", " + time_text(time)},
+                             {times[0].seconds / time, fixed(times[0].seconds / time, 2) + " ×"}}});
+      Counters counters{{"of_first_ways_time", time / times[0].seconds}};
+      if (reads) counters.insert(counters.end(), {{"bytes_per_second", bytes / time}, {"of_reading", reading / time}});
+      results_.add(w.name + "/" + ways[i].name, times[i], std::move(counters));
     }
+    chart_.groups.push_back(std::move(group));
   }
 
   /// A work in a contiguous cache, in pages, and in fewer bits.
   void add(const Work& w, const std::vector<Index>& page_sizes, bool narrow = false) {
-    if (w.name.find(only_) == std::string::npos) return;
+    if (!begins(w)) return;
     const Numbers n(w);
     const attn::Options options{.executor = executor_};
     Contiguous<float> floats(w, n, options);
@@ -260,7 +270,7 @@ class Bench {
   }
 
   void add_naive(const Work& w) {
-    if (w.name.find(only_) == std::string::npos) return;
+    if (!begins(w)) return;
     const Numbers n(w);
     const attn::Options options{.executor = executor_};
     Contiguous<float> floats(w, n, options);
@@ -269,7 +279,7 @@ class Bench {
   }
 
   void add_one_by_one(const Work& w) {
-    if (w.name.find(only_) == std::string::npos) return;
+    if (!begins(w)) return;
     const Numbers n(w);
     const attn::Options options{.executor = executor_};
     Contiguous<float> floats(w, n, options);
@@ -278,9 +288,18 @@ class Bench {
     compare(w, {floats.way("float"), paged.way("pages of 64"), calls.way()});
   }
 
-  void print() const { table_.print(std::cout); }
+  void print() {
+    progress_.clear();
+    table_.print(std::cout);
+  }
+  const BarChart& chart() const { return chart_; }
 
  private:
+  bool begins(const Work& w) {
+    progress_.begin_row(w.name);
+    return w.name.find(only_) != std::string::npos;
+  }
+
   static double largest_difference(const attn::Tensor<float, 4>& a, const attn::Tensor<float, 4>& b) {
     double largest = 0;
     for (Index i = 0; i < a.size(); ++i)
@@ -292,6 +311,15 @@ class Bench {
   Budget budget_;
   std::string only_;
   Table table_;
+  Progress progress_;
+  Results& results_;
+  BarChart chart_{.title = "Decoding: attention of the newest tokens with a cache",
+                  .notes = {},
+                  .series = {},
+                  .mark = "",
+                  .axes = {{"Speed: longer is better", "share of the speed of reading the same memory",
+                            BarChart::Scale::linear, " %"},
+                           {"Against float in one piece", "times its speed", BarChart::Scale::linear, " ×", 200}}};
 };
 
 /// From `shortest` to `longest`, evenly.
@@ -323,21 +351,26 @@ void run(Bench& bench, bool quick) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times decoding against reading the same memory.");
-  bool quick = false;
+  Program program("decode", "Times decoding against reading the same memory.");
   int threads = 1;
   double seconds = 1;
   std::string only;
-  app.add_flag("--quick", quick, "short rows, few rounds: does it run?");
+  CLI::App& app = program.options();
   app.add_option("--threads", threads, "workers")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--only", only, "works whose names contain this");
   app.add_option("--seconds", seconds, "for each way of each row")->check(CLI::PositiveNumber)->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-
-  std::cout << threads << (threads == 1 ? " thread, " : " threads, ") << to_string(attn::default_isa())
-            << "; medians, all in turn\n\n";
-  Bench bench(attn::threads(threads), quick ? Budget{0.001, 1} : Budget{seconds, 15}, only);
-  run(bench, quick);
-  bench.print();
-  return 0;
+  return program.main(argc, argv, [&] {
+    const bool quick = program.quick();
+    std::ostringstream conditions;
+    conditions << threads << (threads == 1 ? " thread, " : " threads, ") << to_string(attn::default_isa())
+               << "; medians, all in turn";
+    std::cout << conditions.str() << "\n\n";
+    Bench bench(attn::threads(threads), quick ? Budget{0.001, 1} : Budget{seconds, 15}, only, quick ? 3 : 10,
+                program.results());
+    run(bench, quick);
+    bench.print();
+    BarChart chart = bench.chart();
+    chart.notes = {conditions.str()};
+    program.draw(chart);
+  });
 }

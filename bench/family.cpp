@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <ctime>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -16,6 +17,7 @@
 
 #include "family_chart.h"
 #include "memory.h"
+#include "program.h"
 #include "progress.h"
 #include "random_tensor.h"
 #include "table.h"
@@ -102,11 +104,14 @@ std::vector<Kind> kinds() {
 }
 
 /// The least of some runs: what else the machine does only adds to it.
-double least_seconds(const std::function<void()>& call, double budget) {
-  double least = seconds(call), spent = least;
-  for (int run = 0; run < 50 && spent < budget; ++run) {
-    const double time = seconds(call);
-    least = std::min(least, time);
+Timing least_of(const std::function<void()>& call, double budget) {
+  Timing least;
+  double spent = 0;
+  for (int run = 0; run < 50 && (run == 0 || spent < budget); ++run) {
+    const std::clock_t cpu = std::clock();
+    const double time = seconds(call), cpu_time = static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC;
+    if (run == 0 || time < least.seconds) least.seconds = time, least.cpu_seconds = cpu_time;
+    ++least.calls;
     spent += time;
   }
   return least;
@@ -114,63 +119,61 @@ double least_seconds(const std::function<void()>& call, double budget) {
 
 std::string length_text(Index n) { return n % 1024 == 0 ? std::to_string(n / 1024) + " Ki" : std::to_string(n); }
 
-std::string memory_text(double bytes) {
-  return bytes < 1 << 20 ? fixed(bytes / 1024, 0) + " KiB"
-                         : fixed(bytes / (1 << 20), bytes < 10 << 20 ? 1 : 0) + " MiB";
+void run(Program& program) {
+  const bool quick = program.quick();
+  const Index longest = quick ? 2048 : 65536;
+  std::vector<Index> lengths;
+  for (Index n = quick ? 256 : 1024; n <= longest; n *= 2) lengths.push_back(n);
+  const std::vector<Kind> all = kinds();
+  std::vector<Curve> times, memories;
+  for (const Kind& kind : all) times.push_back({kind.name, {}}), memories.push_back({kind.name, {}});
+
+  // Each takes half a second, or what a call takes, which grows with the square of the length where all pairs count.
+  std::vector<double> shares;
+  for (const Index n : lengths)
+    for (const Kind& kind : all)
+      if (n <= kind.longest)
+        shares.push_back(kind.name == "flash" ? 1 + std::pow(static_cast<double>(n) / 16384, 2) : 1);
+  Progress progress(shares);
+  for (const Index n : lengths) {
+    Inputs x(n);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (n > all[i].longest) continue;
+      progress.begin_row("n = " + std::to_string(n) + ", " + all[i].name);
+      const auto call = [&] { all[i].call(x); };
+      const auto memory = static_cast<double>(extra_memory(call));
+      const Timing time = least_of(call, quick ? 0 : 0.5);
+      times[i].points.push_back({static_cast<double>(n), time.seconds});
+      if (memory > 0) memories[i].points.push_back({static_cast<double>(n), memory});
+      program.results().add("n=" + std::to_string(n) + "/" + all[i].name, time, {{"extra_bytes", memory}});
+    }
+  }
+  progress.clear();
+
+  Table table(1);
+  table.column("", "kind");
+  for (const Index n : lengths) table.column("time, ms", length_text(n));
+  table.column("grows as", "time");
+  table.column("grows as", "memory");
+  table.column("memory", "longest");
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    std::vector<std::string> row{all[i].name};
+    for (std::size_t l = 0; l < lengths.size(); ++l)
+      row.push_back(l < times[i].points.size() ? fixed(1e3 * times[i].points[l].y, 2) : "");
+    row.push_back("n^" + fixed(exponent(times[i]), 2));
+    row.push_back(memories[i].points.size() < 2 ? "" : "n^" + fixed(exponent(memories[i]), 2));
+    row.push_back(memories[i].points.empty() ? "" : bytes_text(memories[i].points.back().y));
+    table.row(row);
+  }
+  table.print(std::cout);
+  program.draw(svg_of("Kinds of attention over growing lengths", times));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times all kinds of attention over growing lengths, and says with which exponent time and memory grow.");
-  bool quick = false;
-  std::string svg = "family.svg";
-  app.add_flag("--quick", quick, "Short lengths, to see that the program works");
-  app.add_option("--svg", svg, "Where the chart is drawn")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  try {
-    const Index longest = quick ? 2048 : 65536;
-    std::vector<Index> lengths;
-    for (Index n = quick ? 256 : 1024; n <= longest; n *= 2) lengths.push_back(n);
-    const std::vector<Kind> all = kinds();
-    std::vector<Curve> times, memories;
-    for (const Kind& kind : all) times.push_back({kind.name, {}}), memories.push_back({kind.name, {}});
-
-    Progress progress(lengths.size());
-    for (const Index n : lengths) {
-      progress.begin_row("n = " + std::to_string(n));
-      Inputs x(n);
-      for (std::size_t i = 0; i < all.size(); ++i) {
-        if (n > all[i].longest) continue;
-        progress.say(all[i].name);
-        const auto call = [&] { all[i].call(x); };
-        const auto memory = static_cast<double>(extra_memory(call));
-        times[i].points.push_back({static_cast<double>(n), least_seconds(call, quick ? 0 : 0.5)});
-        if (memory > 0) memories[i].points.push_back({static_cast<double>(n), memory});
-      }
-    }
-    progress.clear();
-
-    Table table(1);
-    table.column("", "kind");
-    for (const Index n : lengths) table.column("time, ms", length_text(n));
-    table.column("grows as", "time");
-    table.column("grows as", "memory");
-    table.column("memory", "longest");
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      std::vector<std::string> row{all[i].name};
-      for (std::size_t l = 0; l < lengths.size(); ++l)
-        row.push_back(l < times[i].points.size() ? fixed(1e3 * times[i].points[l].y, 2) : "");
-      row.push_back("n^" + fixed(exponent(times[i]), 2));
-      row.push_back(memories[i].points.size() < 2 ? "" : "n^" + fixed(exponent(memories[i]), 2));
-      row.push_back(memories[i].points.empty() ? "" : memory_text(memories[i].points.back().y));
-      table.row(row);
-    }
-    table.print(std::cout);
-    draw_curves(svg, "Kinds of attention over growing lengths", times);
-    std::cout << "Drawn in " << svg << '\n';
-  } catch (const std::exception& e) {
-    std::cerr << "family: " << e.what() << '\n';
-    return 1;
-  }
+  Program program(
+      "family",
+      "Times all kinds of attention over growing lengths, and says with which exponent time and memory grow.");
+  return program.main(argc, argv, [&] { run(program); });
 }

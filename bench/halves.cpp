@@ -1,4 +1,6 @@
 // Floats of 16 bits against float: times in turn, the share of what the machine can do, and the error against double.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <iostream>
@@ -11,8 +13,9 @@
 #include <CLI/CLI.hpp>
 
 #include "peak.h"
+#include "program.h"
+#include "progress.h"
 #include "random_tensor.h"
-#include "report.h"
 #include "table.h"
 #include "timing.h"
 
@@ -75,7 +78,7 @@ class Tensors {
         v_(converted<S, float>(v.view())),
         out_({w.batch, w.heads, w.q_len, w.dim}) {}
 
-  void add_to(std::vector<Way>& ways, const std::string& name, const attn::Options& options) {
+  void add_to(std::vector<Way>& ways, std::string_view name, const attn::Options& options) {
     const auto call = [this, options] {
       if (work_.causal)
         attn::attention_into(out_, q_, k_, v_, attn::causal(), options);
@@ -84,7 +87,7 @@ class Tensors {
     };
     call();
     const bool amx = attn::explain(q_, k_, v_, attn::Mods<>(), options).amx == attn::Amx::used;
-    ways.push_back({name, amx, call, error(), work_.numbers_read() * static_cast<Index>(sizeof(S))});
+    ways.push_back({std::string(name), amx, call, error(), work_.numbers_read() * static_cast<Index>(sizeof(S))});
   }
 
  private:
@@ -108,7 +111,16 @@ class Tensors {
 
 std::string share(double part, double whole) { return whole > 0 ? fixed(100 * part / whole, 1) + " %" : "-"; }
 
-void measure(const std::vector<Work>& works, const attn::Executor& executor, const Budget& budget) {
+/// Where the numbers of a run go.
+struct Output {
+  Results& results;
+  Progress progress;
+  BarChart chart;
+};
+
+constexpr std::array<std::string_view, 5> kWays{"float", "bf16", "bf16, avx512", "float, compute = bf16", "f16"};
+
+void measure(const std::vector<Work>& works, const attn::Executor& executor, const Budget& budget, Output& output) {
   const bool decode = works.front().q_len == 1;
   Table table(2);
   table.column("", "work");
@@ -125,6 +137,7 @@ void measure(const std::vector<Work>& works, const attn::Executor& executor, con
   table.column("largest error", "against double");
   std::vector<double> fma_peaks, amx_peaks;
   for (const Work& w : works) {
+    output.progress.begin_row(text(w));
     const auto q = random_tensor({w.batch, w.heads, w.q_len, w.dim}, 1),
                k = random_tensor({w.batch, w.kv_heads, w.kv_len, w.dim}, 2),
                v = random_tensor({w.batch, w.kv_heads, w.kv_len, w.dim}, 3);
@@ -133,23 +146,24 @@ void measure(const std::vector<Work>& works, const attn::Executor& executor, con
     Tensors<Eigen::half> f16(w, q, k, v);
     std::vector<Way> ways;
     attn::Options options{.executor = executor};
-    floats.add_to(ways, "float", options);
-    bf16.add_to(ways, "bf16", options);
+    floats.add_to(ways, kWays[0], options);
+    bf16.add_to(ways, kWays[1], options);
     if (ways.back().on_matrix_unit) {
       options.isa = attn::Isa::avx512;
-      if (attn::available(attn::Isa::avx512)) bf16.add_to(ways, "bf16, avx512", options);
+      if (attn::available(attn::Isa::avx512)) bf16.add_to(ways, kWays[2], options);
       options.isa = {};
       options.compute = attn::Compute::bf16;
-      floats.add_to(ways, "float, compute = bf16", options);
+      floats.add_to(ways, kWays[3], options);
       options.compute = attn::Compute::native;
     }
-    f16.add_to(ways, "f16", options);
+    f16.add_to(ways, kWays[4], options);
 
     std::vector<std::function<void()>> calls;
     for (const Way& way : ways) calls.push_back(way.call);
     std::vector<std::vector<double>> bandwidths(ways.size());
     std::vector<double> fma, amx;
-    const std::vector<double> times = interleaved(calls, budget, [&](int, int) {
+    const std::vector<Timing> times = interleaved(calls, budget, [&](int round, int rounds) {
+      output.progress.round(round, rounds);
       fma.push_back(measure_fma_peak<float>(executor));
       amx.push_back(measure_amx_peak(executor));
       for (std::size_t i = 0; decode && i < ways.size(); ++i)
@@ -158,12 +172,13 @@ void measure(const std::vector<Work>& works, const attn::Executor& executor, con
     });
     fma_peaks.push_back(median(fma));
     amx_peaks.push_back(median(amx));
+    BarChart::Group group{.name = text(w), .detail = "", .bars = {}, .mark = 1};
     for (std::size_t i = 0; i < ways.size(); ++i) {
       const Way& way = ways[i];
-      const double rate = w.flops() / times[i], bytes = static_cast<double>(way.bytes) / times[i];
-      std::vector<std::string> cells{i == 0 ? text(w) : "", way.name, fixed(1e3 * times[i], 2) + " ms",
-                                     fixed((decode ? bytes : rate) / 1e9, decode ? 1 : 0),
-                                     fixed(times[0] / times[i], 2) + " x"};
+      const double time = times[i].seconds, speed = times[0].seconds / time;
+      const double rate = w.flops() / time, bytes = static_cast<double>(way.bytes) / time;
+      std::vector<std::string> cells{i == 0 ? text(w) : "", way.name, fixed(1e3 * time, 2) + " ms",
+                                     fixed((decode ? bytes : rate) / 1e9, decode ? 1 : 0), fixed(speed, 2) + " x"};
       if (decode) {
         cells.push_back(share(bytes, median(bandwidths[i])));
       } else {
@@ -175,8 +190,17 @@ void measure(const std::vector<Work>& works, const attn::Executor& executor, con
       error << way.error;
       cells.push_back(error.str());
       table.row(cells);
+      const auto series = static_cast<std::size_t>(std::find(kWays.begin(), kWays.end(), way.name) - kWays.begin());
+      group.bars.push_back({series, {{speed, time_text(time)}, {way.error, error.str()}}});
+      output.results.add(text(w) + "/" + way.name, times[i],
+                         {{"flops_per_second", rate},
+                          {"bytes_per_second", bytes},
+                          {"of_floats_speed", speed},
+                          {"largest_error", way.error}});
     }
+    output.chart.groups.push_back(std::move(group));
   }
+  output.progress.clear();
   table.print(std::cout);
   if (!decode)
     std::cout << "\nPeaks, medians over the rows: FMA " << fixed(median(fma_peaks) / 1e9, 0) << " GFLOP/s ("
@@ -189,29 +213,35 @@ void measure(const std::vector<Work>& works, const attn::Executor& executor, con
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times attention over floats of 16 bits against float.");
-  bool quick = false;
+  Program program("halves", "Times attention over floats of 16 bits against float.");
   int threads = 1;
-  app.add_flag("--quick", quick, "short rows, few rounds: does it run?");
-  app.add_option("--threads", threads, "workers")->check(CLI::PositiveNumber)->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-
-  const attn::Executor executor = attn::threads(threads);
-  const Budget budget = quick ? Budget{0.001, 1} : Budget{1.0, 7};
-  std::cout << threads << (threads == 1 ? " thread, " : " threads, ") << to_string(attn::default_isa())
-            << "; medians, all in turn\n\n";
-  if (quick) {
-    measure({{1, 2, 2, 100, 100, 64}, {1, 2, 1, 100, 100, 40, true}}, executor, budget);
-    measure({{1, 4, 2, 1, 200, 64}}, executor, budget);
-    return 0;
-  }
-  measure({{1, 8, 8, 2048, 2048, 64},
-           {1, 8, 8, 2048, 2048, 128},
-           {1, 8, 8, 4096, 4096, 128, false},
-           {1, 8, 8, 4096, 4096, 128, true},
-           {16, 8, 8, 512, 512, 128},
-           {32, 8, 8, 64, 64, 64}},
-          executor, budget);
-  measure({{1, 32, 8, 1, 4096, 128}, {1, 32, 8, 1, 32768, 128}, {1, 8, 8, 1, 8192, 128}}, executor, budget);
-  return 0;
+  program.options().add_option("--threads", threads, "workers")->check(CLI::PositiveNumber)->capture_default_str();
+  return program.main(argc, argv, [&] {
+    const attn::Executor executor = attn::threads(threads);
+    const Budget budget = program.quick() ? Budget{0.001, 1} : Budget{1.0, 7};
+    std::vector<Work> products{{1, 8, 8, 2048, 2048, 64},         {1, 8, 8, 2048, 2048, 128},
+                               {1, 8, 8, 4096, 4096, 128, false}, {1, 8, 8, 4096, 4096, 128, true},
+                               {16, 8, 8, 512, 512, 128},         {32, 8, 8, 64, 64, 64}},
+        decoding{{1, 32, 8, 1, 4096, 128}, {1, 32, 8, 1, 32768, 128}, {1, 8, 8, 1, 8192, 128}};
+    if (program.quick()) {
+      products = {{1, 2, 2, 100, 100, 64}, {1, 2, 1, 100, 100, 40, true}};
+      decoding = {{1, 4, 2, 1, 200, 64}};
+    }
+    std::ostringstream conditions;
+    conditions << threads << (threads == 1 ? " thread, " : " threads, ") << to_string(attn::default_isa())
+               << "; medians, all in turn";
+    std::cout << conditions.str() << "\n\n";
+    Output output{program.results(),
+                  Progress(products.size() + decoding.size()),
+                  {.title = "Floats of 16 bits against float",
+                   .notes = {conditions.str()},
+                   .series = {kWays.begin(), kWays.end()},
+                   .mark = "as fast as float",
+                   .axes = {{"Speed: longer is better", "times the speed of float", BarChart::Scale::linear, " ×"},
+                            {"Largest error: shorter is better", "against double (log scale)", BarChart::Scale::decades,
+                             "", 240}}}};
+    measure(products, executor, budget, output);
+    measure(decoding, executor, budget, output);
+    program.draw(output.chart);
+  });
 }

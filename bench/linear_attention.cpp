@@ -11,8 +11,9 @@
 #include <CLI/CLI.hpp>
 
 #include "peak.h"
+#include "program.h"
+#include "progress.h"
 #include "random_tensor.h"
-#include "report.h"
 #include "table.h"
 #include "timing.h"
 
@@ -63,24 +64,52 @@ Way way(const std::string& name, const Inputs& in, double flops_of_token, std::f
   return {name, flops_of_token * static_cast<double>(in.tokens()) * dim * dim, std::move(call)};
 }
 
-void print_rates(const std::string& title, const std::vector<Way>& ways, const Budget& budget) {
+/// Where the numbers of a run go.
+struct Output {
+  Results& results;
+  Progress progress;
+  BarChart chart;
+
+  /// A bar for a way of a work: `share` is that of the yardstick.
+  void add(const std::string& work, const std::string& way, const Timing& time, double share, Counters counters) {
+    const std::string heading = work != last_ ? work : "";
+    last_ = work;
+    chart.groups.push_back({.name = way,
+                            .detail = "",
+                            .bars = {{0, {{100 * share, time_text(time.seconds)}}}},
+                            .mark = BarChart::kNone,
+                            .heading = heading});
+    results.add(work + "/" + way, time, std::move(counters));
+  }
+
+  std::string last_ = "";
+};
+
+void print_rates(const std::string& title, const std::vector<Way>& ways, const Budget& budget, Output& output) {
+  output.progress.begin_row(title);
   std::vector<std::function<void()>> calls;
   for (const Way& w : ways) calls.push_back(w.call);
   std::vector<double> peaks;
-  const std::vector<double> times =
-      interleaved(calls, budget, [&](int, int) { peaks.push_back(measure_fma_peak<float>(attn::serial())); });
+  const std::vector<Timing> times = interleaved(calls, budget, [&](int round, int rounds) {
+    output.progress.round(round, rounds);
+    peaks.push_back(measure_fma_peak<float>(attn::serial()));
+  });
+  output.progress.clear();
   const double peak = median(peaks);
   Table table(1);
   for (const char* heading : {"", "ms", "GFLOP/s", "% of peak"}) table.column(heading, "");
-  for (std::size_t i = 0; i < ways.size(); ++i)
-    table.row({ways[i].name, fixed(1e3 * times[i], 2), fixed(ways[i].flops / times[i] / 1e9, 1),
-               fixed(100 * ways[i].flops / times[i] / peak, 1)});
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    const double rate = ways[i].flops / times[i].seconds;
+    table.row({ways[i].name, fixed(1e3 * times[i].seconds, 2), fixed(rate / 1e9, 1), fixed(100 * rate / peak, 1)});
+    output.add(title + ": share of the FMA peak", ways[i].name, times[i], rate / peak,
+               {{"flops_per_second", rate}, {"of_fma_peak", rate / peak}, {"fma_peak", peak}});
+  }
   std::cout << title << "; FMA peak " << fixed(peak / 1e9, 0) << " GFLOP/s\n";
   table.print(std::cout);
   std::cout << '\n';
 }
 
-void lengths(Index len, const Budget& budget) {
+void lengths(Index len, const Budget& budget, Output& output) {
   Inputs in(1, 1, len, 64);
   const auto favor = attn::favor(64, 1);
   const auto linear = [&](const auto& map, const auto& mods) {
@@ -91,32 +120,33 @@ void lengths(Index len, const Budget& budget) {
                way("elu1, causal", in, 6, linear(attn::elu1(), attn::causal())),
                way("relu, causal", in, 6, linear(attn::relu(), attn::causal())),
                way("favor of 64, causal", in, 6, linear(favor, attn::causal()))},
-              budget);
+              budget, output);
 }
 
-void gates(Index len, const Budget& budget) {
+void gates(Index len, const Budget& budget, Output& output) {
   Inputs in(1, 8, len, 128);
   const auto decays = attn::retention_decay(8);
   attn::RecurrentState<float> state({.kv_heads = 8, .features = 128});
   const auto token = [](auto& t, Index i) { return t.view().slice(2, i, i + 1); };
-  print_rates(
-      "8 heads, N=" + std::to_string(len) + " D=128",
-      {way("a gate for each head", in, 6,
-           [&] { attn::gated_attention_into(in.out, in.q, in.k, in.v, decays, kSerial); }),
-       way("for each token", in, 6, [&] { attn::gated_attention_into(in.out, in.q, in.k, in.v, in.gate, kSerial); }),
-       way("for each feature", in, 6, [&] { attn::gated_attention_into(in.out, in.q, in.k, in.v, in.gates, kSerial); }),
-       way("gated delta rule", in, 6,
-           [&] { attn::gated_delta_rule_into(in.out, in.q, in.k, in.v, in.gate, in.beta, kSerial); }),
-       way("  one token a call", in, 6,
-           [&] {
-             state.reset();
-             for (Index i = 0; i < in.q.dim(2); ++i)
-               attn::gated_delta_rule_into(token(in.out, i), state, token(in.q, i), token(in.k, i), token(in.v, i),
-                                           token(in.gate, i), token(in.beta, i), kSerial);
-           }),
-       way("  by its definition", in, 6,
-           [&] { attn::naive_gated_delta_rule(in.q, in.k, in.v, in.gate, in.beta, kSerial); })},
-      budget);
+  print_rates("8 heads, N=" + std::to_string(len) + " D=128",
+              {way("a gate for each head", in, 6,
+                   [&] { attn::gated_attention_into(in.out, in.q, in.k, in.v, decays, kSerial); }),
+               way("a gate for each token", in, 6,
+                   [&] { attn::gated_attention_into(in.out, in.q, in.k, in.v, in.gate, kSerial); }),
+               way("a gate for each feature", in, 6,
+                   [&] { attn::gated_attention_into(in.out, in.q, in.k, in.v, in.gates, kSerial); }),
+               way("gated delta rule", in, 6,
+                   [&] { attn::gated_delta_rule_into(in.out, in.q, in.k, in.v, in.gate, in.beta, kSerial); }),
+               way("gated delta rule, a token a call", in, 6,
+                   [&] {
+                     state.reset();
+                     for (Index i = 0; i < in.q.dim(2); ++i)
+                       attn::gated_delta_rule_into(token(in.out, i), state, token(in.q, i), token(in.k, i),
+                                                   token(in.v, i), token(in.gate, i), token(in.beta, i), kSerial);
+                   }),
+               way("gated delta rule by its definition", in, 6,
+                   [&] { attn::naive_gated_delta_rule(in.q, in.k, in.v, in.gate, in.beta, kSerial); })},
+              budget, output);
 }
 
 /// Reads and writes all of a state, as a token must.
@@ -126,7 +156,7 @@ void touch(attn::RecurrentState<float>& state) {
   for (Index i = 0; i < n; ++i) x[i] *= 0.999f;
 }
 
-void decode(Index batch, const Budget& budget) {
+void decode(Index batch, const Budget& budget, Output& output) {
   Inputs in(batch, 32, 1, 128);
   attn::RecurrentState<float> state({.batch = batch, .kv_heads = 32, .features = 128});
   const auto decays = attn::retention_decay(32);
@@ -136,21 +166,32 @@ void decode(Index batch, const Budget& budget) {
        [&] { attn::linear_attention_into(in.out, state, in.q, in.k, in.v, attn::elu1(), attn::causal(), kSerial); }},
       {"a gate for each head", 0,
        [&] { attn::gated_attention_into(in.out, state, in.q, in.k, in.v, decays, kSerial); }},
-      {"for each token", 0, [&] { attn::gated_attention_into(in.out, state, in.q, in.k, in.v, in.gate, kSerial); }},
-      {"for each feature", 0, [&] { attn::gated_attention_into(in.out, state, in.q, in.k, in.v, in.gates, kSerial); }},
+      {"a gate for each token", 0,
+       [&] { attn::gated_attention_into(in.out, state, in.q, in.k, in.v, in.gate, kSerial); }},
+      {"a gate for each feature", 0,
+       [&] { attn::gated_attention_into(in.out, state, in.q, in.k, in.v, in.gates, kSerial); }},
       {"gated delta rule", 0,
        [&] { attn::gated_delta_rule_into(in.out, state, in.q, in.k, in.v, in.gate, in.beta, kSerial); }}};
   std::vector<std::function<void()>> calls;
   for (const Way& w : ways) calls.push_back(w.call);
-  const std::vector<double> times = interleaved(calls, budget, [&](int, int) { state.reset(); });
+  const std::string title = "One token, batch " + std::to_string(batch) + ", 32 heads, D=128: a state of " +
+                            bytes_text(static_cast<double>(state.bytes()));
+  output.progress.begin_row(title);
+  const std::vector<Timing> times = interleaved(calls, budget, [&](int round, int rounds) {
+    output.progress.round(round, rounds);
+    state.reset();
+  });
+  output.progress.clear();
   const double bytes = 2 * static_cast<double>(state.bytes());
   Table table(1);
   for (const char* heading : {"", "us", "GB/s", "% of reading and writing"}) table.column(heading, "");
-  for (std::size_t i = 0; i < ways.size(); ++i)
-    table.row({ways[i].name, fixed(1e6 * times[i], 1), fixed(bytes / times[i] / 1e9, 1),
-               fixed(100 * times[0] / times[i], 1)});
-  std::cout << "One token, batch " << batch << ", 32 heads, D=128: a state of "
-            << fixed(static_cast<double>(state.bytes()) / (1 << 20), 1) << " MiB\n";
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    const double time = times[i].seconds, share = times[0].seconds / time;
+    table.row({ways[i].name, fixed(1e6 * time, 1), fixed(bytes / time / 1e9, 1), fixed(100 * share, 1)});
+    output.add(title + ": share of reading and writing it", ways[i].name, times[i], share,
+               {{"bytes_per_second", bytes / time}, {"of_reading_and_writing", share}});
+  }
+  std::cout << title << '\n';
   table.print(std::cout);
   std::cout << '\n';
 }
@@ -158,12 +199,24 @@ void decode(Index batch, const Budget& budget) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool quick = false;
-  CLI::App app("Linear attention, its gated forms and the gated delta rule.");
-  app.add_flag("--quick", quick, "small sizes, to see that the program works");
-  CLI11_PARSE(app, argc, argv);
-  const Budget budget = quick ? Budget{.seconds = 0.01, .rounds = 1} : Budget{.seconds = 0.3, .rounds = 9};
-  lengths(quick ? 1024 : 65536, budget);
-  gates(quick ? 128 : 8192, {.seconds = budget.seconds, .rounds = quick ? 1 : 3});
-  for (const Index batch : quick ? std::vector<Index>{1} : std::vector<Index>{1, 16}) decode(batch, budget);
+  Program program("linear_attention", "Linear attention, its gated forms and the gated delta rule.");
+  return program.main(argc, argv, [&] {
+    const bool quick = program.quick();
+    const Budget budget = quick ? Budget{.seconds = 0.01, .rounds = 1} : Budget{.seconds = 0.3, .rounds = 9};
+    const std::vector<Index> batches = quick ? std::vector<Index>{1} : std::vector<Index>{1, 16};
+    std::vector<double> shares(2 + batches.size(), 1);
+    shares[1] = 8;  // its definition is some twenty times as slow as the rest
+    Output output{program.results(),
+                  Progress(shares),
+                  {.title = "Linear and gated attention",
+                   .notes = {"float, on the calling thread"},
+                   .series = {},
+                   .mark = "",
+                   .axes = {{"Speed: longer is better", "share of what each part is compared with",
+                             BarChart::Scale::linear, " %"}}}};
+    lengths(quick ? 1024 : 65536, budget, output);
+    gates(quick ? 128 : 8192, {.seconds = budget.seconds, .rounds = quick ? 1 : 3}, output);
+    for (const Index batch : batches) decode(batch, budget, output);
+    program.draw(output.chart);
+  });
 }

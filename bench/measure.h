@@ -10,12 +10,13 @@
 #include "equality.h"
 #include "memory.h"
 #include "peak.h"
+#include "progress.h"
 #include "timing.h"
 
 namespace bench {
 
 struct Measurement {
-  double seconds = 0;
+  Timing time = {};
   double flops_per_second = 0;
   std::ptrdiff_t extra_bytes = 0;
 };
@@ -30,11 +31,11 @@ struct RowResult {
   int rounds = 0;
 };
 
-/// Checks and times one row. `progress` is told in a few words what is going on.
+/// Checks and times one row.
 /// @throws Unequal if a contestant computes something else than the others.
-template <class T, class Progress>
-RowResult measure_row(const Workload& work, const attn::Options& options, const Budget& budget, Progress&& progress) {
-  progress("checking");
+template <class T>
+RowResult measure_row(const Workload& work, const attn::Options& options, const Budget& budget, Progress& progress) {
+  progress.say("checking");
   check_against_oracle<T>(work, options);
 
   const Inputs<T> in = make_inputs<T>(work);
@@ -61,10 +62,10 @@ RowResult measure_row(const Workload& work, const attn::Options& options, const 
 
   static EigenProduct<T> product;
   std::vector<double> peaks, products;
-  const std::vector<double> medians = interleaved(calls, budget, [&](int round, int rounds) {
+  const std::vector<Timing> times = interleaved(calls, budget, [&](int round, int rounds) {
     constexpr int kYardsticks = 9;  // enough for a median, little time on rows with hundreds of rounds
+    progress.round(round, rounds);
     if (round % std::max(rounds / kYardsticks, 1) == 0) {
-      progress("round " + std::to_string(round + 1) + " of " + std::to_string(rounds));
       peaks.push_back(measure_fma_peak<T>(options.executor));
       products.push_back(product.measure());
     }
@@ -72,8 +73,8 @@ RowResult measure_row(const Workload& work, const attn::Options& options, const 
   });
 
   for (std::size_t i = 0; i < who.size(); ++i) {
-    result.of[who[i]]->seconds = medians[i];
-    result.of[who[i]]->flops_per_second = flops(work) / medians[i];
+    result.of[who[i]]->time = times[i];
+    result.of[who[i]]->flops_per_second = flops(work) / times[i].seconds;
   }
   result.fma_peak = median(std::move(peaks));
   result.eigen_product = median(std::move(products));

@@ -12,8 +12,9 @@
 #include <CLI/CLI.hpp>
 
 #include "peak.h"
+#include "program.h"
+#include "progress.h"
 #include "random_tensor.h"
-#include "report.h"
 #include "table.h"
 #include "timing.h"
 
@@ -23,6 +24,13 @@ using namespace bench;
 using attn::Index;
 
 constexpr Index kDim = 64;
+
+/// Where the numbers of a run go.
+struct Output {
+  Results& results;
+  Progress progress;
+  BarChart chart;
+};
 
 /// One length of rows and the mods that are timed at it.
 class Bench {
@@ -60,21 +68,26 @@ class Bench {
   }
 
   /// Times all rows in turn with plain attention over `plain_tokens` of the tokens.
-  void print(Index plain_tokens, const Budget& budget) const {
+  void print(Index plain_tokens, const Budget& budget, Output& output) const {
+    const std::string sizes = std::to_string(heads()) + (heads() == 1 ? " head, " : " heads, ") +
+                              std::to_string(tokens()) + " tokens, D=" + std::to_string(kDim);
+    output.progress.begin_row(sizes);
     const auto plain = random_tensor({1, heads(), plain_tokens, kDim}, 4);
     auto plain_out = attn::Tensor<float, 4>(plain.shape());
     std::vector<std::function<void()>> calls{
         [&] { attn::attention_into(plain_out, plain, plain, plain, attn::Mods<>(), options_); }};
     for (const Row& row : rows_) calls.push_back(row.call);
     std::vector<double> peaks;
-    const std::vector<double> times =
-        interleaved(calls, budget, [&](int, int) { peaks.push_back(measure_fma_peak<float>(options_.executor)); });
+    const std::vector<Timing> times = interleaved(calls, budget, [&](int round, int rounds) {
+      output.progress.round(round, rounds);
+      peaks.push_back(measure_fma_peak<float>(options_.executor));
+    });
+    output.progress.clear();
     const double pairs = static_cast<double>(heads() * tokens()) * static_cast<double>(tokens());
     const double plain_pairs = static_cast<double>(heads() * plain_tokens) * static_cast<double>(plain_tokens);
-    const double seconds_per_pair = times[0] / plain_pairs;
+    const double seconds_per_pair = times[0].seconds / plain_pairs;
 
-    std::cout << heads() << (heads() == 1 ? " head, " : " heads, ") << tokens() << " tokens, D=" << kDim
-              << ", float, one thread, " << to_string(attn::default_isa()) << "; plain attention at "
+    std::cout << sizes << ", float, one thread, " << to_string(attn::default_isa()) << "; plain attention at "
               << fixed(100 * 4 * kDim / seconds_per_pair / median(peaks), 0) << " % of the FMA peak of "
               << fixed(median(peaks) / 1e9, 0) << " GFLOP/s\n\n";
     Table table(1);
@@ -86,12 +99,20 @@ class Bench {
     table.column("hints,", "of the time");
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       const Row& row = rows_[i];
-      const double as_many = row.kept * pairs * seconds_per_pair, time = times[i + 1];
+      const double as_many = row.kept * pairs * seconds_per_pair, time = times[i + 1].seconds;
       const std::string hints =
           row.hints ? fixed(100 * median({seconds(row.hints), seconds(row.hints), seconds(row.hints)}) / time, 2) + " %"
                     : "";
       table.row({row.name, fixed(100 * row.kept, 2) + " %", fixed(1e3 * time, 2) + " ms",
                  fixed(1e3 * as_many, 2) + " ms", fixed(100 * as_many / time, 0) + " %", hints});
+      output.chart.groups.push_back(
+          {.name = row.name,
+           .detail = "",
+           .bars = {{0, {{100 * as_many / time, time_text(time)}, {100 * row.kept, fixed(100 * row.kept, 2) + " %"}}}},
+           .mark = 100,
+           .heading = i == 0 ? sizes : ""});
+      output.results.add(sizes + "/" + row.name, times[i + 1],
+                         {{"kept", row.kept}, {"relative_speed", as_many / time}});
     }
     table.print(std::cout);
     std::cout << '\n';
@@ -146,7 +167,7 @@ attn::Tensor<int, 2> random_lists(Index lists, Index count, Index keys) {
   return t;
 }
 
-void every_mod(Index n, const Budget& budget) {
+void every_mod(Index n, const Budget& budget, Output& output) {
   using namespace attn;
   constexpr Index kHeads = 4;
   Bench bench(kHeads, n);
@@ -188,12 +209,12 @@ void every_mod(Index n, const Budget& budget) {
   bench.add("sinks", sinks(std::vector<double>(kHeads, 1)));
   bench.add("dropout(0.1)", dropout(0.1, 1));
   bench.add("causal | softcap | alibi", causal() | softcap(50) | alibi(alibi_slopes(kHeads)));
-  bench.print(n, budget);
+  bench.print(n, budget, output);
   std::cout << "block_mask was made in " << fixed(1e3 * seconds([&] { block_mask(lambda, n, n); }), 2)
             << " ms, once for all heads.\n\n";
 }
 
-void long_rows(Index n, const Budget& budget) {
+void long_rows(Index n, const Budget& budget, Output& output) {
   using namespace attn;
   Bench bench(1, n);
   const double tokens = static_cast<double>(n), document = tokens / 64;
@@ -207,11 +228,11 @@ void long_rows(Index n, const Budget& budget) {
   bench.add("neighbourhood, 4 x 7 x 7 of 32 x 32", neighbourhood({n / 1024, 32, 32}, {4, 7, 7}), 196 / tokens);
   bench.add("documents_at, 64 of them", documents_at(offsets), document / tokens);
   bench.add_call("64 calls, one for each document", document / tokens, [&] { bench.separate_documents(n / 64); });
-  bench.print(n / 8, budget);
+  bench.print(n / 8, budget, output);
 }
 
 /// select() of keys that come from memory, against dense calls over as many keys of each query's own.
-void selected_keys(Index queries, Index count, Index keys, const Budget& budget) {
+void selected_keys(Index queries, Index count, Index keys, const Budget& budget, Output& output) {
   constexpr Index kLong = 128;
   const attn::Options options{.executor = attn::serial()};
   const auto q = random_tensor({1, 1, queries, kLong}, 1), k = random_tensor({1, 1, keys, kLong}, 2),
@@ -221,25 +242,43 @@ void selected_keys(Index queries, Index count, Index keys, const Budget& budget)
   attn::Tensor<float, 4> out(q.shape()), each_out(each_q.shape());
   const auto lists = random_lists(queries, count, keys);
   const auto mod = attn::select(lists);
-  const std::vector<double> times =
+  const std::string work = "select of " + std::to_string(count) + " of " + std::to_string(keys) + " keys for each of " +
+                           std::to_string(queries) + " queries";
+  output.progress.begin_row(work);
+  const std::vector<Timing> times =
       interleaved({[&] { attn::attention_into(each_out, each_q, each_k, each_v, attn::Mods<>(), options); },
                    [&] { attn::attention_into(out, q, k, v, mod, options); }, [&] { attn::select(lists); }},
-                  budget, [](int, int) {});
-  std::cout << "select of " << count << " of " << keys << " keys for each of " << queries << " queries, D=" << kLong
-            << ", float, one thread: " << fixed(1e3 * times[1], 2) << " ms, " << fixed(times[1] / times[0], 2)
-            << " times a dense call over as many keys of each query's own (" << fixed(1e3 * times[0], 2)
-            << " ms); the mod is made in " << fixed(1e3 * times[2], 2) << " ms.\n";
+                  budget, [&](int round, int rounds) { output.progress.round(round, rounds); });
+  output.progress.clear();
+  const double dense = times[0].seconds, selected = times[1].seconds;
+  std::cout << work << ", D=" << kLong << ", float, one thread: " << fixed(1e3 * selected, 2) << " ms, "
+            << fixed(selected / dense, 2) << " times a dense call over as many keys of each query's own ("
+            << fixed(1e3 * dense, 2) << " ms); the mod is made in " << fixed(1e3 * times[2].seconds, 2) << " ms.\n";
+  output.results.add(work + "/dense, keys of its own", times[0]);
+  output.results.add(work + "/select", times[1], {{"relative_speed", dense / selected}});
+  output.results.add(work + "/making the mod", times[2]);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times every mod against plain attention over as many pairs as it keeps.");
-  bool quick = false;
-  app.add_flag("--quick", quick, "short rows, few rounds: does it run?");
-  CLI11_PARSE(app, argc, argv);
-  const Budget budget{.seconds = quick ? 0.001 : 0.5, .rounds = quick ? 1 : 7};
-  every_mod(quick ? 512 : 4096, budget);
-  long_rows(quick ? 4096 : 65536, budget);
-  selected_keys(64, quick ? 64 : 2048, quick ? 2048 : 65536, budget);
+  Program program("mods", "Times every mod against plain attention over as many pairs as it keeps.");
+  return program.main(argc, argv, [&] {
+    const bool quick = program.quick();
+    const Budget budget{.seconds = quick ? 0.001 : 0.5, .rounds = quick ? 1 : 7};
+    Output output{
+        program.results(),
+        Progress({30, 8, 1}),  // by how many mods they time
+        {.title = "What each mod costs",
+         .notes = {std::string("float, one thread, ").append(to_string(attn::default_isa())) +
+                   ", against plain attention over as many pairs as the mod keeps"},
+         .series = {},
+         .mark = "as fast as plain attention over as many pairs",
+         .axes = {{"Speed: longer is better", "share of the speed of plain attention", BarChart::Scale::linear, " %"},
+                  {"Pairs that are kept", "share of all (log scale)", BarChart::Scale::decades, " %", 180}}}};
+    every_mod(quick ? 512 : 4096, budget, output);
+    long_rows(quick ? 4096 : 65536, budget, output);
+    selected_keys(64, quick ? 64 : 2048, quick ? 2048 : 65536, budget, output);
+    program.draw(output.chart);
+  });
 }

@@ -6,7 +6,9 @@
 #include <attn/attn.h>
 
 #include "peak.h"
-#include "report.h"
+#include "program.h"
+#include "progress.h"
+#include "table.h"
 #include "timing.h"
 
 namespace {
@@ -42,12 +44,15 @@ class Phases {
   static constexpr std::array<const char*, 5> kNames = {"queries in, output out", "score product", "softmax",
                                                         "value product", "packing of column-major values"};
 
-  /// Median seconds of each, all in turn.
-  std::vector<double> measure() {
+  /// Times of each, all in turn.
+  std::vector<Timing> measure(const Budget& budget, Progress& progress) {
     begin();
     return interleaved({[this] { queries_and_output(); }, [this] { scores(); }, [this] { softmax(); },
                         [this] { values(); }, [this] { packing(); }},
-                       {.seconds = 0.2, .rounds = kRounds}, [this](int, int) { begin(); });
+                       budget, [&](int round, int rounds) {
+                         progress.round(round, rounds);
+                         begin();
+                       });
   }
 
   double flops_of_product() const {
@@ -113,35 +118,70 @@ class Phases {
   detail::TileMemory<T> memory_;
 };
 
+/// Where the numbers of a run go.
+struct Output {
+  Budget budget;
+  Results& results;
+  Progress progress;
+  BarChart chart;
+};
+
 template <class T>
-void print(const char* scalar, Index dim) {
+void print(const char* scalar, Index dim, Output& output) {
   Phases<T> phases(dim);
-  const std::vector<double> times = phases.measure();
+  const std::string name = std::string(scalar) + ", D=" + std::to_string(dim);
+  output.progress.begin_row(name);
+  const std::vector<Timing> times = phases.measure(output.budget, output.progress);
+  output.progress.clear();
   double peak = 0;
   for (int i = 0; i < 9; ++i) peak = std::max(peak, measure_fma_peak<T>(attn::serial()));
   double sum = 0;
-  for (std::size_t i = 0; i + 1 < times.size(); ++i) sum += times[i];
-  std::cout << scalar << ", D=" << dim << ": " << phases.queries() << " queries over " << kKeys << " keys, "
+  for (std::size_t i = 0; i + 1 < times.size(); ++i) sum += times[i].seconds;
+  std::cout << name << ": " << phases.queries() << " queries over " << kKeys << " keys, "
             << to_string(attn::default_isa()) << ", FMA peak " << fixed(peak / 1e9, 0) << " GFLOP/s\n";
+  BarChart::Group group{.name = name, .detail = std::to_string(phases.queries()) + " queries", .bars = {}};
   for (std::size_t i = 0; i < times.size(); ++i) {
-    std::cout << "  " << fixed(1e6 * times[i], 1) << " us  " << fixed(100 * times[i] / sum, 1) << " %  "
-              << Phases<T>::kNames[i];
-    if (i == 1 || i == 3)
-      std::cout << ", " << fixed(100 * phases.flops_of_product() / times[i] / peak, 0) << " % of peak";
-    if (i == 2)
-      std::cout << ", " << fixed(static_cast<double>(phases.queries() * kKeys) / times[i] / 1e9, 1)
-                << " G exponentials/s";
-    if (i + 1 == times.size()) std::cout << " (on top, where there are any)";
-    std::cout << '\n';
+    const double time = times[i].seconds, share = time / sum;
+    std::string rate;
+    Counters counters{{"of_the_tile", share}};
+    if (i == 1 || i == 3) {
+      const double of_peak = phases.flops_of_product() / time / peak;
+      rate = ", " + fixed(100 * of_peak, 0) + " % of peak";
+      counters.emplace_back("of_fma_peak", of_peak);
+    }
+    if (i == 2) {
+      const double exponentials = static_cast<double>(phases.queries() * kKeys) / time;
+      rate = ", " + fixed(exponentials / 1e9, 1) + " G exponentials/s";
+      counters.emplace_back("exponentials_per_second", exponentials);
+    }
+    std::cout << "  " << fixed(1e6 * time, 1) << " us  " << fixed(100 * share, 1) << " %  " << Phases<T>::kNames[i]
+              << rate << (i + 1 == times.size() ? " (on top, where there are any)" : "") << '\n';
+    group.bars.push_back({i, {{100 * share, time_text(time) + rate}}});
+    output.results.add(name + "/" + Phases<T>::kNames[i], times[i], std::move(counters));
   }
+  output.chart.groups.push_back(std::move(group));
   std::cout << "  together " << fixed(100 * 2 * phases.flops_of_product() / sum / peak, 0) << " % of peak\n";
 }
 
 }  // namespace
 
-int main() {
-  print<float>("float", 64);
-  print<float>("float", 128);
-  print<double>("double", 64);
-  print<float>("float", 512);
+int main(int argc, char** argv) {
+  Program program("phases", "Times the steps of one tile of queries by themselves, over the keys of one head.");
+  return program.main(argc, argv, [&] {
+    Output output{
+        program.quick() ? Budget{0.001, 3} : Budget{.seconds = 0.2, .rounds = kRounds},
+        program.results(),
+        Progress(4),
+        {.title = "Where the time of a tile goes",
+         .notes = {"A tile of queries over " + std::to_string(kKeys) + " keys of one head, on the calling thread; " +
+                   Phases<float>::kNames[4] + " comes on top, where there are any"},
+         .series = {Phases<float>::kNames.begin(), Phases<float>::kNames.end()},
+         .mark = "",
+         .axes = {{"Time", "share of the tile", BarChart::Scale::linear, " %"}}}};
+    print<float>("float", 64, output);
+    print<float>("float", 128, output);
+    print<double>("double", 64, output);
+    print<float>("float", 512, output);
+    program.draw(output.chart);
+  });
 }

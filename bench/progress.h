@@ -3,43 +3,89 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
+#include <numeric>
 #include <string>
+#include <vector>
 
+#include "duration.h"
 #include "table.h"
 
 namespace bench {
 
-/// On a terminal one line that is rewritten; elsewhere, e.g. in a log, one plain line when a row begins.
+/// How far a run is and how long it will still take. On a terminal one line that is rewritten; elsewhere, e.g. in a
+/// log, one plain line when a row begins.
 class Progress {
  public:
-  explicit Progress(std::size_t rows) : rows_(rows) {}
+  using Clock = std::chrono::steady_clock;
+
+  /// `shares`: what each row takes, about, in any unit.
+  explicit Progress(std::vector<double> shares, std::FILE* out = stderr)
+      : Progress(std::move(shares), out, isatty(fileno(out)) != 0) {}
+  explicit Progress(std::size_t rows) : Progress(std::vector<double>(rows, 1.0)) {}
+  Progress(std::vector<double> shares, std::FILE* out, bool terminal)
+      : shares_(std::move(shares)),
+        all_(std::accumulate(shares_.begin(), shares_.end(), 0.0)),
+        out_(out),
+        terminal_(terminal) {}
   ~Progress() { clear(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   void begin_row(const std::string& row) {
-    row_ = "[" + std::to_string(++at_) + "/" + std::to_string(rows_) + "] " + row;
-    if (!terminal_) std::fprintf(stderr, "%s\n", row_.c_str());
+    if (at_ > 0) done_ += shares_[at_ - 1];
+    of_row_ = 0;
+    row_ = "[" + std::to_string(++at_) + "/" + std::to_string(shares_.size()) + "] " + row;
+    if (terminal_) return draw("");
+    std::fprintf(out_, "%s%s\n", row_.c_str(), time_left().c_str());
+    std::fflush(out_);
   }
 
-  void say(const std::string& what) {
-    if (!terminal_) return;
-    clear();
-    const std::string line = row_ + ": " + what;
-    std::fputs(line.c_str(), stderr);
-    shown_ = width(line);
+  /// In a few words what goes on in the row.
+  void say(const std::string& what) { draw(": " + what); }
+
+  /// Of the row's rounds so many are done.
+  void round(int done, int rounds) {
+    of_row_ = static_cast<double>(done) / rounds;
+    const auto now = Clock::now();
+    if (now - drawn_at_ < kRedraw) return;
+    draw(": round " + std::to_string(done + 1) + " of " + std::to_string(rounds));
   }
 
   void clear() {
-    if (shown_ > 0) std::fprintf(stderr, "\r%*s\r", static_cast<int>(shown_), "");
+    if (shown_ > 0) std::fprintf(out_, "\r%*s\r", static_cast<int>(shown_), "");
     shown_ = 0;
   }
 
  private:
-  std::size_t rows_, at_ = 0, shown_ = 0;
+  static constexpr std::chrono::milliseconds kRedraw{100};
+
+  void draw(const std::string& what) {
+    if (!terminal_) return;
+    drawn_at_ = Clock::now();
+    clear();
+    const std::string line = row_ + what + time_left();
+    std::fputs(line.c_str(), out_);
+    std::fflush(out_);
+    shown_ = width(line);
+  }
+
+  /// ", 1:20 left", once something is done that says how fast it goes.
+  std::string time_left() const {
+    const double done = done_ + (at_ > 0 ? of_row_ * shares_[at_ - 1] : 0);
+    if (done <= 0) return "";
+    const double so_far = std::chrono::duration<double>(Clock::now() - start_).count();
+    return ", " + display::duration_text(so_far * (all_ - done) / done) + " left";
+  }
+
+  std::vector<double> shares_;
+  double all_, done_ = 0, of_row_ = 0;
+  std::size_t at_ = 0, shown_ = 0;
   std::string row_;
-  bool terminal_ = isatty(STDERR_FILENO) != 0;
+  std::FILE* out_;
+  bool terminal_;
+  Clock::time_point start_ = Clock::now(), drawn_at_ = start_ - kRedraw;
 };
 
 }  // namespace bench

@@ -36,8 +36,10 @@ void print_table(std::ostream& out, const Report& report) {
     const auto each = [&](std::size_t first, const auto& text) {
       for (std::size_t c = first; c < row.of.size(); ++c) cells.push_back(row.of[c] ? text(*row.of[c]) : kNone);
     };
-    each(0, [](const Measurement& m) { return figures(m.seconds * 1e3); });
-    each(1, [&](const Measurement& m) { return row.of[0] ? fixed(row.of[0]->seconds / m.seconds, 2) + " ×" : kNone; });
+    each(0, [](const Measurement& m) { return figures(m.time.seconds * 1e3); });
+    each(1, [&](const Measurement& m) {
+      return row.of[0] ? fixed(row.of[0]->time.seconds / m.time.seconds, 2) + " ×" : kNone;
+    });
     each(0, [](const Measurement& m) {
       return memory_is_counted() ? figures(static_cast<double>(m.extra_bytes) / kMebi) : kNone;
     });
@@ -59,11 +61,59 @@ void write_csv(const std::string& path, const Report& report) {
       const Workload& w = row.work;
       file << report.contestants[c] << ',' << name(w.scalar) << ",\"" << name(w.variant) << "\"," << w.batch << ','
            << w.heads << ',' << w.kv_heads << ',' << w.q_len << ',' << w.kv_len << ',' << w.head_dim << ',' << w.v_dim
-           << ',' << name(w.layout) << ',' << report.threads << ',' << row.rounds << ',' << row.of[c]->seconds << ','
-           << row.of[c]->flops_per_second << ',' << row.of[c]->extra_bytes << ',' << row.fma_peak << ','
+           << ',' << name(w.layout) << ',' << report.threads << ',' << row.rounds << ',' << row.of[c]->time.seconds
+           << ',' << row.of[c]->flops_per_second << ',' << row.of[c]->extra_bytes << ',' << row.fma_peak << ','
            << row.eigen_product << '\n';
     }
   if (!file.flush()) throw std::runtime_error("cannot write " + path);
+}
+
+BarChart chart_of(const Report& report) {
+  BarChart chart{.title = "Exact attention on the CPU: ",
+                 .notes = report.conditions,
+                 .series = report.contestants,
+                 .mark = "FMA peak, measured beside each row",
+                 .axes = {{"Speed: longer is better", "GFLOP/s: 4 · B · H · kept (query, key) pairs · D / time"},
+                          {"Extra memory: shorter is better", "heap at its highest during the call (log scale)",
+                           BarChart::Scale::bytes, "", 260}}};
+  for (std::size_t c = 0; c < report.contestants.size(); ++c)
+    chart.title += (c == 0 ? "" : c == 1 ? " against " : " and ") + report.contestants[c];
+  chart.title += ", " + std::to_string(report.threads) + (report.threads == 1 ? " thread" : " threads");
+  for (const RowResult& row : report.rows) {
+    BarChart::Group group{.name = sizes(row.work),
+                          .detail = std::string(name(row.work.variant)).append(", ").append(name(row.work.scalar)),
+                          .bars = {},
+                          .mark = row.fma_peak / kGiga};
+    for (std::size_t c = 0; c < row.of.size(); ++c) {
+      const auto& m = row.of[c];
+      if (!m) {
+        group.bars.push_back({c, {{BarChart::kNone, "not run: " + std::string(row.declined[c])}, {}}});
+        continue;
+      }
+      std::string speed = fixed(m->flops_per_second / kGiga, 0);
+      if (c > 0 && row.of[0]) speed += ", " + fixed(row.of[0]->time.seconds / m->time.seconds, 2) + " × as fast";
+      const auto bytes = static_cast<double>(m->extra_bytes);
+      group.bars.push_back({c,
+                            {{m->flops_per_second / kGiga, speed},
+                             memory_is_counted() ? BarChart::Length{bytes, bytes_text(bytes)} : BarChart::Length{}}});
+    }
+    chart.groups.push_back(std::move(group));
+  }
+  return chart;
+}
+
+void add_results(Results& results, const Report& report) {
+  for (const RowResult& row : report.rows)
+    for (std::size_t c = 0; c < row.of.size(); ++c) {
+      if (!row.of[c]) continue;
+      const Measurement& m = *row.of[c];
+      Counters counters{{"flops_per_second", m.flops_per_second},
+                        {"of_fma_peak", m.flops_per_second / row.fma_peak},
+                        {"fma_peak", row.fma_peak},
+                        {"eigen_product", row.eigen_product}};
+      if (memory_is_counted()) counters.emplace_back("extra_bytes", static_cast<double>(m.extra_bytes));
+      results.add(label(row.work) + "/" + report.contestants[c], m.time, std::move(counters));
+    }
 }
 
 }  // namespace bench

@@ -1,11 +1,13 @@
-// The results of a comparison as a table, as a chart and as comma-separated values.
+// The results of a comparison as a table, as a chart, as comma-separated values and for other programs.
 #pragma once
 
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "chart.h"
 #include "measure.h"
+#include "results.h"
 #include "table.h"
 
 namespace bench {
@@ -23,7 +25,9 @@ void print_table(std::ostream& out, const Report& report);
 /// One line for each row and contestant, with raw numbers. @throws std::runtime_error if the file cannot be written.
 void write_csv(const std::string& path, const Report& report);
 
-/// @throws std::runtime_error if the file cannot be written.
-void write_chart(const std::string& path, const Report& report);
+BarChart chart_of(const Report& report);
+
+/// An entry for each row and contestant.
+void add_results(Results& results, const Report& report);
 
 }  // namespace bench

@@ -11,7 +11,8 @@
 #include <attn/attn.h>
 #include <CLI/CLI.hpp>
 
-#include "report.h"
+#include "program.h"
+#include "progress.h"
 #include "table.h"
 #include "timing.h"
 
@@ -61,53 +62,80 @@ std::string text(const Sizes& s) {
   return std::to_string(s.q_len) + " x " + std::to_string(s.kv_len) + " x " + std::to_string(s.dim);
 }
 
-std::string time(double seconds) {
-  return seconds < 1e-5 ? fixed(seconds * 1e9, 0) + " ns" : fixed(seconds * 1e6, 1) + " µs";
-}
+/// Some ways at some sizes: a call of each way in turn; the first way is the one that the others are compared with.
+struct Comparison {
+  std::vector<std::string> ways;
+  std::vector<Sizes> sizes;
+  std::function<std::vector<std::function<void()>>(const Sizes&)> calls_of;
+};
 
-/// Sizes, and a call of each way in turn; the first way is the one that the others are compared with.
-void print(const std::vector<std::string>& ways, const std::vector<Sizes>& sizes, const Budget& budget,
-           const std::function<std::vector<std::function<void()>>(const Sizes&)>& calls_of) {
+/// Bars of its ways have the colours from `first_series` on.
+void measure(const Comparison& comparison, const Budget& budget, Progress& progress, Results& results,
+             BarChart& chart) {
+  const std::size_t first_series = chart.series.size();
+  const auto& ways = comparison.ways;
+  chart.series.insert(chart.series.end(), ways.begin(), ways.end());
   Table table(1);
   table.column("queries x keys x features", "");
   for (const std::string& way : ways) {
     table.column(way, "time");
     if (way != ways.front()) table.column(way, "ratio");
   }
-  for (const Sizes& s : sizes) {
-    const std::vector<double> seconds = interleaved(calls_of(s), budget, [](int, int) {});
-    std::vector<std::string> row{text(s), time(seconds[0])};
-    for (std::size_t i = 1; i < seconds.size(); ++i) {
-      row.push_back(time(seconds[i]));
-      row.push_back(fixed(seconds[i] / seconds[0], 2));
+  for (const Sizes& s : comparison.sizes) {
+    progress.begin_row(text(s));
+    const std::vector<Timing> times =
+        interleaved(comparison.calls_of(s), budget, [&](int round, int rounds) { progress.round(round, rounds); });
+    std::vector<std::string> row{text(s)};
+    BarChart::Group group{.name = text(s), .detail = "", .bars = {}, .mark = 1};
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      const double ratio = times[i].seconds / times[0].seconds;
+      row.push_back(time_text(times[i].seconds));
+      if (i > 0) row.push_back(fixed(ratio, 2));
+      group.bars.push_back({first_series + i, {{1 / ratio, time_text(times[i].seconds)}}});
+      results.add(text(s) + "/" + ways[i], times[i], {{"of_first_ways_time", ratio}});
     }
     table.row(row);
+    if (&s == &comparison.sizes.front()) group.heading = ways[0] + " = 1";
+    chart.groups.push_back(std::move(group));
   }
+  progress.clear();
   table.print(std::cout);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Times small calls against products written by hand, and column-major matrices against row-major ones."};
-  bool quick = false;
-  app.add_flag("--quick", quick, "A look only");
-  CLI11_PARSE(app, argc, argv);
-  const Budget budget = quick ? Budget{0.01, 3} : Budget{1, 31};
-
-  print({"by hand, Eigen", "attention()", "attention_into()", "with a workspace"},
-        {{1, 1, 8}, {1, 16, 64}, {8, 8, 16}, {1, 256, 64}, {16, 16, 64}, {64, 64, 64}}, budget, [](const Sizes& s) {
-          const auto p = std::make_shared<Problem<RowMajor>>(s);
-          return std::vector<std::function<void()>>{[p] { p->by_hand(); }, [p] { p->allocating(); }, [p] { p->into(); },
-                                                    [p] { p->into_with_workspace(); }};
-        });
-  std::cout << '\n';
-  print({"row-major", "column-major"},
-        {{1, 1024, 64}, {8, 8, 16}, {64, 64, 64}, {256, 256, 64}, {1024, 1024, 64}, {4096, 4096, 64}}, budget,
+  Program program(
+      "small", "Times small calls against products written by hand, and column-major matrices against row-major ones.");
+  return program.main(argc, argv, [&] {
+    const Budget budget = program.quick() ? Budget{0.01, 3} : Budget{1, 31};
+    const Comparison by_hand{{"by hand, Eigen", "attention()", "attention_into()", "with a workspace"},
+                             {{1, 1, 8}, {1, 16, 64}, {8, 8, 16}, {1, 256, 64}, {16, 16, 64}, {64, 64, 64}},
+                             [](const Sizes& s) {
+                               const auto p = std::make_shared<Problem<RowMajor>>(s);
+                               return std::vector<std::function<void()>>{[p] { p->by_hand(); },
+                                                                         [p] { p->allocating(); }, [p] { p->into(); },
+                                                                         [p] { p->into_with_workspace(); }};
+                             }};
+    const Comparison orders{
+        {"row-major", "column-major"},
+        {{1, 1024, 64}, {8, 8, 16}, {64, 64, 64}, {256, 256, 64}, {1024, 1024, 64}, {4096, 4096, 64}},
         [](const Sizes& s) {
           const auto rows = std::make_shared<Problem<RowMajor>>(s);
           const auto columns = std::make_shared<Problem<ColMajor>>(s);
           return std::vector<std::function<void()>>{[rows] { rows->into_with_workspace(); },
                                                     [columns] { columns->into_with_workspace(); }};
-        });
+        }};
+    BarChart chart{
+        .title = "Small calls",
+        .notes = {"One head, float, on the calling thread: queries x keys x features"},
+        .series = {},
+        .mark = "as fast as the first way",
+        .axes = {{"Speed: longer is better", "times the speed of the first way", BarChart::Scale::linear, " ×"}}};
+    Progress progress(by_hand.sizes.size() + orders.sizes.size());
+    measure(by_hand, budget, progress, program.results(), chart);
+    std::cout << '\n';
+    measure(orders, budget, progress, program.results(), chart);
+    program.draw(chart);
+  });
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdio>
 #include <ostream>
 #include <string>
@@ -20,6 +22,22 @@ inline std::string fixed(double value, int digits) {
   char text[64];
   std::snprintf(text, sizeof text, "%.*f", digits, value);
   return text;
+}
+
+/// "40 KiB", "2.5 MiB".
+inline std::string bytes_text(double bytes) {
+  constexpr std::array<const char*, 4> kUnits{" B", " KiB", " MiB", " GiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
+  return fixed(bytes, bytes < 10 && unit > 0 && bytes != std::floor(bytes) ? 1 : 0) + kUnits[unit];
+}
+
+/// "640 ns", "12.3 µs", "4.56 ms", "1.23 s".
+inline std::string time_text(double seconds) {
+  if (seconds < 1e-6) return fixed(1e9 * seconds, 0) + " ns";
+  if (seconds < 1e-3) return fixed(1e6 * seconds, seconds < 1e-4 ? 2 : 1) + " µs";
+  if (seconds < 1) return fixed(1e3 * seconds, seconds < 0.1 ? 2 : 1) + " ms";
+  return fixed(seconds, 2) + " s";
 }
 
 /// Rows of text below two lines of headings; the first `left` columns are aligned to the left, the others to the right.

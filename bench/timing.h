@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
+#include <ctime>
 #include <functional>
 #include <vector>
 
@@ -32,14 +34,21 @@ struct Budget {
   int rounds = 5;
 };
 
+/// What one call took: medians over the rounds.
+struct Timing {
+  double seconds = 0;      ///< by the clock on the wall
+  double cpu_seconds = 0;  ///< of all threads of the process
+  std::int64_t calls = 0;  ///< how many were timed
+};
+
 /// Times `calls` in turn, A B C A B C …, so that drift of the machine's speed meets all of them alike.
 ///
 /// @param each_round  called before each round with (round, rounds), outside of every timed span.
-/// @returns the median seconds of one call, for each.
+/// @returns what one call took, for each.
 template <class EachRound>
-std::vector<double> interleaved(const std::vector<std::function<void()>>& calls, const Budget& budget,
+std::vector<Timing> interleaved(const std::vector<std::function<void()>>& calls, const Budget& budget,
                                 const EachRound& each_round) {
-  constexpr double kShortest = 1e-3;  // a span this long hides the clock's and the loop's own cost, some 50 ns
+  constexpr double kShortest = 1e-3;  // a span this long hides the clocks' and the loop's own cost, some 500 ns
   constexpr double kMaxRounds = 300;  // a median gets no better from here on
 
   std::vector<int> repeats;
@@ -52,18 +61,22 @@ std::vector<double> interleaved(const std::vector<std::function<void()>>& calls,
   }
   const int rounds = std::max(budget.rounds, static_cast<int>(std::min(budget.seconds / fastest, kMaxRounds)));
 
-  std::vector<std::vector<double>> samples(calls.size());
+  std::vector<std::vector<double>> walls(calls.size()), cpus(calls.size());
   for (int round = 0; round < rounds; ++round) {
     each_round(round, rounds);
-    for (std::size_t c = 0; c < calls.size(); ++c)
-      samples[c].push_back(seconds([&] {
-                             for (int r = 0; r < repeats[c]; ++r) calls[c]();
-                           }) /
-                           repeats[c]);
+    for (std::size_t c = 0; c < calls.size(); ++c) {
+      const std::clock_t cpu = std::clock();
+      walls[c].push_back(seconds([&] {
+                           for (int r = 0; r < repeats[c]; ++r) calls[c]();
+                         }) /
+                         repeats[c]);
+      cpus[c].push_back(static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC / repeats[c]);
+    }
   }
-  std::vector<double> medians;
-  for (auto& s : samples) medians.push_back(median(std::move(s)));
-  return medians;
+  std::vector<Timing> timings;
+  for (std::size_t c = 0; c < calls.size(); ++c)
+    timings.push_back({median(std::move(walls[c])), median(std::move(cpus[c])), std::int64_t{rounds} * repeats[c]});
+  return timings;
 }
 
 }  // namespace bench

@@ -5,6 +5,8 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include <attn/attn.h>
@@ -14,6 +16,8 @@
 #include "cross_entropy.h"
 #include "gpt.h"
 #include "peak.h"
+#include "program.h"
+#include "progress.h"
 #include "random.h"
 #include "table.h"
 #include "threads.h"
@@ -146,51 +150,70 @@ std::function<void()> all_of(std::vector<Part>& parts) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times a training step of a GPT of nanoGPT's sizes for a CPU, and what it is made of.");
-  bool quick = false;
+  Program program("training", "Times a training step of a GPT of nanoGPT's sizes for a CPU, and what it is made of.");
   int threads = 1;
-  app.add_flag("--quick", quick, "A look only");
-  app.add_option("--threads", threads, "Threads")->check(CLI::Range(1, 1024))->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  program.options().add_option("--threads", threads, "Threads")->check(CLI::Range(1, 1024))->capture_default_str();
+  return program.main(argc, argv, [&] {
+    nn::keep_memory();
+    nn::set_threads(threads);
+    const Sizes s;
+    Step step(s);
+    // Each layer has tensors of its own, as in the model, so that caches hold no more of them here than there.
+    std::vector<Products> products;
+    std::vector<Attention> attentions;
+    for (Index layer = 0; layer < s.layers; ++layer) {
+      products.emplace_back(s, s.features, 3 * s.features);
+      products.emplace_back(s, s.features, s.features);
+      products.emplace_back(s, s.features, 4 * s.features);
+      products.emplace_back(s, 4 * s.features, s.features);
+      attentions.emplace_back(s);
+    }
+    products.emplace_back(s, s.features, s.tokens);
 
-  nn::keep_memory();
-  nn::set_threads(threads);
-  const Sizes s;
-  Step step(s);
-  // Each layer has tensors of its own, as in the model, so that caches hold no more of them here than there.
-  std::vector<Products> products;
-  std::vector<Attention> attentions;
-  for (Index layer = 0; layer < s.layers; ++layer) {
-    products.emplace_back(s, s.features, 3 * s.features);
-    products.emplace_back(s, s.features, s.features);
-    products.emplace_back(s, s.features, 4 * s.features);
-    products.emplace_back(s, 4 * s.features, s.features);
-    attentions.emplace_back(s);
-  }
-  products.emplace_back(s, s.features, s.tokens);
+    Progress progress(1);
+    progress.begin_row("the step and its parts in turn");
+    std::vector<double> peaks;
+    const std::vector<Timing> times =
+        interleaved({step, all_of(products), all_of(attentions)}, program.quick() ? Budget{0.01, 3} : Budget{2, 41},
+                    [&](int round, int rounds) {
+                      progress.round(round, rounds);
+                      peaks.push_back(measure_fma_peak<float>(nn::options().executor));
+                    });
+    progress.clear();
+    const double peak = median(std::move(peaks));
 
-  std::vector<double> peaks;
-  const std::vector<double> times =
-      interleaved({step, all_of(products), all_of(attentions)}, quick ? Budget{0.01, 3} : Budget{2, 41},
-                  [&](int, int) { peaks.push_back(measure_fma_peak<float>(nn::options().executor)); });
-  const double peak = median(std::move(peaks));
-
-  std::cout << s.layers << " layers, " << s.heads << " heads, " << s.features << " features, " << s.batch
-            << " texts of " << s.context << " tokens, threads: " << threads << ". FMA peak " << fixed(peak / 1e9, 0)
-            << " GFLOP/s.\n";
-  Table table(1);
-  table.column("", "part");
-  table.column("time", "ms");
-  table.column("time", "of the step");
-  table.column("rate", "GFLOP/s");
-  table.column("rate", "of peak");
-  const auto row = [&](const char* part, double time, double done) {
-    table.row({part, fixed(1e3 * time, 2), fixed(100 * time / times[0], 0) + " %",
-               done > 0 ? fixed(done / time / 1e9, 0) : "", done > 0 ? fixed(100 * done / time / peak, 0) + " %" : ""});
-  };
-  row("step", times[0], flops(products) + flops(attentions));
-  row("linear products", times[1], flops(products));
-  row("attention", times[2], flops(attentions));
-  row("the rest", times[0] - times[1] - times[2], 0);
-  table.print(std::cout);
+    std::ostringstream sizes;
+    sizes << s.layers << " layers, " << s.heads << " heads, " << s.features << " features, " << s.batch << " texts of "
+          << s.context << " tokens, threads: " << threads << ". FMA peak " << fixed(peak / 1e9, 0) << " GFLOP/s.";
+    std::cout << sizes.str() << '\n';
+    Table table(1);
+    table.column("", "part");
+    table.column("time", "ms");
+    table.column("time", "of the step");
+    table.column("rate", "GFLOP/s");
+    table.column("rate", "of peak");
+    BarChart chart{.title = "A training step of a GPT",
+                   .notes = {sizes.str()},
+                   .series = {},
+                   .mark = "",
+                   .axes = {{"Time", "share of the step", BarChart::Scale::linear, " %"},
+                            {"Speed: longer is better", "share of the FMA peak", BarChart::Scale::linear, " %", 240}}};
+    const auto row = [&](const char* part, double time, double done) {
+      const double share = 100 * time / times[0].seconds, rate = done / time, of_peak = 100 * rate / peak;
+      table.row({part, fixed(1e3 * time, 2), fixed(share, 0) + " %", done > 0 ? fixed(rate / 1e9, 0) : "",
+                 done > 0 ? fixed(of_peak, 0) + " %" : ""});
+      BarChart::Bar bar{0, {{share, time_text(time)}, {}}};
+      if (done > 0) bar.on[1] = {of_peak, fixed(rate / 1e9, 0) + " GFLOP/s"};
+      chart.groups.push_back({.name = part, .detail = "", .bars = {std::move(bar)}});
+    };
+    row("step", times[0].seconds, flops(products) + flops(attentions));
+    row("linear products", times[1].seconds, flops(products));
+    row("attention", times[2].seconds, flops(attentions));
+    row("the rest", times[0].seconds - times[1].seconds - times[2].seconds, 0);
+    table.print(std::cout);
+    program.draw(chart);
+    program.results().add("step", times[0]);
+    program.results().add("linear products", times[1], {{"flops_per_second", flops(products) / times[1].seconds}});
+    program.results().add("attention", times[2], {{"flops_per_second", flops(attentions) / times[2].seconds}});
+  });
 }
