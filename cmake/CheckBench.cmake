@@ -2,6 +2,8 @@
 #
 # Runs a benchmark, which must succeed and write FILES.svg, a picture for light and dark screens without a number that is
 # none, and FILES.json, in Google Benchmark's format with all that its tools/compare.py reads.
+cmake_minimum_required(VERSION 3.22)
+
 set(arguments "")
 set(after FALSE)
 math(EXPR last "${CMAKE_ARGC} - 1")
