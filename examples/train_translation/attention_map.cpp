@@ -14,7 +14,7 @@ namespace {
 
 // Pixels.
 constexpr int kMargin = 24, kTitle = 40, kLayerTitle = 26, kColumnLabels = 30, kGap = 28, kPerLetter = 10;
-constexpr int kLegend = 30, kMinWidth = 500;  // room for the legend's line
+constexpr int kLegend = 30, kMinWidth = 520;  // room for the legend's line
 constexpr int kLargeCell = 34, kSmallCell = 8;
 constexpr int kMostWidth = 1800;  // of the cells: about as wide as a screen, unless there are hundreds of characters
 
