@@ -168,7 +168,9 @@ TEST(BenchProgram, WritesThePictureAndBesideItTheNumbers) {
 
 TEST(BenchProgram, RefusesAFolderThatIsNotThereBeforeItRuns) {
   bool ran = false;
-  EXPECT_EQ(run_program({"--svg", file("no/such/folder.svg").string()}, [&] { ran = true; }), 1);
+  const auto good = file("good").string(), bad = file("no/such/folder").string();
+  EXPECT_EQ(run_program({"--svg", bad, "--json", good}, [&] { ran = true; }), 1);
+  EXPECT_EQ(run_program({"--svg", good, "--json", bad}, [&] { ran = true; }), 1);
   EXPECT_FALSE(ran);
   EXPECT_EQ(run_program({"--svg", "", "--json", ""}, [] { throw std::runtime_error("it is wrong"); }), 1);
 }

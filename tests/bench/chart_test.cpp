@@ -171,11 +171,11 @@ BarChart crowded() {
                           .heading = g == 3 ? "A part of its own" : ""};
     for (std::size_t way = 0; way < (g == 5 ? 1 : chart.series.size()); ++way) {
       const auto w = static_cast<double>(way);
-      group.bars.push_back(
-          {way,
-           {{way == 4 ? BarChart::kNone : 1 + w, way == 4 ? "not run: its scores do not fit" : "56.5 ms"},
-            {std::pow(10, -w), "1e-5"},
-            {std::exp2(3 * w + g), "12.5 MiB"}}});
+      group.bars.push_back({way,
+                            {{way == 4 ? BarChart::kNone : 1 + w,
+                              way == 4 ? "not run: its scores do not fit" : "56.5 ms, 12.34 × as fast as"},
+                             {std::pow(10, -2 * w), "1e-5"},
+                             {std::exp2(3 * w + g), "12.5 MiB"}}});
     }
     chart.groups.push_back(std::move(group));
   }
@@ -189,6 +189,7 @@ TEST(Chart, TheLegendHasWhatHasBars) {
   chart.axes = {chart.axes[0]};
   chart.notes = {std::string(150, 'x')};  // wider than the bars
   chart.series.push_back("nobody");
+  chart.series[2] += ", whose name is so long that the legend needs more than one line below all that";
   for (auto& group : chart.groups)
     for (auto& bar : group.bars) bar.on.resize(1);
   const std::string svg = svg_of(chart);
