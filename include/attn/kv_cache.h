@@ -211,7 +211,8 @@ class KvCache {
                     " tokens");
     if (most > config_.max_capacity)
       throw std::length_error(detail::joined({"attn: sequence ", longest, " of the cache would need room for ", most,
-                                              " tokens, max_capacity is ", config_.max_capacity}));
+                                              " tokens, max_capacity is ", config_.max_capacity,
+                                              "; truncate() it, or make the cache with a larger max_capacity"}));
     typename Pages::Writer writer(k.dim(2), config_.head_dim, config_.v_dim, config_.rope ? &*config_.rope : nullptr);
     if (most > capacity()) grow(most);
     Range rows{0, 0};

@@ -11,8 +11,8 @@ namespace attn {
 class OutOfPages : public std::runtime_error {
  public:
   OutOfPages(Index needed, Index free, Index pages)
-      : std::runtime_error(
-            detail::joined({"attn: ", needed, " more pages are needed, ", free, " of ", pages, " are free"})),
+      : std::runtime_error(detail::joined({"attn: ", needed, " more pages are needed, ", free, " of ", pages,
+                                           " are free; release() or truncate() a sequence"})),
         needed_(needed),
         free_(free) {}
   Index needed() const { return needed_; }

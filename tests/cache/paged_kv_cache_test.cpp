@@ -169,7 +169,7 @@ TEST_F(PagedCache, OutOfPagesSaysHowMany) {
     cache_.append(b, more.k(), more.v());
     FAIL() << "nothing was thrown";
   } catch (const OutOfPages& e) {
-    EXPECT_STREQ(e.what(), "attn: 3 more pages are needed, 1 of 6 are free");
+    EXPECT_STREQ(e.what(), "attn: 3 more pages are needed, 1 of 6 are free; release() or truncate() a sequence");
     EXPECT_EQ(e.needed(), 3);
     EXPECT_EQ(e.free(), 1);
   }

@@ -1,6 +1,7 @@
 // From the arguments of a call to its checked sizes.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -43,6 +44,34 @@ inline void set_q_offsets(Problem& problem, const Options& options) {
   require(is_near(problem.q_offset), "q_offset ", problem.q_offset, " is outside ±2^60");
 }
 
+/// What is often meant where sizes disagree, as a remedy behind the numbers; shapes are (batch, heads, len, dim).
+inline const char* likely_remedy(const Shape<4>& q, const Shape<4>& k, const Shape<4>& v) {
+  if (k[3] != q[3] && v[3] == q[3] && v[2] == k[2]) return "; are key and value in each other's place?";
+  if (k[3] == q[3] && v[2] == q[2] && v[2] != k[2]) return "; are query and key in each other's place?";
+  if (q[3] != k[3] && q[2] == k[3])
+    return "; a row is a token, query has its tokens in columns: give query.transpose(), or transpose(2, 3) of a "
+           "tensor";
+  if (q[3] != k[3] && k[2] == q[3])
+    return "; a row is a token, key has its tokens in columns: give key.transpose(), or transpose(2, 3) of a tensor";
+  if (k[2] != v[2] && k[2] == v[3])
+    return "; a row is a token, value has its tokens in columns: give value.transpose(), or transpose(2, 3) of a "
+           "tensor";
+  const bool looks_like_tokens =
+      k[1] != v[1] ? k[1] == v[2] || k[2] == v[1] : q[1] != k[1] && k[2] > 0 && q[2] % k[2] == 0;
+  if (looks_like_tokens && (k[1] != v[1] || (k[1] > 0 && q[1] % k[1] != 0)))
+    return "; memory in the order (batch, len, heads, dim) is seen by attn::bshd()";
+  if (k[1] == v[1] && k[1] > q[1]) return "; several query heads may share a key head, not the other way round";
+  return "";
+}
+
+/// Refuses sizes that disagree, with all that there is to say.
+template <class... Pieces>
+[[noreturn, gnu::cold, gnu::noinline]] void refuse_sizes(const Shape<4>& q, const Shape<4>& k, const Shape<4>& v,
+                                                         const Pieces&... pieces) {
+  refuse({Piece(pieces)..., "; shapes: query ", q, ", key ", k, ", value ", v, " as (batch, heads, len, dim)",
+          likely_remedy(q, k, v)});
+}
+
 /// Checks query (batch, heads, q_len, head_dim), key (batch, kv_heads, kv_len, head_dim) and value (batch, kv_heads,
 /// kv_len, v_dim) against each other and fills in the defaults of `options`. Every path uses this, so that all refuse
 /// the same calls with the same words.
@@ -50,8 +79,8 @@ template <class T>
 Problem make_problem(const DTypeView<const T>& q, const DTypeView<const T>& k, const DTypeView<const T>& v,
                      const Options& options) {
   const auto sizes = [&](const char* what, Index a, const char* name_a, Index b, const char* name_b) {
-    require(a == b, what, " differs: ", name_a, " has ", a, ", ", name_b, " has ", b, "; shapes: query ", q.shape(),
-            ", key ", k.shape(), ", value ", v.shape(), " as (batch, heads, len, dim)");
+    if (a != b) [[unlikely]]
+      refuse_sizes(q.shape(), k.shape(), v.shape(), what, " differs: ", name_a, " has ", a, ", ", name_b, " has ", b);
   };
   sizes("batch", q.dim(0), "query", k.dim(0), "key");
   sizes("batch", k.dim(0), "key", v.dim(0), "value");
@@ -60,7 +89,9 @@ Problem make_problem(const DTypeView<const T>& q, const DTypeView<const T>& k, c
   sizes("head_dim", q.dim(3), "query", k.dim(3), "key");
   require(q.dim(1) > 0 && k.dim(1) > 0, "there must be at least one head: query has ", q.dim(1), ", key has ",
           k.dim(1));
-  require(q.dim(1) % k.dim(1) == 0, "heads (", q.dim(1), ") must be a multiple of kv_heads (", k.dim(1), ")");
+  if (q.dim(1) % k.dim(1) != 0) [[unlikely]]
+    refuse_sizes(q.shape(), k.shape(), v.shape(), "heads (", q.dim(1), ") must be a multiple of kv_heads (", k.dim(1),
+                 ")");
   require(q.dim(3) > 0, "head_dim must be at least 1, it is ", q.dim(3));
 
   Problem p;
@@ -96,7 +127,8 @@ bool repeats_elements(const Shape<Rank>& shape, const Shape<Rank>& strides) {
 /// Checks what a call writes to, named `name`, against the shape `want` with dimensions `dims`.
 template <int Rank, class View>
 void check_written(const View& t, const Shape<Rank>& want, const char* name, const char* dims) {
-  require(t.shape() == want, name, " has shape ", t.shape(), ", the result has ", want, " as ", dims);
+  require(t.shape() == want, name, " has shape ", t.shape(), ", the result has ", want, " as ", dims,
+          "; give it that shape before the call");
   require(!repeats_elements<Rank>(t.shape(), t.strides()), name, " of shape ", t.shape(),
           " has a stride of 0: its elements share memory, and cannot hold different results");
 }
