@@ -1,10 +1,14 @@
 # cmake -D COMPILER=<c++> -D FLAGS=<flags, a list> -D SOURCE=<file.cpp> [-D HEADER=<precompiled header>] [-D LIBRARY=<library>]
-#       -P CheckCompileFail.cmake
+#       [-D ONLY_MISTAKE=ON] -P CheckCompileFail.cmake
 #
-# The file must compile as it is, and must not with -DATTN_KO, or with the flags of its lines `// with: …` instead; then the
-# compiler's first error must be ours: it holds the text of each line `// expect: …` of the file. No other sentence of ours
-# may follow: one mistake, one remedy. The first variant shows that nothing else is wrong with the second.
+# The file must compile as it is, and must not with -DATTN_KO; then the compiler's first error must be ours: it holds the
+# text of each line `// expect: …` of the file. No other sentence of ours may follow: one mistake, one remedy. The first
+# variant shows that nothing else is wrong with the second.
 #
+# A file may make its mistake in flags instead: `// with: …` adds one, in which {here} is the file's folder, and
+# `// without: -isystem` takes away that flag with its value. Such a file is the header alone, which others compile.
+#
+# ONLY_MISTAKE: another compiler has compiled the file as it is.
 # HEADER: included first, to save time; it was precompiled with the same flags, so a file that names its own goes without.
 # LIBRARY: it is a program, which must link with the library and must not without; the linker's first line counts.
 cmake_minimum_required(VERSION 3.22)
@@ -23,21 +27,34 @@ if(LIBRARY)
   set(bad ${compile})
 else()
   list(APPEND compile -fsyntax-only)
-  file(STRINGS ${SOURCE} mistake REGEX "^// with: ")
-  list(TRANSFORM mistake REPLACE "^// with: " "")
-  if(NOT mistake)
-    set(mistake -DATTN_KO)
+  file(STRINGS ${SOURCE} mistakes REGEX "^// with(out)?: ")
+  if(mistakes)
+    cmake_path(GET SOURCE PARENT_PATH here)
+    set(good "")
+    set(bad ${compile})
+    foreach(mistake IN LISTS mistakes)
+      if(mistake MATCHES "^// without: (.*)$")
+        string(REGEX REPLACE ";${CMAKE_MATCH_1};[^;]*" "" bad "${bad}")
+      else()
+        string(REGEX REPLACE "^// with: " "" mistake "${mistake}")
+        string(REPLACE "{here}" "${here}" mistake "${mistake}")
+        list(APPEND bad ${mistake})
+      endif()
+    endforeach()
+  else()
     if(HEADER)
       list(APPEND compile -include ${HEADER})
     endif()
+    set(good ${compile})
+    set(bad ${compile} -DATTN_KO)
   endif()
-  set(good ${compile})
-  set(bad ${compile} ${mistake})
 endif()
 
-execute_process(COMMAND ${good} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
-if(NOT result EQUAL 0)
-  message(FATAL_ERROR "${SOURCE} must compile without its mistake, but:\n${output}")
+if(good AND NOT ONLY_MISTAKE)
+  execute_process(COMMAND ${good} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${SOURCE} must compile without its mistake, but:\n${output}")
+  endif()
 endif()
 
 execute_process(COMMAND ${bad} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)

@@ -3,6 +3,7 @@
 
 #include "attn/detail/flash/checked_call.h"
 #include "attn/detail/flash/flash.h"
+#include "attn/detail/flash/refused_calls.h"
 #include "attn/detail/naive/naive.h"
 #include "attn/mods.h"
 #ifdef ATTN_EXTERN_TEMPLATES  // see attn/instantiate.h
@@ -60,14 +61,16 @@ requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, cons
 
 /// The same into memory of the caller's: `out` is a matrix, block or map (q_len, v_dim), or a rank-4 tensor or view
 /// (batch, heads, q_len, v_dim); `lse` an Eigen vector (q_len), or a rank-3 tensor or view (batch, heads, q_len).
-/// Neither may overlap an input, and no two elements of an output may share memory.
+/// Neither may overlap an input: that is refused where one of the two has an end in the other, and tensors that lie
+/// between each other, as query, key and value of one projection do, are fine. No two elements of an output may share
+/// memory.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, out and lse are partly written.
 template <class Out, class Lse, class Q, class K, class V, class M = Mods<>>
 requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                                                   const M& mods = {}, const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options);
-  detail::flash(call.tensors(out, lse), call.passes(), options);
+  detail::flash(call.caller_tensors(std::forward<Out>(out), std::forward<Lse>(lse)), call.passes(), options);
 }
 template <class Out, class Lse, class Q, class K, class V>
 requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
@@ -81,7 +84,7 @@ requires(!detail::Viewable<M> && !detail::KvSource<K> &&
          !detail::KvSource<V>) void attention_into(Out&& out, const Q& query, const K& key, const V& value,
                                                    const M& mods = {}, const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options);
-  detail::flash(call.tensors(out), call.passes(), options);
+  detail::flash(call.caller_tensors(std::forward<Out>(out)), call.passes(), options);
 }
 template <class Out, class Q, class K, class V>
 requires(!detail::KvSource<K> && !detail::KvSource<V>) void attention_into(Out&& out, const Q& query, const K& key,
@@ -150,7 +153,7 @@ template <class Out, class Q, class K, class V, class M = Mods<>>
 void naive_attention_into(Out&& out, const Q& query, const K& key, const V& value, const M& mods = {},
                           const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options);
-  call.naive(options.executor, {}, out);
+  call.naive(options.executor, {}, std::forward<Out>(out));
 }
 template <class Out, class Q, class K, class V>
 void naive_attention_into(Out&& out, const Q& query, const K& key, const V& value, const Options& options) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <type_traits>
+#include <utility>
 
 #include "attn/attention.h"
 #include "attn/detail/backward/checked_backward.h"
@@ -33,19 +34,28 @@ inline namespace ATTN_BUILT_FOR {
 template <class G, class Q, class K, class V, class R, class M = Mods<>>
 auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                         const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedBackward call(grad_out, query, key, value, result.out, result.lse, mods, options);
-  auto grads = call.gradients();
-  call.run(grads.query, grads.key, grads.value, options);
-  return grads;
+  if constexpr (detail::check_result<R>()) {
+    const detail::CheckedBackward call(grad_out, query, key, value, result.out, result.lse, mods, options);
+    auto grads = call.gradients();
+    call.run(grads.query, grads.key, grads.value, options);
+    return grads;
+  }
 }
 template <class G, class Q, class K, class V, class R>
 auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                         const Options& options) {
   return attention_backward(grad_out, query, key, value, result, Mods<>(), options);
 }
+/// Not to be called: does not compile, with the sentence of detail::check_result() or detail::check_order().
+template <class G, class Q, class K, detail::Viewable V, class R, class M, class Wrong, class... More>
+requires(detail::is_wrong<Wrong, More...>) auto attention_backward(const G&, const Q&, const K&, const V&, const R&,
+                                                                   const M&, const Wrong&, const More&...) {
+  if constexpr (detail::check_result<R>()) detail::check_order<M, Wrong, More...>();
+}
 
 /// The same into memory of the caller's, which is overwritten: matrices, or rank-4 tensors or views, shaped as query,
-/// key and value. None may overlap an input or another gradient. With options.workspace nothing is allocated.
+/// key and value. None may overlap an input or another gradient: that is refused where one of the two has an end in the
+/// other. With options.workspace nothing is allocated.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, the gradients are partly written.
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Mods<>>
@@ -53,7 +63,7 @@ void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, co
                              const K& key, const V& value, const Out& out, const Lse& lse, const M& mods = {},
                              const Options& options = {}) {
   const detail::CheckedBackward call(grad_out, query, key, value, out, lse, mods, options);
-  call.run(grad_query, grad_key, grad_value, options);
+  call.run_into(std::forward<GQ>(grad_query), std::forward<GK>(grad_key), std::forward<GV>(grad_value), options);
 }
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse>
 void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const G& grad_out, const Q& query,

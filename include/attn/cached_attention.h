@@ -45,7 +45,7 @@ template <class Out, class Lse, class Query, detail::KvSource Cache, class M = M
 void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {
   detail::CheckedSequences call(query, cache, mods, options);
-  detail::flash_sequences(call.sequences(out, lse), options);
+  detail::flash_sequences(call.caller_sequences(std::forward<Out>(out), std::forward<Lse>(lse)), options);
 }
 template <class Out, class Lse, class Query, detail::KvSource Cache>
 void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const Options& options) {
@@ -57,7 +57,7 @@ template <class Out, class Query, detail::KvSource Cache, class M = Mods<>>
 void attention_into(Out&& out, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {
   detail::CheckedSequences call(query, cache, mods, options);
-  detail::flash_sequences(call.sequences(out), options);
+  detail::flash_sequences(call.caller_sequences(std::forward<Out>(out)), options);
 }
 template <class Out, class Query, detail::KvSource Cache>
 void attention_into(Out&& out, const Query& query, const Cache& cache, const Options& options) {

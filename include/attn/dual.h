@@ -29,6 +29,15 @@ struct Dual {
   requires(std::is_arithmetic_v<C>) constexpr Dual(C c) : value(static_cast<X>(c)) {}  // NOLINT: as numbers convert
   constexpr Dual(const X& c) requires(!std::is_arithmetic_v<X>) : value(c) {}          // NOLINT: likewise
 
+  /// Not to be called: does not compile, and says that the slope would be lost.
+  template <class C>
+  requires std::is_arithmetic_v<C>
+  explicit operator C() const {
+    static_assert(
+        sizeof(C) == 0,
+        "attn: a score mod whose gradient is wanted keeps its numbers in auto: float(x) would lose the slope");
+  }
+
   constexpr Dual operator-() const { return {-value, -slope}; }
   constexpr Dual operator+() const { return *this; }
 

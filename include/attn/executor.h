@@ -1,6 +1,7 @@
 // The interface to whoever runs the tasks of a call. Kernels never start a thread themselves.
 #pragma once
 
+#include <concepts>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -39,6 +40,12 @@ class Executor {
   /// All cores, see threads(); or the calling thread alone, if the work is too little to wake other threads for.
   Executor() = default;
   explicit Executor(std::shared_ptr<const Backend> backend) : backend_(std::move(backend)) {}
+
+  /// Not to be called: does not compile, and says that an executor of so many threads is threads(n).
+  template <std::integral N>
+  Executor(N) {
+    static_assert(sizeof(N) == 0, "attn: an executor of so many threads is attn::threads(n), made once");
+  }
 
   bool is_default() const { return backend_ == nullptr; }
   int concurrency() const { return backend().concurrency(); }

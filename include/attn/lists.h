@@ -29,6 +29,12 @@ struct List {
     if constexpr (kFits)
       for (const auto& n : given) values.push_back(static_cast<Number>(n));
   }
+  /// Not to be called: does not compile, and says that a list of one is {2}.
+  template <class X>
+  requires std::is_arithmetic_v<X> List(X) {
+    static_assert(sizeof(X) == 0,
+                  "attn: here stands a list, with a number for each sequence, head or token; a list of one is {2}");
+  }
 };
 using Indices = List<Index>;   ///< lengths, ids, offsets, positions
 using Numbers = List<double>;  ///< slopes, temperatures, logits

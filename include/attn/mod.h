@@ -13,6 +13,8 @@
 
 namespace attn {
 
+struct Options;
+
 namespace detail {
 
 /// Stands where a mask gives no hint.
@@ -107,8 +109,10 @@ struct BoundLate {
 template <class Keep, class CoverageHint = detail::NoHint, class KvRangeHint = detail::NoHint>
 constexpr auto mask_mod(Keep keep, CoverageHint coverage = {}, KvRangeHint kv_range = {}) {
   using R = typename detail::ResultOf<Keep, Position>::type;
-  static_assert(detail::callable<R>,
-                "attn::mask_mod: the lambda must take one argument, a position: [](auto p) { return p.kv <= p.q; }");
+  static_assert(
+      detail::callable<R>,
+      "attn::mask_mod: the lambda must take one argument, a position with p.batch, p.head, p.q and p.kv: [](auto p) { "
+      "return p.kv <= p.q; }");
   static_assert(!detail::callable<R> || std::is_same_v<R, bool>,
                 "attn::mask_mod: the lambda must return bool (true = keep); to add to a score use attn::score_mod");
   if constexpr (!std::is_same_v<CoverageHint, detail::NoHint>)
@@ -134,8 +138,10 @@ constexpr auto mask_mod(Keep keep, CoverageHint coverage = {}, KvRangeHint kv_ra
 template <class Score>
 constexpr auto score_mod(Score score) {
   using R = typename detail::ResultOf<Score, float, Position>::type;
-  static_assert(detail::callable<R>,
-                "attn::score_mod: the lambda must take a score and a position: [](auto x, auto p) { return x; }");
+  static_assert(
+      detail::callable<R>,
+      "attn::score_mod: the lambda must take a score and a position: [](auto x, auto p) { return x; }, with p.batch, "
+      "p.head, p.q and p.kv");
   static_assert(!detail::callable<R> || std::is_floating_point_v<R>,
                 "attn::score_mod: the lambda must return the new score, a floating-point number; to drop pairs use "
                 "attn::mask_mod");
@@ -256,12 +262,21 @@ constexpr auto check_mods() {
         kIsBool,
         "attn: a tensor of numbers stands in the place of mods: attn::bias(t) adds it to the scores; a mask must "
         "hold bool");
+  } else if constexpr (std::is_function_v<std::remove_pointer_t<M>>) {
+    static_assert(AnyMod<M>, "attn: this is the function that makes a mod; call it, as in attn::causal()");
   } else if constexpr (Shapeless<M>) {
     static_assert(check_tensor<M>());
-  } else if constexpr (std::is_function_v<M>) {
-    static_assert(AnyMod<M>, "attn: this is the function that makes a mod; call it, as in attn::causal()");
+  } else if constexpr (std::is_same_v<M, bool>) {
+    static_assert(AnyMod<M>, "attn: causal attention is a mod: attention(q, k, v, attn::causal())");
   } else if constexpr (std::is_arithmetic_v<M>) {
     static_assert(AnyMod<M>, "attn: options have names: attention(q, k, v, {.scale = 0.5})");
+  } else if constexpr (std::is_null_pointer_v<M>) {
+    static_assert(AnyMod<M>, "attn: where there is no mask, nothing stands in its place: attention(q, k, v)");
+  } else if constexpr (std::is_same_v<M, Options>) {
+    static_assert(AnyMod<M>,
+                  "attn: options are an argument behind the mods, not one of them: attention(q, k, v, mods, options)");
+  } else if constexpr (KvSource<M> || WholeResult<M>) {
+    static_assert(check_tensor<M>());
   } else {
     static_assert(AnyMod<M>,
                   "attn: this argument must be a mod; wrap a lambda in attn::mask_mod(...) or attn::score_mod(...), "

@@ -1,6 +1,7 @@
 // Every named mod.
 #pragma once
 
+#include "attn/detail/mods/refused_operators.h"
 #include "attn/mods/alibi.h"
 #include "attn/mods/bias.h"
 #include "attn/mods/bidirectional_spans.h"

@@ -9,6 +9,13 @@ template <class Out, class Lse>
 struct Result {
   Out out;
   Lse lse;
+
+  /// Not to be called: does not compile, and says that the output is `.out`.
+  template <class X>
+  requires requires { typename X::Scalar; }
+  operator X() const {
+    static_assert(sizeof(X) == 0, "attn: a call returns out and lse; take its output: attn::attention(q, k, v).out");
+  }
 };
 template <class Out, class Lse>
 Result(Out, Lse) -> Result<Out, Lse>;  // clang 14 deduces no arguments of aggregates by itself

@@ -19,6 +19,15 @@ namespace detail {
 
 constexpr Index kAlignment = 64;  // bytes: one cache line, and the widest vector register there is
 
+/// Says in one sentence why a temporary has no view.
+template <class T, int Rank>
+auto view_of_temporary() {
+  static_assert(sizeof(T) == 0,
+                "attn: this tensor is a temporary, whose memory is gone at the end of the line; give it a name, and "
+                "view that");
+  return TensorView<T, Rank>();
+}
+
 }  // namespace detail
 
 /// A tensor that owns its memory: row-major, without gaps, aligned to 64 bytes. Copies are deep, moves leave an empty
@@ -74,12 +83,13 @@ class Tensor {
   Index dim(int i) const { return shape_[static_cast<std::size_t>(i)]; }
   Index size() const { return data_ ? detail::product<Rank>(shape_) : 0; }
 
-  TensorView<T, Rank> view() { return {data(), shape_}; }
-  TensorView<const T, Rank> view() const { return {data(), shape_}; }
+  // See TensorView. A temporary has no views: they would point to memory that is gone. It converts to one only because
+  // it may be passed to a function that takes a view.
+  TensorView<T, Rank> view() & { return {data(), shape_}; }
+  TensorView<const T, Rank> view() const& { return {data(), shape_}; }
+  auto view() const&& { return detail::view_of_temporary<T, Rank>(); }
   operator TensorView<T, Rank>() { return view(); }
   operator TensorView<const T, Rank>() const { return view(); }
-
-  // See TensorView. A temporary has no views: they would point to memory that is gone.
   template <class... I>
   auto reshape(I... sizes) & {
     return view().reshape(sizes...);
@@ -89,22 +99,24 @@ class Tensor {
     return view().reshape(sizes...);
   }
   template <class... I>
-  void reshape(I... sizes) const&& = delete;
+  auto reshape(I...) const&& {
+    return detail::view_of_temporary<T, Rank>();
+  }
   TensorView<T, Rank> slice(int d, Index begin, Index end) & { return view().slice(d, begin, end); }
   TensorView<const T, Rank> slice(int d, Index begin, Index end) const& { return view().slice(d, begin, end); }
-  void slice(int d, Index begin, Index end) const&& = delete;
+  auto slice(int, Index, Index) const&& { return detail::view_of_temporary<T, Rank>(); }
   TensorView<T, Rank - 1> select(int d, Index i) & { return view().select(d, i); }
   TensorView<const T, Rank - 1> select(int d, Index i) const& { return view().select(d, i); }
-  void select(int d, Index i) const&& = delete;
+  auto select(int, Index) const&& { return detail::view_of_temporary<T, Rank>(); }
   TensorView<T, Rank - 1> squeeze(int d) & { return view().squeeze(d); }
   TensorView<const T, Rank - 1> squeeze(int d) const& { return view().squeeze(d); }
-  void squeeze(int d) const&& = delete;
+  auto squeeze(int) const&& { return detail::view_of_temporary<T, Rank>(); }
   TensorView<T, Rank + 1> unsqueeze(int d) & { return view().unsqueeze(d); }
   TensorView<const T, Rank + 1> unsqueeze(int d) const& { return view().unsqueeze(d); }
-  void unsqueeze(int d) const&& = delete;
+  auto unsqueeze(int) const&& { return detail::view_of_temporary<T, Rank>(); }
   TensorView<T, Rank> transpose(int a, int b) & { return view().transpose(a, b); }
   TensorView<const T, Rank> transpose(int a, int b) const& { return view().transpose(a, b); }
-  void transpose(int a, int b) const&& = delete;
+  auto transpose(int, int) const&& { return detail::view_of_temporary<T, Rank>(); }
   template <class... I>
   TensorView<T, Rank> permute(I... dimensions) & {
     return view().permute(dimensions...);
@@ -114,7 +126,9 @@ class Tensor {
     return view().permute(dimensions...);
   }
   template <class... I>
-  void permute(I... dimensions) const&& = delete;
+  auto permute(I...) const&& {
+    return detail::view_of_temporary<T, Rank>();
+  }
 
   template <class... I>
   T& operator()(I... indices) {
@@ -154,6 +168,17 @@ class Tensor {
   Shape shape_{};
 };
 
+namespace detail {
+
+/// Says in one sentence what bhsd() and bshd() see as a tensor.
+template <class X>
+auto view_of_no_pointer() {
+  static_assert(std::is_pointer_v<X>, "attn: bhsd() and bshd() take a pointer to the first element: x.data(), not x");
+  return TensorView<float, 4>();
+}
+
+}  // namespace detail
+
 /// Memory in the order (batch, heads, len, dim), without gaps.
 template <class T>
 TensorView<T, 4> bhsd(T* data, Index batch, Index heads, Index len, Index dim) {
@@ -165,6 +190,13 @@ template <class T>
 TensorView<T, 4> bshd(T* data, Index batch, Index len, Index heads, Index dim) {
   return TensorView<T, 4>(data, {batch, len, heads, dim}).transpose(1, 2);
 }
+
+/// Not to be called: does not compile, and says that a pointer is wanted.
+template <class X>
+requires(std::is_class_v<X>) auto bhsd(const X&, Index, Index, Index, Index) { return detail::view_of_no_pointer<X>(); }
+/// Not to be called: does not compile, and says that a pointer is wanted.
+template <class X>
+requires(std::is_class_v<X>) auto bshd(const X&, Index, Index, Index, Index) { return detail::view_of_no_pointer<X>(); }
 
 namespace detail {
 
@@ -203,6 +235,22 @@ constexpr bool has_memory = [] {
     return true;
 }();
 
+/// Does an X, deduced from X&&, end with its line and its numbers with it?
+template <class X>
+constexpr bool is_temporary = false;
+template <class X>
+requires(!std::is_reference_v<X> && (EigenTensor<X> || EigenDense<X>)) constexpr bool is_temporary<X> = [] {
+  if constexpr (EigenTensor<X>) return requires(X & x) {
+      x.resize(x.dimensions());
+    };  // maps cannot
+  else
+    return std::is_base_of_v<Eigen::PlainObjectBase<std::remove_const_t<X>>, X>;
+}();
+template <class T, int Rank>
+constexpr bool is_temporary<Tensor<T, Rank>> = true;
+template <class T, int Rank>
+constexpr bool is_temporary<const Tensor<T, Rank>> = true;
+
 }  // namespace detail
 
 /// The view of a TensorView is the same view; the view of a Tensor is that of its elements.
@@ -218,6 +266,11 @@ template <class T, int Rank>
 TensorView<const T, Rank> view(const Tensor<T, Rank>& t) {
   return t.view();
 }
+/// Not to be called: does not compile, and says that a temporary has no view.
+template <class T, int Rank>
+auto view(const Tensor<T, Rank>&&) {
+  return detail::view_of_temporary<T, Rank>();
+}
 
 /// An Eigen matrix, array, map, block or transpose as (rows, cols), whatever its storage order. Nothing is copied; the
 /// object must outlive the view. Expressions without memory of their own (sums, products) do not compile: evaluate them
@@ -226,24 +279,32 @@ template <detail::EigenDense X>
 auto view(X&& x) {
   static_assert(detail::has_memory<X>,
                 "attn::view: this Eigen expression has no memory of its own; evaluate it first, e.g. with .eval()");
-  constexpr bool row_major = std::remove_cvref_t<X>::IsRowMajor;
-  const Index inner = x.innerStride(), outer = x.outerStride();
-  using View = TensorView<detail::element_t<X>, 2>;
-  return View(x.data(), {x.rows(), x.cols()}, {row_major ? outer : inner, row_major ? inner : outer});
+  if constexpr (detail::is_temporary<X>) {
+    return detail::view_of_temporary<typename X::Scalar, 2>();
+  } else {
+    constexpr bool row_major = std::remove_cvref_t<X>::IsRowMajor;
+    const Index inner = x.innerStride(), outer = x.outerStride();
+    using View = TensorView<detail::element_t<X>, 2>;
+    return View(x.data(), {x.rows(), x.cols()}, {row_major ? outer : inner, row_major ? inner : outer});
+  }
 }
 
 /// An Eigen::Tensor or TensorMap with the same indices, in either layout.
 template <detail::EigenTensor X>
 auto view(X&& x) {
   constexpr int rank = std::remove_cvref_t<X>::NumDimensions;
-  Shape<rank> shape{}, strides{};
-  for (std::size_t i = 0; i < rank; ++i) shape[i] = x.dimensions()[i];
-  strides = detail::row_major_strides<rank>(shape);
-  if constexpr (int(std::remove_cvref_t<X>::Layout) == int(Eigen::ColMajor)) {
-    Index step = 1;
-    for (std::size_t i = 0; i < rank; step = detail::wrapping_product(step, shape[i++])) strides[i] = step;
+  if constexpr (detail::is_temporary<X>) {
+    return detail::view_of_temporary<detail::element_t<X>, rank>();
+  } else {
+    Shape<rank> shape{}, strides{};
+    for (std::size_t i = 0; i < rank; ++i) shape[i] = x.dimensions()[i];
+    strides = detail::row_major_strides<rank>(shape);
+    if constexpr (int(std::remove_cvref_t<X>::Layout) == int(Eigen::ColMajor)) {
+      Index step = 1;
+      for (std::size_t i = 0; i < rank; step = detail::wrapping_product(step, shape[i++])) strides[i] = step;
+    }
+    return TensorView<detail::element_t<X>, rank>(x.data(), shape, strides);
   }
-  return TensorView<detail::element_t<X>, rank>(x.data(), shape, strides);
 }
 
 }  // namespace attn

@@ -44,6 +44,11 @@ class TensorView {
   TensorView(T* data, const Shape& shape, const Shape& strides) : data_(data), shape_(shape), strides_(strides) {
     check();
   }
+  /// Not to be called: does not compile, and says that sizes stand in braces.
+  template <std::integral... I>
+  requires(sizeof...(I) >= 1) TensorView(T*, I...) {
+    static_assert(sizeof(T) == 0, "attn: sizes stand in braces: TensorView<float, 4>(ptr, {batch, heads, len, dim})");
+  }
 
   operator TensorView<const T, Rank>() const requires(!std::is_const_v<T>) { return {data_, shape_, strides_}; }
 

@@ -39,7 +39,8 @@ int main() {
   check(back.extent(1) == 4 && (back[std::array{1, 2, 0}]) == 5, "to_mdspan() of a transposed view");
   back[std::array{0, 0, 0}] = 9;
   check(t(0, 0, 0) == 9 && attn::view(back).strides() == t.view().transpose(1, 2).strides(), "there and back");
-  check(attn::Tensor<float, 2>({0, 3}).view().to_mdspan().size() == 0, "an empty tensor");
+  const attn::Tensor<float, 2> empty({0, 3});
+  check(empty.view().to_mdspan().size() == 0, "an empty tensor");
   check(attn::TensorView<float, 2>(t.data(), {1, 4}, {0, 1}).to_mdspan().extent(0) == 1, "one row repeated once");
   try {
     attn::TensorView<float, 2>(t.data(), {2, 4}, {0, 1}).to_mdspan();

@@ -45,8 +45,7 @@ auto combined(const Bound&... masks) {
 template <class Combine, class... M>
 auto combined_mask(M... masks) {
   static_assert(sizeof...(M) > 0, "attn::any_of, all_of: give at least one mask");
-  static_assert((AnyMod<M> && ...),
-                "attn::any_of, all_of, not_: the arguments must be masks; wrap a lambda in attn::mask_mod(...)");
+  static_assert((check_mods<M>() && ...));
   return bind_mod([masks = std::tuple<M...>(std::move(masks)...)](const Problem& problem) {
     return std::apply([&](const auto&... m) { return combined<Combine>(bind(m, problem)...); }, masks);
   });

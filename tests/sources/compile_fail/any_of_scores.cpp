@@ -1,4 +1,5 @@
-// expect: only masks can be combined so; put changes of scores and sinks beside them with |
+// expect: attn::any_of, all_of, not_: only masks can be combined so; put changes of scores and sinks beside them with
+// expect: |
 #include <attn/attn.h>
 
 int main() {

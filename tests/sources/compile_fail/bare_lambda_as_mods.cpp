@@ -1,4 +1,5 @@
-// expect: attn: this argument must be a mod; wrap a lambda in attn::mask_mod(...) or attn::score_mod(...)
+// expect: attn: this argument must be a mod; wrap a lambda in attn::mask_mod(...) or attn::score_mod(...), combine
+// expect: mods with |
 #include <attn/attn.h>
 
 int main() {

@@ -1,5 +1,5 @@
 // expect: attn: a tensor of bool stands in the place of mods: attn::keep(t) keeps the pairs where it is true,
-// attn::drop(t)
+// expect: attn::drop(t) the others
 #include <attn/attn.h>
 
 int main() {

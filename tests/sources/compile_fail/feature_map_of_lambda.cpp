@@ -1,5 +1,5 @@
 // expect: attn: the argument behind the value must be a feature map: attn::elu1(), relu(), identity(), favor(features,
-// seed), or attn::feature_map(...) around a lambda
+// expect: seed), or attn::feature_map(...) around a lambda
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,5 @@
-// expect: the tensor must hold bool, so that its meaning is plain; for additive masks use attn::bias
+// expect: attn::keep / attn::drop: the tensor must hold bool, so that its meaning is plain; for additive masks use
+// expect: attn::bias
 #include <attn/attn.h>
 
 #ifdef ATTN_KO

@@ -1,4 +1,5 @@
-// expect: attn: std::vector<bool> holds bits, which have no addresses; use attn::Tensor<bool, 1> or Eigen::Array<bool
+// expect: attn: std::vector<bool> holds bits, which have no addresses; use attn::Tensor<bool, 1> or Eigen::Array<bool,
+// expect: Eigen::Dynamic, 1>
 #include <vector>
 
 #include <attn/attn.h>

@@ -1,4 +1,5 @@
-// expect: attn: query, key and value must have the same rank, all matrices or all rank-4 tensors
+// expect: attn: query, key and value must have the same rank, all matrices or all rank-4 tensors; a matrix m is one by
+// expect: attn::bhsd(m.data(), 1, 1, len, dim) if it is row-major
 #include <attn/attn.h>
 
 #ifdef ATTN_KO

@@ -1,4 +1,5 @@
 // expect: attn: query, key and value must hold the same scalar type, or floats of 32 and 16 bits; convert with
+// expect: .cast<float>() or .cast<double>()
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,5 @@
-// expect: attn: a tensor of numbers stands in the place of mods: attn::bias(t) adds it to the scores
+// expect: attn: a tensor of numbers stands in the place of mods: attn::bias(t) adds it to the scores; a mask must hold
+// expect: bool
 #include <attn/attn.h>
 
 int main() {

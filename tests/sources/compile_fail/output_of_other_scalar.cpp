@@ -1,4 +1,4 @@
-// expect: attn: the output must hold the same scalar type as the query
+// expect: attn: the output must hold the same scalar type as the query, or floats of 32 and 16 bits
 #include <attn/attn.h>
 
 #ifdef ATTN_KO

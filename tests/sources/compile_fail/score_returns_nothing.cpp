@@ -1,4 +1,5 @@
-// expect: attn::score_mod: the lambda must return the new score, a floating-point number
+// expect: attn::score_mod: the lambda must return the new score, a floating-point number; to drop pairs use
+// expect: attn::mask_mod
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,5 @@
-// expect: attn::score_mod: the lambda must take a score and a position: [](auto x, auto p) { return x; }
+// expect: attn::score_mod: the lambda must take a score and a position: [](auto x, auto p) { return x; }, with
+// expect: p.batch, p.head, p.q and p.kv
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,5 @@
-// expect: attn: a score mod whose gradient is wanted must write tanh(x), without std:: before it
+// expect: attn: a score mod whose gradient is wanted must write tanh(x), without std:: before it: then the function
+// expect: for attn::Dual is found too
 #include <attn/attn.h>
 
 int main() {

@@ -1,4 +1,5 @@
-// expect: attn: lse must be a vector (q_len) or have rank 3, (batch, heads, q_len)
+// expect: attn: lse must be a vector (q_len) or have rank 3, (batch, heads, q_len), as attention() returns it; a
+// expect: tensor in the place of mods is attn::keep(t) or attn::bias(t)
 #include <attn/attn.h>
 
 int main() {

@@ -9,12 +9,14 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Is it {grad_out, grad_lse}?
-template <class G>
-concept HasLse = requires(const G& g) {
-  g.out;
-  g.lse;
-};
+/// Says in one sentence what a backward pass needs of the forward one.
+template <class R>
+constexpr auto check_result() {
+  static_assert(WholeResult<R>,
+                "attn: behind the value stands what attention() returned, with out and lse, and then the mods: "
+                "attention_backward(grad_out, q, k, v, result, mods, options)");
+  return WholeResult<R>;
+}
 
 /// A tensor like `x`, of which the call is made.
 template <class X, class T>
@@ -82,7 +84,7 @@ class LearnedIfAny<T, Mods, false> {
 template <class G, class Q, class K, class V, class M>
 class BackwardInputs {
   static decltype(auto) grad_out_of(const G& g) {
-    if constexpr (HasLse<G>)
+    if constexpr (WholeResult<G>)
       return evaluated(g.out);
     else
       return evaluated(g);
@@ -97,7 +99,7 @@ class BackwardInputs {
       : call_(query, key, value, mods, options), grad_out_held_(grad_out_of(g)), call(call_) {
     const Problem& p = call.problem;
     grad_out = checked_input<T>(grad_out_held_, {p.batch, p.heads, p.q_len, p.v_dim}, "grad_out");
-    if constexpr (HasLse<G>) grad_lse = checked_lse<T>(g.lse, p, "grad_lse");
+    if constexpr (WholeResult<G>) grad_lse = checked_lse<T>(g.lse, p, "grad_lse");
   }
   BackwardInputs(const BackwardInputs&) = delete;
 
@@ -150,7 +152,26 @@ class CheckedBackward {
         options);
   }
 
+  /// The same where the gradients are the caller's memory; see CheckedCall::caller_tensors().
+  template <class GQ, class GK, class GV>
+  void run_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options) const {
+    if constexpr (check_destinations<GQ, GK, GV>()) {
+      const Footprint to[3] = {checked_gradient<T>(grad_query, in_.call.q, kNames[0]),
+                               checked_gradient<T>(grad_key, in_.call.k, kNames[1]),
+                               checked_gradient<T>(grad_value, in_.call.v, kNames[2])};
+      for (int i = 0; i < 3; ++i) {
+        in_.call.check_apart_from_inputs(to[i], kNames[i]);
+        check_apart(to[i], kNames[i], in_.grad_out, "grad_out");
+        check_apart(to[i], kNames[i], out_, "out");
+        check_apart(to[i], kNames[i], to[(i + 1) % 3], kNames[(i + 1) % 3]);
+      }
+      run(grad_query, grad_key, grad_value, options);
+    }
+  }
+
  private:
+  static constexpr const char* kNames[] = {"grad_query", "grad_key", "grad_value"};
+
   DTypeView<const T> out_;
   TensorView<const T, 3> lse_;
 };

@@ -156,6 +156,14 @@ class CheckedSequences {
     });
     return sequences_;
   }
+  /// The same where the result is the caller's memory; see CheckedCall::caller_tensors().
+  template <class... To>
+  std::span<const Sequence<T>> caller_sequences(To&&... result) {
+    static_assert(check_destinations<To...>());
+    if constexpr (kIsCall && check_destinations<To...>())
+      check_apart(result_views<T>(problem, result...).out, "out", q_, "query");
+    return sequences(result...);
+  }
 
  private:
   /// The rows of a sequence, of queries, results or log-sum-exps.

@@ -7,6 +7,7 @@
 #include "attn/detail/flash/pass_sequence.h"
 #include "attn/detail/naive/naive.h"
 #include "attn/detail/tensor/arguments.h"
+#include "attn/detail/tensor/overlap.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -23,12 +24,24 @@ template <class T, class Out>
 constexpr auto check_output_type() {
   using Number = element_t<Out>;
   constexpr int kRank = Traits<std::remove_cvref_t<Out>>::kRank;
-  static_assert(!std::is_const_v<Number>, "attn: the output must be writable, this one is const");
+  static_assert(!std::is_const_v<Number>,
+                "attn: the output must be writable, this one is const; it stands first: attention_into(out, q, k, v)");
   static_assert(std::is_same_v<computed_t<std::remove_const_t<Number>>, T>,
                 "attn: the output must hold the same scalar type as the query, or floats of 32 and 16 bits");
   static_assert(kRank == 2 || kRank == 4,
                 "attn: the output must be a matrix (len, dim) or a rank-4 tensor (batch, heads, len, dim)");
   return !std::is_const_v<Number> && (kRank == 2 || kRank == 4);
+}
+
+/// Says in one sentence why nothing that is written to these, deduced from To&&, would be seen.
+template <class... To>
+constexpr bool check_destinations() {
+  constexpr bool kHasMemory = (has_memory<To> && ...), kStays = !(is_temporary<To> || ...);
+  static_assert(kHasMemory,
+                "attn: the output is an Eigen expression without memory of its own; it must be a matrix, a map or a "
+                "block of one");
+  static_assert(kStays, "attn: the output is a temporary, which takes the result with it; give it a name");
+  return kHasMemory && kStays;
 }
 
 /// The caller's output as a writable rank-4 view.
@@ -45,8 +58,10 @@ DTypeView<T> output_view(Out&& out, const Problem& problem) {
 template <class T, class Lse>
 TensorView<T, 3> lse_view(Lse&& lse, const Problem& problem) {
   auto v = lse_rank3(lse);
-  static_assert(std::is_same_v<std::remove_pointer_t<decltype(v.data())>, T> || !has_rank_of_lse<Lse>,
-                "attn: lse must be writable and hold the scalar type of the query, float for those of 16 bits");
+  static_assert(
+      std::is_same_v<std::remove_pointer_t<decltype(v.data())>, T> || !has_rank_of_lse<Lse>,
+      "attn: lse must be writable and hold the scalar type of the query, float for those of 16 bits; it stands behind "
+      "out: attention_into(out, lse, q, k, v)");
   if (problem.sigmoid_bias && v.size() == 0) return TensorView<T, 3>();
   check_has_lse(problem, "lse");
   check_lse(problem, v);
@@ -107,13 +122,35 @@ class CheckedCall {
     }
   }
 
+  /// The same where the result is the caller's memory: none of an input, and none that is gone before he sees it.
+  template <class... To>
+  CallTensors<T> caller_tensors(To&&... result) const {
+    if constexpr (check_destinations<To...>()) {
+      const CallTensors<T> all = tensors(result...);
+      check_apart_from_inputs(all.out, "out");
+      if (all.lse.data()) {
+        check_apart_from_inputs(all.lse, "lse");
+        check_apart(all.lse, "lse", all.out, "out");
+      }
+      return all;
+    }
+  }
+
+  void check_apart_from_inputs(const Footprint& out, const char* name) const {
+    check_apart(out, name, q, "query");
+    check_apart(out, name, k, "key");
+    check_apart(out, name, v, "value");
+  }
+
   /// The passes of the flash path.
   PassSequenceOf<T, Bound<M>> passes() const { return PassSequenceOf<T, Bound<M>>(mods); }
 
   /// The call by its definition. Null weights: not wanted.
   template <class... To>
   void naive(const Executor& executor, const DTypeView<T>& weights, To&&... result) const {
+    static_assert(check_destinations<To...>());
     const ResultViews<T> to = result_views<T>(problem, result...);
+    check_apart_from_inputs(to.out, "out");
     detail::naive<T>(to.out, to.lse, weights, q, k, v, naive_mods<T>(mods, problem), problem, executor);
   }
 };

@@ -18,7 +18,7 @@ template <class G, class Q, class K, class V, class M>
 class CheckedAdditiveBackward {
   const CheckedAdditive<Q, K, V, M> call_;
   static decltype(auto) grad_out_of(const G& g) {
-    if constexpr (HasLse<G>)
+    if constexpr (WholeResult<G>)
       return evaluated(g.out);
     else
       return evaluated(g);
@@ -33,7 +33,7 @@ class CheckedAdditiveBackward {
       : call_(query, key, value, score, mods, options), grad_out_held_(grad_out_of(g)) {
     const Problem& p = call_.problem;
     grad_out_ = checked_input<T>(grad_out_held_, {p.batch, p.heads, p.q_len, p.v_dim}, "grad_out");
-    if constexpr (HasLse<G>) grad_lse_ = checked_lse<T>(g.lse, p, "grad_lse");
+    if constexpr (WholeResult<G>) grad_lse_ = checked_lse<T>(g.lse, p, "grad_lse");
   }
   CheckedAdditiveBackward(const CheckedAdditiveBackward&) = delete;
 

@@ -30,8 +30,9 @@ class GradientTensor {
   explicit GradientTensor(X&& tensor, const char* mod) {
     using Given = std::remove_cvref_t<X>;
     static_assert(check_tensor<Given>());
-    static_assert(std::is_lvalue_reference_v<X> || Viewable<Given>,
-                  "attn: gradients are added to a tensor of the caller's");
+    static_assert(
+        !is_temporary<X>,
+        "attn: gradients are added to a tensor that outlives the mod, this one is a temporary; give it a name");
     const auto v = pair_view(tensor);
     using View = std::remove_cvref_t<decltype(v)>;
     static_assert(!std::is_const_v<std::remove_pointer_t<decltype(v.data())>>,

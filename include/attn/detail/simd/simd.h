@@ -5,14 +5,6 @@
 // value would have no agreed calling convention.
 #pragma once
 
-#if !defined(__GNUC__)
-#error "attn: the kernels are written in the vector extension of g++ and clang"
-#endif
-#if defined(__FAST_MATH__)
-#error \
-    "attn: -ffast-math takes the rounding out of the exponential function and infinity out of masks; compile without it"
-#endif
-
 #include <cmath>
 #include <cstdint>
 #include <limits>

@@ -26,12 +26,6 @@ decltype(auto) evaluated(const X& x) {
 template <class X>
 using Held = decltype(evaluated(std::declval<const X&>()));
 
-/// Keys and values that are kept somewhere: see attn::KvView.
-template <class X>
-concept KvSource = requires(const X& x) {
-  x.view().kv_heads();
-};
-
 template <class X>
 struct Traits {
   static_assert(check_tensor<X>());
@@ -93,9 +87,11 @@ constexpr bool check_types() {
         "attn: query, key and value must hold the same scalar type, or floats of 32 and 16 bits; convert with "
         ".cast<float>() or .cast<double>()");
     static_assert(kIsRank,
-                  "attn: query, key and value must be matrices (len, dim) or rank-4 tensors (batch, heads, len, dim)");
+                  "attn: query, key and value must be matrices (len, dim) or rank-4 tensors (batch, heads, len, dim); "
+                  "(batch, len, dim) is one by t.unsqueeze(1)");
     static_assert(kSameRank || !kIsRank,
-                  "attn: query, key and value must have the same rank, all matrices or all rank-4 tensors");
+                  "attn: query, key and value must have the same rank, all matrices or all rank-4 tensors; a matrix m "
+                  "is one by attn::bhsd(m.data(), 1, 1, len, dim) if it is row-major");
     return kSameScalar && kIsRank && kSameRank;
   }
 }

@@ -20,6 +20,19 @@ concept Shapeless = !Viewable<X> && (std::is_pointer_v<X> || std::is_array_v<X> 
   x.size();
 });
 
+/// Keys and values that are kept somewhere: see attn::KvView.
+template <class X>
+concept KvSource = requires(const X& x) {
+  x.view().kv_heads();
+};
+
+/// What a call returns, rather than the output in it.
+template <class X>
+concept WholeResult = requires(const X& x) {
+  x.out;
+  x.lse;
+};
+
 /// What a tensor holds.
 template <class X>
 struct ScalarOf {
@@ -43,10 +56,21 @@ constexpr auto check_tensor() {
   static_assert(!Shapeless<X> || kIsBits,
                 "attn: this has no shape; see it as a tensor by attn::bhsd(ptr, batch, heads, len, dim), "
                 "attn::TensorView<T, rank>(ptr, {sizes}) or Eigen::Map");
-  static_assert(Viewable<X> || Shapeless<X>,
+  static_assert(!WholeResult<X>, "attn: this is the whole result of a call; its output is result.out");
+  static_assert(!KvSource<X>,
+                "attn: a cache holds keys and values and stands for both: attention(q, cache, mods, options)");
+  static_assert(Viewable<X> || Shapeless<X> || WholeResult<X> || KvSource<X>,
                 "attn: this argument must be an Eigen matrix or expression, an Eigen tensor, an attn::Tensor, an "
                 "attn::TensorView or an mdspan");
   return Viewable<X>;
 }
 
 }  // namespace attn::detail
+
+namespace attn {
+
+/// Of what is no tensor: fails to compile with the sentence of check_tensor().
+template <class X>
+requires(!detail::Viewable<X>) auto view(const X&) { return detail::check_tensor<X>(); }
+
+}  // namespace attn

@@ -1,0 +1,73 @@
+// Calls whose arguments stand in another order: each gives one sentence, where a compiler would list all overloads.
+#pragma once
+
+#include <type_traits>
+
+#include "attn/mods.h"
+#include "attn/options.h"
+
+namespace attn {
+namespace detail {
+
+/// Says in one sentence what is wrong with what stands behind the value.
+template <class... Given>
+constexpr auto check_order() {
+  constexpr bool kHasOptions = (std::is_same_v<Given, Options> || ...);
+  constexpr bool kHasMods = (int(AnyMod<Given>) + ...) > 1;
+  static_assert(!kHasOptions,
+                "attn: mods stand before options, in one argument: attention(q, k, v, causal() | softcap(50), "
+                "{.scale = 0.5})");
+  static_assert(kHasOptions || !kHasMods,
+                "attn: several mods are one argument, combined by |: attention(q, k, v, causal() | softcap(50))");
+  static_assert(kHasOptions || kHasMods,
+                "attn: behind query, key and value stand mods and then options, which have names: "
+                "attention(q, k, v, causal(), {.scale = 0.5})");
+}
+
+/// Are these no options, or is there more behind them?
+template <class Options_, class... More>
+constexpr bool is_wrong = sizeof...(More) > 0 || !std::is_convertible_v<const Options_&, const Options&>;
+
+}  // namespace detail
+
+inline namespace ATTN_BUILT_FOR {
+
+/// Not to be called: does not compile, with the sentence of detail::check_order().
+template <class Q, class K, detail::Viewable V, class M, class Wrong, class... More>
+requires(detail::is_wrong<Wrong, More...>) auto attention(const Q&, const K&, const V&, const M&, const Wrong&,
+                                                          const More&...) {
+  detail::check_order<M, Wrong, More...>();
+}
+/// Not to be called: does not compile, with the sentence of detail::check_order().
+template <class Q, class K, detail::Viewable V, class Wrong, class... More>
+auto attention(const Q&, const K&, const V&, const Options&, const Wrong&, const More&...) {
+  detail::check_order<Options, Wrong, More...>();
+}
+
+/// Not to be called: does not compile, with the sentence of detail::check_order().
+template <class Q, class K, detail::Viewable V, class M, class Wrong, class... More>
+requires(detail::is_wrong<Wrong, More...>) auto naive_attention(const Q&, const K&, const V&, const M&, const Wrong&,
+                                                                const More&...) {
+  detail::check_order<M, Wrong, More...>();
+}
+/// Not to be called: does not compile, with the sentence of detail::check_order().
+template <class Q, class K, detail::Viewable V, class Wrong, class... More>
+auto naive_attention(const Q&, const K&, const V&, const Options&, const Wrong&, const More&...) {
+  detail::check_order<Options, Wrong, More...>();
+}
+
+/// Not to be called: does not compile, with the sentence of detail::check_order().
+template <class Out, class Q, class K, detail::Viewable V, class M, class Wrong, class... More>
+requires(!detail::Viewable<M> && detail::is_wrong<Wrong, More...>) auto attention_into(Out&&, const Q&, const K&,
+                                                                                       const V&, const M&, const Wrong&,
+                                                                                       const More&...) {
+  detail::check_order<M, Wrong, More...>();
+}
+/// Not to be called: does not compile, with the sentence of detail::check_order().
+template <class Out, class Q, class K, detail::Viewable V, class Wrong, class... More>
+auto attention_into(Out&&, const Q&, const K&, const V&, const Options&, const Wrong&, const More&...) {
+  detail::check_order<Options, Wrong, More...>();
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn

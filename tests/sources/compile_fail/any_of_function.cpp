@@ -1,0 +1,11 @@
+// expect: attn: this is the function that makes a mod; call it, as in attn::causal()
+#include <attn/attn.h>
+
+int main() {
+  const Eigen::MatrixXf x(2, 4);
+#ifdef ATTN_KO
+  attn::attention(x, x, x, attn::any_of(attn::causal, attn::global_tokens({0})));
+#else
+  attn::attention(x, x, x, attn::any_of(attn::causal(), attn::global_tokens({0})));
+#endif
+}

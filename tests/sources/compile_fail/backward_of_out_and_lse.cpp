@@ -1,0 +1,13 @@
+// expect: attn: behind the value stands what attention() returned, with out and lse, and then the mods:
+// expect: attention_backward(grad_out, q, k, v, result, mods, options)
+#include <attn/attn.h>
+
+int main() {
+  const Eigen::MatrixXf x(2, 4);
+  const auto result = attn::attention(x, x, x, attn::causal());
+#ifdef ATTN_KO
+  attn::attention_backward(x, x, x, x, result.out, result.lse, attn::causal());
+#else
+  attn::attention_backward(x, x, x, x, result, attn::causal());
+#endif
+}

@@ -1,0 +1,11 @@
+// expect: attn: several mods are one argument, combined by |: attention(q, k, v, causal() | softcap(50))
+#include <attn/attn.h>
+
+int main() {
+  const Eigen::MatrixXf x(2, 4);
+#ifdef ATTN_KO
+  attn::attention(x, x, x, attn::causal(), attn::softcap(50));
+#else
+  attn::attention(x, x, x, attn::causal() | attn::softcap(50));
+#endif
+}

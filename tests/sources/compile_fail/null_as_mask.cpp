@@ -1,0 +1,11 @@
+// expect: attn: where there is no mask, nothing stands in its place: attention(q, k, v)
+#include <attn/attn.h>
+
+int main() {
+  const Eigen::MatrixXf x(2, 4);
+#ifdef ATTN_KO
+  attn::attention(x, x, x, nullptr);
+#else
+  attn::attention(x, x, x);
+#endif
+}

@@ -1,0 +1,11 @@
+// expect: attn: this tensor is a temporary, whose memory is gone at the end of the line; give it a name, and view that
+#include <attn/attn.h>
+
+int main() {
+#ifdef ATTN_KO
+  const auto v = attn::view(Eigen::MatrixXf(2, 4));
+#else
+  const Eigen::MatrixXf x(2, 4);
+  const auto v = attn::view(x);
+#endif
+}

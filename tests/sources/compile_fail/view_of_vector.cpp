@@ -1,0 +1,14 @@
+// expect: attn: this has no shape; see it as a tensor by attn::bhsd(ptr, batch, heads, len, dim), attn::TensorView<T,
+// expect: rank>(ptr, {sizes}) or Eigen::Map
+#include <vector>
+
+#include <attn/attn.h>
+
+int main() {
+  const std::vector<float> x(8);
+#ifdef ATTN_KO
+  attn::view(x);
+#else
+  attn::bhsd(x.data(), 1, 1, 2, 4);
+#endif
+}
