@@ -1,11 +1,15 @@
-# cmake -D CHECK=<CheckMods.cmake> -D WORK_DIR=<folder> [-D FILE=<file> -D TEXT=<text> -D BY=<text>] -D EXPECT=<words> -P self_test.cmake
+# cmake -D CHECK=<a check of a tree> [-D SOUND=<tree>] -D WORK_DIR=<folder> [-D FILE=<file> -D TEXT=<text> -D BY=<text>]
+#       -D EXPECT=<words> -P self_test.cmake
 #
-# In a copy of the tree sound/, TEXT is replaced in FILE; then the check must fail with the expected words, or pass where
-# none are expected.
+# In a copy of the tree SOUND, by default sound/ beside this file, TEXT is replaced in FILE; then the check must fail with
+# the expected words, or pass where none are expected.
 cmake_minimum_required(VERSION 3.22)
 
+if(NOT SOUND)
+  set(SOUND ${CMAKE_CURRENT_LIST_DIR}/sound)
+endif()
 file(REMOVE_RECURSE ${WORK_DIR})
-file(COPY ${CMAKE_CURRENT_LIST_DIR}/sound/ DESTINATION ${WORK_DIR})
+file(COPY ${SOUND}/ DESTINATION ${WORK_DIR})
 if(FILE)
   file(READ ${WORK_DIR}/${FILE} before)
   string(REPLACE "${TEXT}" "${BY}" after "${before}")

@@ -1,0 +1,291 @@
+// Mistakes that a call finds when it runs: each message whole, as include/attn/errors.md has it.
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/refused.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define ATTN_ADDRESSES_ARE_CHECKED
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ATTN_ADDRESSES_ARE_CHECKED
+#endif
+#endif
+
+namespace attn::test {
+namespace {
+
+/// `call` throws, and says just that.
+template <class Exception = std::invalid_argument, class Call>
+void expect_says(const std::string& message, const Call& call) {
+  try {
+    call();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Exception& e) {
+    EXPECT_EQ(std::string(e.what()), message);
+  }
+}
+
+// 5 queries, 7 keys, head_dim 8, v_dim 3.
+class Mistakes : public ::testing::Test {
+ protected:
+  Eigen::MatrixXf q_ = Eigen::MatrixXf::Random(5, 8), k_ = Eigen::MatrixXf::Random(7, 8),
+                  v_ = Eigen::MatrixXf::Random(7, 3);
+};
+
+TEST_F(Mistakes, TransposedQuery) {
+  expect_says(
+      "attn: head_dim differs: query has 5, key has 8; shapes: query (1, 1, 8, 5), key (1, 1, 7, 8), value (1, 1, 7, "
+      "3) as (batch, heads, len, dim); a row is a token, query has its tokens in columns: give query.transpose(), or "
+      "transpose(2, 3) of a tensor",
+      [&] { attention(q_.transpose(), k_, v_); });
+}
+
+TEST_F(Mistakes, TransposedKey) {
+  expect_says(
+      "attn: kv_len differs: key has 8, value has 7; shapes: query (1, 1, 5, 8), key (1, 1, 8, 7), value (1, 1, 7, 3) "
+      "as (batch, heads, len, dim); a row is a token, key has its tokens in columns: give key.transpose(), or "
+      "transpose(2, 3) of a tensor",
+      [&] { attention(q_, k_.transpose(), v_); });
+}
+
+TEST_F(Mistakes, TransposedValue) {
+  expect_says(
+      "attn: kv_len differs: key has 7, value has 3; shapes: query (1, 1, 5, 8), key (1, 1, 7, 8), value (1, 1, 3, 7) "
+      "as (batch, heads, len, dim); a row is a token, value has its tokens in columns: give value.transpose(), or "
+      "transpose(2, 3) of a tensor",
+      [&] { attention(q_, k_, v_.transpose()); });
+}
+
+TEST_F(Mistakes, VectorAsQuery) {
+  const Eigen::VectorXf one = q_.row(0);
+  expect_says(
+      "attn: head_dim differs: query has 1, key has 8; shapes: query (1, 1, 8, 1), key (1, 1, 7, 8), value (1, 1, 7, "
+      "3) as (batch, heads, len, dim); a row is a token, query has its tokens in columns: give query.transpose(), or "
+      "transpose(2, 3) of a tensor",
+      [&] { attention(one, k_, v_); });
+  EXPECT_NO_THROW(attention(one.transpose(), k_, v_));
+}
+
+TEST_F(Mistakes, KeyAndValueExchanged) {
+  expect_says(
+      "attn: head_dim differs: query has 8, key has 3; shapes: query (1, 1, 5, 8), key (1, 1, 7, 3), value (1, 1, 7, "
+      "8) as (batch, heads, len, dim); are key and value in each other's place?",
+      [&] { attention(q_, v_, k_); });
+}
+
+TEST_F(Mistakes, QueryAndKeyExchanged) {
+  expect_says(
+      "attn: kv_len differs: key has 5, value has 7; shapes: query (1, 1, 7, 8), key (1, 1, 5, 8), value (1, 1, 7, 3) "
+      "as (batch, heads, len, dim); are query and key in each other's place?",
+      [&] { attention(k_, q_, v_); });
+}
+
+TEST_F(Mistakes, TokensBeforeHeads) {
+  const auto q = tensor({1, 10, 4, 8}), k = tensor({1, 17, 2, 8});  // (batch, len, heads, dim)
+  expect_says(
+      "attn: heads (10) must be a multiple of kv_heads (17); shapes: query (1, 10, 4, 8), key (1, 17, 2, 8), value (1, "
+      "17, 2, 8) as (batch, heads, len, dim); memory in the order (batch, len, heads, dim) is seen by attn::bshd()",
+      [&] { attention(q, k, k); });
+}
+
+TEST_F(Mistakes, HeadsThatDoNotDivide) {
+  const auto q = tensor({1, 6, 10, 8}), k = tensor({1, 4, 17, 8});
+  expect_says(
+      "attn: heads (6) must be a multiple of kv_heads (4); shapes: query (1, 6, 10, 8), key (1, 4, 17, 8), value (1, "
+      "4, 17, 8) as (batch, heads, len, dim)",
+      [&] { attention(q, k, k); });
+}
+
+TEST_F(Mistakes, MoreKeyHeadsThanQueryHeads) {
+  const auto q = tensor({1, 2, 10, 8}), k = tensor({1, 4, 17, 8});
+  expect_says(
+      "attn: heads (2) must be a multiple of kv_heads (4); shapes: query (1, 2, 10, 8), key (1, 4, 17, 8), value (1, "
+      "4, 17, 8) as (batch, heads, len, dim); several query heads may share a key head, not the other way round",
+      [&] { attention(q, k, k); });
+}
+
+TEST_F(Mistakes, OutputWithoutSize) {
+  Eigen::MatrixXf out;
+  expect_says(
+      "attn: out has shape (1, 1, 0, 0), the result has (1, 1, 5, 3) as (batch, heads, q_len, v_dim); give it that "
+      "shape before the call",
+      [&] { attention_into(out, q_, k_, v_); });
+}
+
+TEST_F(Mistakes, LseOfOtherShape) {
+  const auto x = tensor({2, 3, 5, 8});
+  auto out = tensor({2, 3, 5, 8});
+  Tensor<float, 3> lse({2, 5, 3});
+  expect_says(
+      "attn: lse has shape (2, 5, 3), the result has (2, 3, 5) as (batch, heads, q_len); give it that shape before the "
+      "call",
+      [&] { attention_into(out, lse, x, x, x); });
+}
+
+TEST_F(Mistakes, OutputIsAnInput) {
+  auto x = tensor({1, 2, 5, 8});
+  expect_says(
+      "attn: out of shape (1, 2, 5, 8) overlaps query of shape (1, 2, 5, 8) in memory; give out memory of its own",
+      [&] { attention_into(x, x, x, x); });
+}
+
+TEST_F(Mistakes, GradientIntoAnInput) {
+  const auto result = attention(q_, k_, k_);
+  Eigen::MatrixXf grad = Eigen::MatrixXf::Ones(5, 8), grad_k(7, 8), grad_v(7, 8);
+  expect_says(
+      "attn: grad_query of shape (1, 1, 5, 8) overlaps grad_out of shape (1, 1, 5, 8) in memory; give grad_query "
+      "memory of its own",
+      [&] { attention_backward_into(grad, grad_k, grad_v, grad, q_, k_, k_, result.out, result.lse); });
+}
+
+TEST_F(Mistakes, GradientOfOtherShape) {
+  const auto result = attention(q_, k_, v_);
+  expect_says(
+      "attn: grad_out has shape (1, 1, 3, 5), the output of the call has (1, 1, 5, 3) as (batch, heads, q_len, v_dim)",
+      [&] { attention_backward(Eigen::MatrixXf::Ones(3, 5), q_, k_, v_, result); });
+}
+
+TEST_F(Mistakes, DirectionOfOtherShape) {
+  expect_says(
+      "attn: direction_key has shape (1, 1, 5, 8), it must have that of the key, (1, 1, 7, 8) as (batch, heads, len, "
+      "dim)",
+      [&] { attention_jvp(q_, k_, v_, q_, q_, v_); });
+}
+
+TEST_F(Mistakes, PaddingInKeep) {
+  const auto x = tensor({2, 3, 5, 8});
+  const Tensor<bool, 2> is_token({2, 5});
+  expect_says(
+      "attn: keep: the tensor has shape (2, 5), which does not broadcast to (2, 3, 5, 5) as (batch, heads, q_len, "
+      "kv_len); if its rows are batch elements, use attn::keep_keys(tensor)",
+      [&] { attention(x, x, x, keep(is_token)); });
+}
+
+TEST_F(Mistakes, LengthsOfOtherBatch) {
+  const auto x = tensor({2, 3, 5, 8});
+  expect_says("attn: key_lengths has 1 lengths for a batch of 2; give one for each batch element",
+              [&] { attention(x, x, x, key_lengths({4})); });
+}
+
+TEST_F(Mistakes, WorkspaceTooSmall) {
+  std::vector<std::byte> memory(64);
+  const Options options{.executor = serial(), .workspace = memory};
+  const std::size_t bytes = workspace_bytes(q_, k_, v_, {.executor = serial()});
+  expect_says("attn: the workspace has 64 bytes, the call needs " + std::to_string(bytes) +
+                  " with this executor; see workspace_bytes()",
+              [&] { attention(q_, k_, v_, options); });
+}
+
+TEST_F(Mistakes, BiasOfFewerKeys) {
+  const Eigen::MatrixXf table = Eigen::MatrixXf::Zero(5, 6);
+  expect_says(
+      "attn: bias: the tensor has shape (5, 6), which does not broadcast to (1, 1, 5, 7) as (batch, heads, q_len, "
+      "kv_len)",
+      [&] { attention(q_, k_, v_, bias(table)); });
+}
+
+TEST_F(Mistakes, CacheIsFull) {
+  KvCache<float> cache({.capacity = 8, .head_dim = 8, .max_capacity = 8});
+  cache.append(k_, k_);
+  expect_says<std::length_error>(
+      "attn: sequence 0 of the cache would need room for 14 tokens, max_capacity is 8; truncate() it, or make the "
+      "cache with a larger max_capacity",
+      [&] { cache.append(k_, k_); });
+}
+
+TEST_F(Mistakes, ReorderedByOtherNumbers) {
+  KvCache<float> cache({.batch = 2, .head_dim = 8});
+  expect_says("attn: reorder: from[1] is 2, there are 2 sequences", [&] { cache.reorder({0, 2}); });
+}
+
+TEST_F(Mistakes, ReleasedTwice) {
+  PagedKvCache<float> cache({.pages = 4, .head_dim = 8});
+  const Index text = cache.add();
+  cache.release(text);
+  expect_says("attn: PagedKvCache: there is no sequence 0; it was released, or never added",
+              [&] { cache.release(text); });
+}
+
+TEST_F(Mistakes, SequenceNeverAdded) {
+  const PagedKvCache<float> cache({.pages = 4, .head_dim = 8});
+  expect_says("attn: PagedKvCache: there is no sequence 9; it was released, or never added",
+              [&] { attention(q_, cache.view({9})); });
+}
+
+TEST_F(Mistakes, PagesRunOut) {
+  PagedKvCache<float> cache({.pages = 1, .page_size = 4, .head_dim = 8});
+  const Index text = cache.add();
+  expect_says<OutOfPages>("attn: 2 more pages are needed, 1 of 1 are free; release() or truncate() a sequence",
+                          [&] { cache.append(text, k_, k_); });
+}
+
+TEST_F(Mistakes, NameOfAParameter) {
+  MultiHeadAttention<float> layer({.embed_dim = 8, .heads = 2});
+  expect_says(
+      "attn: there is no parameter 'in_proj.weight'; this layer has in_proj_weight, in_proj_bias, out_proj.weight, "
+      "out_proj.bias; and parts: q_proj_weight, k_proj_weight, v_proj_weight",
+      [&] { layer.load("in_proj.weight", q_); });
+}
+
+TEST_F(Mistakes, ParameterTransposed) {
+  MultiHeadAttention<float> layer({.embed_dim = 8, .heads = 2});
+  expect_says("attn: parameter 'in_proj_weight' has shape (24, 8), the values given have shape (8, 24)",
+              [&] { layer.load("in_proj_weight", Eigen::MatrixXf::Zero(8, 24).eval()); });
+}
+
+// What no call can know to be a mistake: what its results look like.
+
+// A mod views a tensor that has a name, and keeps a temporary alive.
+TEST_F(Mistakes, SilentViewThatDangles) {
+  const auto kept = [] {
+    Tensor<bool, 2> mask({5, 7});
+    return keep(std::move(mask));
+  }();
+  EXPECT_NO_THROW(attention(q_, k_, v_, kept));
+#if defined(ATTN_ADDRESSES_ARE_CHECKED)
+  const auto viewed = [] {
+    const auto mask = std::make_unique<Tensor<bool, 2>>(Shape<2>{5, 7});
+    return keep(*mask);
+  }();
+  EXPECT_DEATH(attention(q_, k_, v_, viewed), "heap-use-after-free");
+#endif
+}
+
+TEST_F(Mistakes, SilentPaddingTurnedRound) {
+  const Tensor<bool, 2> all_tokens({1, 7});  // false, in PyTorch's words: not to be ignored
+  const auto right = attention(q_, k_, v_, padding(all_tokens)), wrong = attention(q_, k_, v_, keep_keys(all_tokens));
+  EXPECT_TRUE(right.lse.allFinite());
+  EXPECT_TRUE((wrong.out.array() == 0).all());
+  EXPECT_TRUE((wrong.lse.array() == -std::numeric_limits<float>::infinity()).all());
+}
+
+TEST_F(Mistakes, SilentOffsetOfOtherSign) {
+  // 2 keys were there before: the queries stand at 2 .. 6.
+  const auto right = attention(q_, k_, v_, causal(), {.q_offset = 2}),
+             wrong = attention(q_, k_, v_, causal(), {.q_offset = -2});
+  EXPECT_EQ(right.out, attention(q_, k_, v_, causal()).out);
+  EXPECT_TRUE((wrong.out.topRows(2).array() == 0).all());
+  EXPECT_EQ(wrong.lse(0), -std::numeric_limits<float>::infinity());
+}
+
+TEST(Overlaps, PartsBetweenOthersDoNot) {
+  // Query, key, value and room for the output in one row of memory for each token: nothing is shared.
+  auto rows = tensor({1, 5, 4, 8});
+  const auto all = rows.view();
+  for (Index i = 0; i < rows.size(); ++i) rows.data()[i] = static_cast<float>(i % 11) / 8;
+  const auto part = [&](Index i) { return all.slice(2, i, i + 1).transpose(1, 2); };
+  const Tensor<float, 4> expected = attention(part(0), part(1), part(2)).out;
+  attention_into(part(3), part(0), part(1), part(2));
+  EXPECT_TRUE(std::ranges::equal(std::span(expected.data(), 40), std::span(Tensor<float, 4>(part(3)).data(), 40)));
+  expect_refused("one of them", {"key"}, [&] { attention_into(part(1), part(0), part(1), part(2)); });
+}
+
+}  // namespace
+}  // namespace attn::test

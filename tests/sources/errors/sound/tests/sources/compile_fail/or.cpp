@@ -1,0 +1,2 @@
+// expect: attn: one of [a; b]
+// expect: | and both
