@@ -45,9 +45,10 @@ class TensorView {
     check();
   }
   /// Not to be called: does not compile, and says that sizes stand in braces.
-  template <std::integral... I>
-  requires(sizeof...(I) >= 1) TensorView(T*, I...) {
-    static_assert(sizeof(T) == 0, "attn: sizes stand in braces: TensorView<float, 4>(ptr, {batch, heads, len, dim})");
+  template <class Pointer, std::integral... I>
+  requires(std::is_pointer_v<Pointer> && sizeof...(I) >= 1) TensorView(Pointer, I...) {
+    static_assert(sizeof(Pointer) == 0,
+                  "attn: sizes stand in braces: TensorView<float, 4>(ptr, {batch, heads, len, dim})");
   }
 
   operator TensorView<const T, Rank>() const requires(!std::is_const_v<T>) { return {data_, shape_, strides_}; }
