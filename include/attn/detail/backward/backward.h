@@ -9,13 +9,14 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// What shares out the tasks of a plan.
+/// Shares out the tasks of a plan.
 template <class T>
 Executor backward_executor(const BackwardPlan<T>& plan, const Options& options) {
   return executor_for(plan.flops_of_group() * static_cast<double>(plan.groups()), options.executor);
 }
 
-/// What a call needs at most. `may_round`: do query, key and value suit the matrix unit? The call still may not use it.
+/// The most memory that a call needs. `may_round`: do query, key and value suit the matrix unit? Even then the call may
+/// not use it.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index backward_bytes(const Problem& problem, const LearnedSizes& learned, const Options& options, bool may_round) {
   Index most = 0;
@@ -28,8 +29,8 @@ Index backward_bytes(const Problem& problem, const LearnedSizes& learned, const 
   return most;
 }
 
-/// Some groups at a time: their queries are brought in, then all pairs are visited, then what tasks have left is added
-/// up, always in the same order.
+/// Some groups at a time: their queries are brought in, all pairs are visited, and then the gradients that the tasks
+/// have left are added up, always in the same order.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void backward(const BackwardCall<T>& call, const Options& options) {
   const BackwardPlan<T> plan(call.tensors.problem, LearnedSizes::of(call.learned, call.tensors.score),

@@ -8,8 +8,7 @@ inline namespace ATTN_BUILT_FOR {
 
 /// Keys outside, queries inside: the gradients of a tile of keys and values stay in the cache until all queries have
 /// added to them, and those of the queries, a tile at a time, come from memory and go back (Dao 2023, algorithm 2).
-/// Scores are computed again from queries and keys, and become weights by the log-sum-exp that the forward pass has
-/// left.
+/// Scores are computed again from queries and keys, and the log-sum-exp of the forward pass makes weights of them.
 template <class T>
 class BackwardLoop {
  public:
@@ -21,7 +20,7 @@ class BackwardLoop {
         scale_(static_cast<T>(problem_.scale)),
         kept_factor_(call.kept_factor()) {}
 
-  /// Brings in a tile of queries: what the loop reads of it, and an empty gradient.
+  /// Brings in a tile of queries: it copies what the loop reads, and empties the tile's gradient.
   void prepare(std::byte* group_memory, Index group, Index i, std::byte* worker_memory) const {
     const WorkerMemory<T> m = plan_.memory_of_worker(worker_memory);
     PreparedQueries<T>& p = plan_.prepare(group_memory, group, i);
@@ -39,7 +38,7 @@ class BackwardLoop {
     family_.load_columns(p.query, width, query, count, family_.format.row(head_dim), before(scale_));
     plan_.kernels().pack_panels(query, count, head_dim, before(scale_), p.query_panels);
     p.finite = exact.all_finite(in_full(query, call_.tensors.q), count, head_dim);
-    // Weights that dropout keeps grow by a factor, which every product with grad_out gets from it.
+    // Dropout multiplies the weights it keeps by a factor. Multiplying grad_out by it serves every product.
     const Rows<T> grad_out = rows_as(family_, call_.grad_out, m.rows);
     family_.load_columns(p.grad_out, width, grad_out, count, family_.format.row(v_dim), before(kept_factor_));
     plan_.kernels().pack_panels(grad_out, count, v_dim, before(kept_factor_), p.grad_out_panels);
@@ -55,7 +54,7 @@ class BackwardLoop {
         p.lse[row] = static_cast<T>(-*problem_.sigmoid_bias), p.delta[row] = 0;
         continue;
       }
-      // Where no key is kept, any lse will do, if only e^(-inf - lse) is 0.
+      // Where no key is kept, any lse will do for which e^(-inf - lse) is 0.
       const T lse = call_.lse(queries.batch, queries.head, r);
       p.lse[row] = lse == -kInfinity ? T(0) : lse;
       if (row >= count) p.delta[row] = 0;
@@ -100,7 +99,7 @@ class BackwardLoop {
     }
   }
 
-  /// The gradient of a tile of queries, from what the parts of the keys have added to it, in their order.
+  /// The gradient of a tile of queries: the sum of what the parts of the keys have left, in their order.
   void store_queries(std::byte* group_memory, Index i, std::byte* worker_memory) const {
     const WorkerMemory<T> m = plan_.memory_of_worker(worker_memory);
     const PreparedQueries<T>& p = plan_.prepared(group_memory, i);
@@ -211,7 +210,7 @@ class BackwardLoop {
     score(kernels, p.grad_out, m.grad_scores, keys.value, problem_.v_dim, kept_factor_);
     score(other ? other->family.set_for(rows_of_tile) : kernels, p.query, m.scores, keys.key, problem_.head_dim,
           scale_);
-    // Where mods learn, the derivatives of their scores come with the gradients of their numbers, below.
+    // Where mods learn, LearnedMods computes the derivatives of scores below, along with the gradients of the numbers.
     const bool modded = masked || call_.has_scores();
     if (m.raw) std::copy_n(m.scores, count * kernels.queries, m.raw);
     const bool with_slopes = call_.slopes && !m.raw;
@@ -256,13 +255,13 @@ class BackwardLoop {
                                keys.grad_key);
   }
 
-  /// From m.grad_scores to the gradients of queries, keys and weights, where scores are no products.
+  /// Where scores are no products: from m.grad_scores to the gradients of queries, keys and weights.
   void add_other_gradients(const PreparedQueries<T>& p, const KvTile& keys, T* grad_query, OutUpdate update,
                            Index queries, const WorkerMemory<T>& m) const {
     const OtherScore<T>& other = *call_.tensors.score;
     const Index count = keys.range.size(), dim = problem_.head_dim;
     if (update == OutUpdate::overwrite) std::fill_n(grad_query, 2 * dim * queries, T(0));
-    // The queries that fill up the last vector are repetitions.
+    // The queries that fill up the last vector repeat one, and must add nothing.
     for (Index j = 0, rows_of_tile = p.queries.rows.size(); j < count; ++j)
       std::fill(m.grad_scores + j * queries + rows_of_tile, m.grad_scores + (j + 1) * queries, T(0));
     other.add_gradients({m.grad_scores, p.query, keys.key, other.of(p.queries.head), grad_query,
@@ -283,11 +282,11 @@ class BackwardLoop {
                    packed);
   }
 
-  /// Factors of products: what they are before the product, as a factor of what is multiplied, and after it.
+  /// The factors of products: multiplied into one side before the product, or into its result.
   T before(T factor) const { return family_.format.scales_queries ? factor : T(1); }
   T after(T factor) const { return family_.format.scales_queries ? T(1) : factor; }
 
-  /// Sums of add_rows(), rows of `dim` numbers, each padded to a stride, as the caller's tensor holds them.
+  /// Stores sums of add_rows(), rows of `dim` numbers padded to a stride, in the caller's tensor.
   void store(T* from, Index stride, Index count, Index dim, T factor, const RowsToWrite& rows) const {
     plan_.kernels().finish_rows(from, count, stride, factor);
     if (stride == dim) return family_.unpack_rows(from, count, dim, rows);

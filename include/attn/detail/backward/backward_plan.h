@@ -25,7 +25,7 @@ struct PreparedQueries {
   unsigned char* added;  ///< (key parts): has the part added to it?
 };
 
-/// What a worker has for itself.
+/// The memory that a worker has for itself.
 template <class T>
 struct WorkerMemory {
   T *scores, *grad_scores, *slopes;  // (keys, queries)
@@ -74,7 +74,7 @@ class BackwardPlan {
   Index query_parts() const { return query_parts_; }
   Index tasks_of_group() const { return key_parts_ * query_parts_; }
 
-  /// Tiles of queries of a group: those of its first head, then those of the next.
+  /// The tiles of queries of a group: first those of its first head, then those of the next.
   Index tiles_of_group() const { return group_heads() * tiles_.count(); }
   QueryTile tile(Index group, Index i) const {
     const Index kv_head = group % problem_.kv_heads, tile = i % tiles_.count();
@@ -99,8 +99,8 @@ class BackwardPlan {
   /// Rows of head_dim and v_dim numbers as the kernels want them.
   Index key_row() const { return padded(problem_.head_dim, kernels_.columns); }
   Index value_row() const { return padded(problem_.v_dim, kernels_.columns); }
-  /// Room for as many numbers of a row, whether as the kernels read them or as T; for those of a key in another order;
-  /// and for a tile of weights likewise.
+  /// Room for the numbers of a row, whether as the kernels read them or as T; for a key in another order; and for a
+  /// tile of weights likewise.
   Index row(Index dim) const { return std::max(dim, family().format.row(dim)); }
   Index arranged_row() const { return family().format.arranges_values ? row(problem_.head_dim) : 0; }
   Index arranged_weights() const { return family().format.arranges_values ? kKeyTile * most_queries() / 2 : 0; }
@@ -114,8 +114,8 @@ class BackwardPlan {
            (1.5 * static_cast<double>(problem_.head_dim) + static_cast<double>(problem_.v_dim));
   }
 
-  /// Groups that are worked on together: some tasks for each worker, of a millisecond or more, so that waiting for the
-  /// last of them costs little. Memory is needed for so many groups, however large the batch.
+  /// How many groups are worked on together. Each worker gets some tasks of a millisecond or more, so that waiting for
+  /// the last of them costs little. Memory is needed for so many groups, however large the batch is.
   Index groups_at_a_time(int workers) const {
     if (learned_.learning != Learning::apart) return std::min<Index>(groups(), 1);
     constexpr double kFlopsPerWorker = 1e8;
@@ -124,7 +124,8 @@ class BackwardPlan {
     return std::min(groups(), std::max(for_tasks, static_cast<Index>(std::min(wanted, 1e6))));
   }
 
-  /// Bytes that a group takes, and each worker, and the gradients of numbers that mods hold; whole cache lines.
+  /// The bytes that a group takes, that a worker takes, and that the gradients of numbers in mods take, in whole cache
+  /// lines.
   Index group_bytes() const {
     return tiles_of_group() * tile_bytes() + partials() * static_cast<Index>(sizeof(T)) + tasks_of_group() * own_sums();
   }
@@ -157,7 +158,7 @@ class BackwardPlan {
     return m;
   }
 
-  /// A tile's numbers in its group's memory. The description itself is there too.
+  /// Where a tile lies in its group's memory, which holds the description itself too.
   PreparedQueries<T>& prepared(std::byte* group_memory, Index i) const {
     return *reinterpret_cast<PreparedQueries<T>*>(group_memory + i * tile_bytes());
   }
@@ -179,7 +180,7 @@ class BackwardPlan {
     return p;
   }
 
-  /// Where the queries of a part leave the gradients of all keys and values of a group, if there are several parts:
+  /// If a group's queries are cut into several parts: where a part leaves the gradients of all keys and values,
   /// (kv_len, key_row) and (kv_len, value_row).
   T* grad_key_of(std::byte* group_memory, Index query_part) const {
     T* const first = reinterpret_cast<T*>(group_memory + tiles_of_group() * tile_bytes());
@@ -189,7 +190,7 @@ class BackwardPlan {
     return grad_key_of(group_memory, query_part) + problem_.kv_len * key_row();
   }
 
-  /// The gradients of numbers that mods hold: of all tasks, and where they add up their own, of each.
+  /// The gradients of numbers that mods hold: one for all tasks, or one for each task where tasks add up their own.
   using Sum = GradientSum<T>;
   const LearnedSizes& learned() const { return learned_; }
   Sum* sums(std::byte* memory) const { return reinterpret_cast<Sum*>(memory); }

@@ -18,7 +18,7 @@ constexpr auto check_result() {
   return WholeResult<R>;
 }
 
-/// A tensor like `x`, of which the call is made.
+/// A tensor shaped like `x`, one of the call's arguments.
 template <class X, class T>
 auto gradient_like(const DTypeView<const T>& x) {
   using Scalar = typename Traits<X>::Scalar;
@@ -31,7 +31,7 @@ auto gradient_like(const DTypeView<const T>& x) {
     return Tensor<Scalar, 4>::uninitialized(x.shape());
 }
 
-/// A tensor that goes in with the shape of `like`: grad_out, and out.
+/// An input that must have the shape of `like`: grad_out, or out.
 template <class T, class X>
 DTypeView<const T> checked_input(const X& x, const Shape<4>& want, const char* name) {
   static_assert(std::is_same_v<computed_t<typename Traits<X>::Scalar>, T>,
@@ -80,7 +80,7 @@ class LearnedIfAny<T, Mods, false> {
   const LearnedMods<T>* get() const { return nullptr; }
 };
 
-/// What the naive and the tiled backward pass need of the caller.
+/// The caller's arguments, as the naive and the tiled backward pass need them.
 template <class G, class Q, class K, class V, class M>
 class BackwardInputs {
   static decltype(auto) grad_out_of(const G& g) {

@@ -16,7 +16,7 @@ inline namespace ATTN_BUILT_FOR {
 BackwardKernelSet<float> software_tiles_backward_kernels();  ///< of tests, as software_tiles_family() is
 #endif
 
-/// Those that go with matrix_unit_family().
+/// The backward kernels that go with matrix_unit_family().
 inline BackwardKernelSet<float> matrix_unit_backward_kernels() {
 #if defined(ATTN_SOFTWARE_TILES)
   if (software_tiles()) return software_tiles_backward_kernels();

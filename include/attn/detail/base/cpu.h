@@ -34,7 +34,7 @@ bool software_tiles();
 constexpr bool software_tiles() { return false; }
 #endif
 
-/// Bytes that come from memory together.
+/// The bytes of a cache line, which come from memory together.
 #if defined(__APPLE__) && defined(__aarch64__)
 constexpr std::ptrdiff_t kCacheLine = 128;
 #else
@@ -42,8 +42,8 @@ constexpr std::ptrdiff_t kCacheLine = 64;
 #endif
 
 #if ATTN_X86
-/// Conversions between float and binary16. clang 14 has no name for it. Asked once: under a hypervisor each CPUID takes
-/// tens of microseconds.
+/// Conversions between float and binary16. clang 14 has no name for this feature. The processor is asked only once,
+/// because under a hypervisor each CPUID takes tens of microseconds.
 inline bool cpu_has_f16c() {
   static const bool has = [] {
     unsigned a, b, c, d;
@@ -75,8 +75,8 @@ inline bool cpu_has_amx() {
 #endif
 }
 
-/// May this process use the tiles? Asks the operating system the first time, for all threads to come. It may refuse: by
-/// its policy, or because a thread has a signal stack too small for the registers of the tiles.
+/// May this process use the tiles? The first call asks the operating system, for all threads to come. The system may
+/// refuse, by its policy or because some thread's signal stack is too small for the registers of the tiles.
 inline bool amx_permitted() {
 #if ATTN_AMX
   static const bool granted = [] {

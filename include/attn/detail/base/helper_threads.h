@@ -11,7 +11,7 @@
 
 namespace attn::detail {
 
-/// What threads are asked to help with.
+/// Work that threads can be asked to help with.
 class Helped {
  public:
   /// Must not throw.
@@ -29,8 +29,8 @@ class Helped {
   int asked_ = 0;
 };
 
-/// Some threads that help with whatever asks, in the order of asking. Not Eigen's pool, which writes to memory that it
-/// did not get, and waits for ever when the operating system gives it fewer threads.
+/// Threads that help whoever asks, in the order of the requests. Eigen's pool does not serve here: when the operating
+/// system gives it fewer threads than it wants, it writes to memory that was never allocated and waits for ever.
 class Helpers {
  public:
   /// @throws std::bad_alloc, or std::system_error if the operating system has no more threads. None is left then.
@@ -84,8 +84,8 @@ class Helpers {
     }
   }
 
-  /// Waking a thread takes as long as a short call, and calls often follow each other. So one idle thread spins for a
-  /// while; the others sleep.
+  /// Waking a thread takes as long as a short call, and one call often follows another. So one idle thread spins for a
+  /// while, and the others sleep.
   void wait(std::unique_lock<std::mutex>& lock) {
     if (!looking_out_) {
       looking_out_ = true;

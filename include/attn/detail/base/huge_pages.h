@@ -13,8 +13,9 @@
 
 namespace attn::detail {
 
-/// Asks for huge pages behind some memory that nobody has touched yet: what is read from one end to the other comes a
-/// fifth faster (decoding, 4096 and 32768 keys). A wish alone: where it is not granted, nothing changes.
+/// Asks for huge pages behind memory that nobody has touched yet. Memory that is read from end to end then comes a
+/// fifth faster (decoding, 4096 and 32768 keys). This is only a request: where the system does not grant it, nothing
+/// changes.
 inline void advise_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::ptrdiff_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   constexpr std::ptrdiff_t kWorthIt = std::ptrdiff_t(4) << 20;  // two of them

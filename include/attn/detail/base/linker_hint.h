@@ -1,4 +1,4 @@
-// A hint for whom the linker does not find what attn/instantiate.h compiles.
+// A hint for those whose linker cannot find what attn/instantiate.h compiles.
 #pragma once
 
 namespace attn::detail {

@@ -15,8 +15,8 @@ constexpr std::uint64_t random_bits(std::uint64_t seed, std::uint64_t counter) {
   return z ^ (z >> 31);
 }
 
-/// Uniform in [-1, 1), a multiple of 2^-52. Every operation is exact, so neither the compiler's contraction of products
-/// nor the processor changes a bit; the standard library's distributions differ between implementations.
+/// Uniform in [-1, 1), a multiple of 2^-52. Every operation is exact, so neither the processor nor a compiler that
+/// contracts products changes a bit. The standard library's distributions differ between implementations.
 constexpr double random_symmetric(std::uint64_t seed, std::uint64_t counter) {
   constexpr double kUnit = 1.0 / 4503599627370496.0;  // 2^-52: the 53 upper bits fill a double
   return static_cast<double>(random_bits(seed, counter) >> 11) * kUnit - 1.0;

@@ -1,4 +1,4 @@
-// What a compiler must be told before it reads anything else.
+// What a compiler must offer; checked before it reads anything else.
 #pragma once
 
 #if __cplusplus < 202002L

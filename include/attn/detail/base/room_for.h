@@ -10,8 +10,8 @@
 
 namespace attn::detail {
 
-/// Up to `most` objects, which are made when they are taken. An array would make all of them: for one single query that
-/// was a fifth of the work.
+/// Room for up to `most` objects, each of which is made when it is taken. An array would make all of them at once,
+/// which was a fifth of the work for one single query.
 template <class X, Index most>
 class RoomFor {
   static_assert(std::is_trivially_destructible_v<X>);

@@ -14,7 +14,7 @@ using Shape = std::array<Index, static_cast<std::size_t>(Rank)>;
 
 namespace detail {
 
-// Sizes may be the caller's mistake, to be refused later: until then their products wrap around and do no harm.
+// Wrong sizes are refused later. Until then their product may wrap around, which does no harm.
 constexpr Index wrapping_product(Index a, Index b) {
   return static_cast<Index>(static_cast<std::size_t>(a) * static_cast<std::size_t>(b));
 }
@@ -37,7 +37,7 @@ constexpr Shape<Rank> row_major_strides(const Shape<Rank>& shape) {
   return strides;
 }
 
-/// The sizes `wanted` for a tensor of shape `from`; one of them may be -1, as many as are left.
+/// The sizes `wanted` for a tensor of shape `from`. One of them may be -1: it becomes what the others leave.
 /// @throws std::invalid_argument unless they make the same number of elements.
 template <int Rank>
 Shape<Rank> reshaped(Shape<Rank> wanted, std::span<const Index> from) {

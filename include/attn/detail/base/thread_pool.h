@@ -55,7 +55,7 @@ class PoolBackend final : public Executor::Backend {
     if (helpers <= 0) return serial_.run(tasks, task);
 
     Call* const call = calls_->take();
-    // All call objects are in use, so no helper would come in time: this thread runs all tasks.
+    // All call objects are in use, so no helper would come in time. This thread runs all tasks.
     if (call == nullptr) return serial_.run(tasks, task);
     call->begin(tasks, task, helpers);
     if (own_)
@@ -158,7 +158,7 @@ class PoolBackend final : public Executor::Backend {
     std::exception_ptr error_;
   };
 
-  /// The objects that no call uses. They are made once, so that a call takes nothing from the heap.
+  /// The objects that no call uses. They are made once, so that a call allocates nothing.
   class Calls : public std::enable_shared_from_this<Calls> {
    public:
     explicit Calls(int workers) {
@@ -190,7 +190,7 @@ class PoolBackend final : public Executor::Backend {
     std::vector<Call*> unused_;
   };
 
-  /// Asks threads of the program's pool.
+  /// Asks the threads of the program's pool for help.
   void schedule(Call& call, int helpers) const {
     // What is scheduled is small enough for std::function to hold without memory of its own.
     int scheduled = 0;

@@ -1,4 +1,4 @@
-// The sequences of a call over a cache, checked, with the mods made ready for each.
+// The sequences of a call over a cache, checked, each with the mods bound to it.
 #pragma once
 
 #include <deque>
@@ -21,7 +21,7 @@ struct QueryRows {
   static void check(const Q&, const Shape<4>& shape, Index sequences) {
     require(shape[0] == sequences, "batch differs: query has ", shape[0], ", the cache ", sequences, " sequences");
   }
-  /// Those of a sequence: batch element, first row, rows.
+  /// Where the rows of a sequence lie: batch element, first row, number of rows.
   template <class Visit>
   static void for_each(const Q&, const Shape<4>& shape, Index sequences, const Visit& visit) {
     for (Index s = 0; s < sequences; ++s) visit(s, s, Range{0, shape[2]});
@@ -175,7 +175,7 @@ class CheckedSequences {
     const Index offset = t.data() ? batch_element * t.stride(0) + rows.begin * t.stride(2) : 0;
     return t.part(offset, shape, t.strides());
   }
-  /// For shapes alone.
+  /// Where only shapes are asked for.
   static DTypeView<const T> keys_like(const DTypeView<const T>& pages, Index length) {
     return pages.part(0, {1, pages.dim(1), length, pages.dim(3)}, pages.strides());
   }

@@ -12,7 +12,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// What attention over a cache of T is computed in: 8 bits stand for floats too.
+/// The type that attention over a cache of T is computed in: numbers of 8 bits stand for floats.
 template <class T>
 using cached_t = std::conditional_t<std::is_same_v<T, std::int8_t>, float, computed_t<T>>;
 
@@ -36,7 +36,7 @@ struct TokenRows {
     return {reinterpret_cast<const std::byte*>(numbers.data()), kDType, numbers.shape(), numbers.strides()};
   }
 
-  /// `count` rows of numbers behind each other into a page from token `first` on.
+  /// Writes `count` contiguous rows into a page, from token `first` on.
   void store(const KernelFamily<Computed>& family, const Computed* rows, Index count, Index page, Index head,
              Index first) const {
     const Index dim = numbers.dim(3);
@@ -57,8 +57,8 @@ struct TokenRows {
   }
 
  private:
-  /// A row as integers from -127 to 127, and their scale. A row with inf or NaN gets the scale NaN: it is NaN as a
-  /// whole.
+  /// Turns a row into integers from -127 to 127 and their scale. A row with an inf or a NaN gets the scale NaN, so that
+  /// all of it is NaN.
   static float quantise(const float* row, Index dim, std::int8_t* to) {
     float largest = 0;
     bool finite = true;
@@ -66,21 +66,22 @@ struct TokenRows {
       largest = std::max(largest, std::abs(row[c]));
       finite &= std::isfinite(row[c]);
     }
-    // Below that its inverse overflows.
+    // The inverse of a smaller scale overflows.
     if (!finite || largest < 0x1p-120f) {
       std::fill_n(to, dim, std::int8_t(0));
       return finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
     }
     const float inverse = 127 / largest;
-    // 1.5 * 2^23: sums with it have no bits behind the point, so that they are rounded to the nearest integer.
+    // 1.5 * 2^23: a float of that size has no bits behind the point, so a sum with it is rounded to the nearest
+    // integer.
     constexpr float kRound = 12582912;
     for (Index c = 0; c < dim; ++c) to[c] = static_cast<std::int8_t>(row[c] * inverse + kRound - kRound);
     return largest / 127;
   }
 };
 
-/// Pages of keys and values. Those of a head lie behind each other in a page, the keys first: so memory is read in
-/// longer runs, as processors fetch it best.
+/// Pages of keys and values. In a page, all keys of a head come first and then its values, so that memory is read in
+/// long runs, which processors fetch best.
 template <class T>
 class KvPages {
  public:
@@ -100,7 +101,7 @@ class KvPages {
   Index page_size() const { return numbers_.dim(2); }
   Index bytes() const { return bytes_of(numbers_) + bytes_of(scales_); }
 
-  /// All of it, without sequences.
+  /// The whole memory, whatever sequences are in it.
   KvView<Computed> view(const Rope* rope) const {
     return {keys().stored(), values().stored(), rope, keys().scales, values().scales};
   }
@@ -110,7 +111,8 @@ class KvPages {
     values().copy(other.values(), from, to, tokens);
   }
 
-  /// What append() works in, made before anything is changed: append() itself takes no memory and does not throw.
+  /// The memory that append() works in. It is taken before anything is changed, so that append() itself neither
+  /// allocates nor throws.
   class Writer {
    public:
     Writer(Index tokens, Index head_dim, Index v_dim, const Rope* rope)
@@ -131,8 +133,8 @@ class KvPages {
     Rotation<Computed> rotation_;
   };
 
-  /// Some tokens of a sequence with the pages `table`, which is at `position` now: rows `rows` of batch element `batch`
-  /// in k and v. Keys are turned on the way.
+  /// Appends tokens to a sequence that has the pages `table` and ends at `position`: rows `rows` of batch element
+  /// `batch` in k and v. Keys are turned on the way.
   void append(Writer& w, const DTypeView<const Computed>& k, const DTypeView<const Computed>& v, Index batch,
               Range rows, std::span<const Index> table, Index position) {
     const Index head_dim = k.dim(3), v_dim = v.dim(3);
@@ -195,7 +197,7 @@ void check_appended(const DTypeView<const T>& k, const DTypeView<const T>& v, In
           " as (batch, kv_heads, tokens, v_dim)");
 }
 
-/// The tensors of an append() as the cache sees them.
+/// The tensors that are appended, as the cache sees them.
 template <class T, class X>
 DTypeView<const T> appended(const X& x) {
   static_assert(

@@ -14,11 +14,11 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Numbers of pages; the one that came last is taken next. It has room for all from the beginning, and so have its
-/// copies: to put one back takes no memory.
+/// A stack of page numbers. It has room for all pages from the beginning, and so have its copies, so that putting one
+/// back allocates nothing.
 class PageList {
  public:
-  /// All numbers below `pages`, 0 to be taken first.
+  /// Holds all numbers below `pages`; 0 is taken first.
   explicit PageList(Index pages) {
     pages_.reserve(static_cast<std::size_t>(pages));
     for (Index page = pages; page-- > 0;) pages_.push_back(page);
@@ -42,8 +42,8 @@ class PageList {
   std::vector<Index> pages_;
 };
 
-/// The sequences of a PagedKvCache: how many tokens each has, and in which pages. Pages may be of several sequences;
-/// what is in them is not known here.
+/// The sequences of a PagedKvCache: how many tokens each has, and in which pages. Sequences may share pages. What is in
+/// a page is not known here.
 class PageTables {
  public:
   struct Sequence {
@@ -113,7 +113,7 @@ class PageTables {
     return needed;
   }
 
-  /// Takes the memory for so many more tokens: take() does not throw then.
+  /// Takes the memory that so many more tokens need, so that take() does not throw.
   void reserve(Index sequence, Index tokens) {
     Sequence& s = at(sequence);
     s.pages.reserve(static_cast<std::size_t>(pages_for(s.length + tokens)));
@@ -141,8 +141,8 @@ class PageTables {
     }
     return all;
   }
-  /// Undoes an append; to be called before anything else changes. It needs no memory: the free list still has room for
-  /// the pages it had.
+  /// Undoes an append; to be called before anything else changes. It allocates nothing, because the free list still has
+  /// room for the pages it had.
   void restore(const std::vector<Index>& sequences, const std::vector<Mark>& marks) noexcept {
     for (std::size_t i = 0; i < marks.size(); ++i) {
       Sequence& s = at(sequences[i]);
@@ -161,7 +161,7 @@ class PageTables {
     require(length >= 0 && length <= has, what, ": sequence ", sequence, " has ", has, " tokens, not ", length);
   }
   Index pages_for(Index tokens) const { return ceil_div(tokens, page_size_); }
-  /// Will tokens be written into a page that it has already?
+  /// Will an append write into a page that the sequence already has?
   bool writes_to_last(const Sequence& s, Index tokens) const { return tokens > 0 && s.length % page_size_ != 0; }
 
   Index& users(Index page) { return users_[static_cast<std::size_t>(page)]; }
@@ -174,7 +174,7 @@ class PageTables {
   void drop(Index page) {
     if (--users(page) == 0) free_.put(page);
   }
-  /// Pages behind those of its tokens.
+  /// Pages of a sequence behind those of its tokens.
   void drop_unused(Sequence& s) {
     const auto keep = static_cast<std::size_t>(pages_for(s.length));
     for (; s.pages.size() > keep; s.pages.pop_back()) drop(s.pages.back());

@@ -28,7 +28,7 @@ struct JvpCall {
 ///     sum      sum of w * t
 ///
 /// after all keys, each divided by the sum of w, the tangent of the output is tangent - sum * out. The three lie behind
-/// each other, as one output of so many rows: so stretches and their totals serve all.
+/// each other like one output with more rows, so stretches and their totals serve all of them.
 template <class T>
 class JvpLoop {
  public:
@@ -41,21 +41,21 @@ class JvpLoop {
         tiles_(family_, problem_.q_len, false),
         columns_(padded(problem_.v_dim, family_.format.out)) {}
 
-  /// Six products of attention()'s two.
+  /// Six products, where attention() has two.
   double flops() const {
     return 6 * static_cast<double>(problem_.batch * problem_.heads * problem_.q_len) *
            static_cast<double>(problem_.kv_len) * static_cast<double>(problem_.head_dim + problem_.v_dim);
   }
 
-  /// Four tiles of queries share keys, values and the directions of these, which are read, and packed where they must,
-  /// once for all. Their own state still stays in the L2 cache.
+  /// Four tiles of queries share keys, values and their directions, which are read, and packed if they must be, once
+  /// for the four. The state of four tiles still fits the L2 cache.
   QueryBlocks<T> blocks(int workers) const {
     constexpr Index kBlocksPerWorker = 4;
     const Index tiles = problem_.batch * problem_.heads * tiles_.count();
     return {problem_, tiles_, std::min(kMostTiles, tiles / (kBlocksPerWorker * workers))};
   }
 
-  /// The memory of a worker for such blocks.
+  /// The memory in which a worker computes blocks.
   Index bytes(const QueryBlocks<T>& blocks) const { return layout(blocks).bytes(); }
 
   void run(const QueryBlocks<T>& blocks, Index block, std::byte* memory) const {
@@ -70,7 +70,8 @@ class JvpLoop {
     }
     visit_keys(states, false);
     for (State& s : states) {
-      // A dropped pair weighs 0, and 0 times a value is 0, unless that value is not finite: see must_compute_again().
+      // A dropped pair weighs 0, and 0 times a value is 0 unless the value is not finite. Then must_compute_again()
+      // says so.
       if (s.dropped_any && !is_finite(s)) {
         begin(s);
         visit_keys({&s, 1}, true);
@@ -104,8 +105,8 @@ class JvpLoop {
   T* tangent(const State& s) const { return s.m.out + columns_ * s.width; }
   T* sum(const State& s) const { return s.m.out + 2 * columns_ * s.width; }
 
-  /// Keys and their tangents are packed behind each other, and so are values; three tiles of scores lie in the room for
-  /// weights, as they are as many for each key.
+  /// Keys and their tangents are packed behind each other, and so are values and theirs. The room for weights holds
+  /// three tiles of scores.
   TileLayout<T> layout(const QueryBlocks<T>& blocks) const {
     const Index queries = tiles_.most_queries();
     return TileLayout<T>({.queries = queries,
@@ -118,7 +119,7 @@ class JvpLoop {
                          blocks.most_tiles());
   }
 
-  /// The state before all keys.
+  /// The state before the first key.
   void begin(State& s) const {
     const QueryTile& queries = s.queries;
     const Index count = queries.rows.size(), head_dim = problem_.head_dim;
@@ -220,7 +221,7 @@ class JvpLoop {
     Tile pairs = call_.tensors.tile_of(s.queries);
     pairs.kv = keys;
     call_.slopes->apply(pass_.kernels.vectors, s.m.scores, slopes, s.width, pairs, coverage == Coverage::some);
-    // Columns without a query are no pairs, and nothing else writes there.
+    // Columns without a query belong to no pair, and nothing else writes them.
     const Index queries = s.queries.rows.size();
     for (Index j = 0; j < keys.size(); ++j) std::fill_n(slopes + j * s.width + queries, s.width - queries, T(0));
   }

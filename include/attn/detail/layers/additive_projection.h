@@ -10,8 +10,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Calls visit(batch, head, options) for all heads: side by side where there are enough for all workers, and else one
-/// after the other, each with all workers.
+/// Calls visit(batch, head, options) for each head. Where there are enough heads for all workers they run side by side,
+/// and otherwise one after the other, each with all workers.
 template <class Visit>
 void for_each_head(Index batch, Index heads, const Options& options, const Visit& visit) {
   const bool side_by_side = batch * heads >= options.executor.concurrency();
@@ -38,8 +38,8 @@ void project(const DTypeView<const T>& x, const HeadParameter<T>& weight, const 
   });
 }
 
-/// Adds up rows (batch, heads, len, hidden), times a factor, to a parameter of so many numbers for each head, or for
-/// all.
+/// Adds the rows of a tensor (batch, heads, len, hidden), times a factor, to a parameter (hidden) that each head has,
+/// or all heads share.
 template <class T>
 void add_up_rows(const Tensor<T, 4>& rows, T factor, HeadParameter<T>& to) {
   const Index hidden = rows.dim(3), heads = rows.dim(1);
@@ -53,8 +53,8 @@ void add_up_rows(const Tensor<T, 4>& rows, T factor, HeadParameter<T>& to) {
   for (std::size_t i = 0; i < sums.size(); ++i) to.of(0)[i] += factor * static_cast<T>(sums[i]);
 }
 
-/// The way back, from grad (batch, heads, len, hidden): the gradient of x, and that of the weight, which is added up. A
-/// token whose gradient is 0 adds nothing, even if x is not finite.
+/// The backward map. From grad (batch, heads, len, hidden) it computes the gradient of x, and adds to that of the
+/// weight. A token whose gradient is 0 adds nothing, even if its x is not finite.
 template <class T>
 void project_back(const Tensor<T, 4>& grad, const DTypeView<const T>& x, const HeadParameter<T>& weight,
                   HeadParameter<T>& weight_sum, const DTypeView<T>& grad_x, const Options& options) {

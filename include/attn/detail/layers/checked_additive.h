@@ -12,8 +12,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The arguments of one call. To the loops it is a call on queries and keys of `hidden` features, which project()
-/// makes.
+/// The arguments of one call. The loops see a call on queries and keys of `hidden` features, which project() makes.
 template <class Q, class K, class V, class M>
 class CheckedAdditive {
   static constexpr bool kIsCall = check_types<Q, K, V>();
@@ -51,7 +50,7 @@ class CheckedAdditive {
 
   PassSequenceOf<T, Bound<M>> passes() const { return PassSequenceOf<T, Bound<M>>(mods); }
 
-  /// The call by its definition. Null weights: not wanted.
+  /// Computes the call by its definition. Null weights: they are not wanted.
   template <class... To>
   void naive(const DTypeView<T>& weights, To&&... result) const {
     const ResultViews<T> to = result_views<T>(problem, result...);
@@ -62,15 +61,15 @@ class CheckedAdditive {
   }
 
  private:
-  /// The scale belongs to the score's weights, working memory of the caller's has no room for projected rows, and no
-  /// product is left that the matrix unit could round.
+  /// What the loops are not told: the scale, which belongs to the score's weights; the caller's workspace, which has no
+  /// room for projected rows; and `compute`, since no product is left that the matrix unit could round.
   static Options of_loops(Options options) {
     options.scale = 1;
     options.workspace = {};
     options.compute = Compute::native;
     return options;
   }
-  /// As the loops see them: with `hidden` features.
+  /// The sizes as the loops see them, with `hidden` features.
   DTypeView<const T> with_features(const DTypeView<const T>& t) const {
     return t.part(0, {t.dim(0), t.dim(1), t.dim(2), parameters.hidden}, t.strides());
   }
@@ -99,7 +98,7 @@ class ProjectedCall {
   }
   ProjectedCall(const ProjectedCall&) = delete;
 
-  /// Kernels for the backward pass as well.
+  /// With kernels for the backward pass as well.
   void wants_gradients(VectorSet vectors) { score_.add_gradients = additive_gradients<T>(vectors); }
 
   /// The tensors as the loops see them.

@@ -52,7 +52,7 @@ class CheckedAdditiveBackward {
                                                                        std::move(zeros.bias.numbers())};
   }
 
-  /// By tiles, from what the forward pass has returned.
+  /// Tile by tile, from what the forward pass has returned.
   template <class Grads, class Out, class Lse>
   void run(Grads& grads, const Out& out, const Lse& lse) const {
     move_sums(run(call_grads(grads.query, grads.key, grads.value), out, lse), grads);
@@ -64,7 +64,7 @@ class CheckedAdditiveBackward {
     run(call_grads(grad_query, grad_key, grad_value), out, lse).add_to(grads);
   }
 
-  /// By the definition.
+  /// By its definition.
   template <class Grads>
   void naive(Grads& grads) const {
     AdditiveSums<T> sums(call_.parameters);

@@ -10,9 +10,9 @@ inline namespace ATTN_BUILT_FOR {
 
 /// y = x * weightᵀ + bias: `outputs` rows of a weight matrix with row-major rows of `inputs` numbers. Null bias: none.
 ///
-/// Runs on the score kernels, tokens as queries and rows of the weight as keys: as fast as they are without any
-/// compiler flag, where Eigen's product has the instruction set of the flags. Numbers of 16 bits are summed up in float
-/// and rounded once.
+/// The score kernels compute it, with tokens as queries and rows of the weight as keys. So it is fast without compiler
+/// flags, while Eigen's product has only the instruction set of the flags. Numbers of 16 bits are summed in float and
+/// rounded once.
 template <class T>
 struct Linear {
   const T* weight;
@@ -25,7 +25,7 @@ struct Linear {
   void operator()(const T* x, T* y, Index tokens, const Options& options) const {
     (*this)(readable(x, inputs), y, tokens, options);
   }
-  /// The same of rows of any strides and storage.
+  /// The same for rows of any strides and dtype.
   void operator()(const RowsToRead& x, T* y, Index tokens, const Options& options) const {
     if (tokens == 0) return;
     // With few tokens, as in decoding, reading the weight from memory is what takes time. The kernels for single
@@ -42,7 +42,7 @@ struct Linear {
                                      .out = kKeyTile,
                                      .packed_key = row});
     const Workspace workspace(layout.bytes(), executor.concurrency());
-    // Few tokens are few tiles too: then the outputs are shared out.
+    // Few tokens make few tiles; then the outputs are shared out among the workers.
     constexpr Index kTasksPerWorker = 4;  // so that the last one to end is not much later than the others
     const Index blocks = ceil_div(outputs, kKeyTile);
     const Index wanted = kTasksPerWorker * executor.concurrency() / tiles.count();

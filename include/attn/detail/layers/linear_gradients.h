@@ -7,11 +7,12 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The flops that a core does in the half nanosecond that it takes to bring a number in and to store it elsewhere.
+/// What moving a number costs, in flops: a core does so many in the half nanosecond that it takes to load one and store
+/// it elsewhere.
 constexpr double kFlopsToMove = 50;
 
-/// to = fromᵀ: `from` (rows, columns) and `to` (columns, rows) are row-major without gaps. They hold a number that is
-/// computed in the same type.
+/// to = fromᵀ: `from` (rows, columns) and `to` (columns, rows) are row-major without gaps. Both dtypes are computed in
+/// the same type.
 template <class From, class To>
 void transpose_into(To* to, const From* from, Index rows, Index columns, const Options& options) {
   using T = computed_t<From>;
@@ -58,7 +59,7 @@ struct LinearGradients {
   /// weight += grad_yᵀ * x, bias += sum of the rows of grad_y, of all tokens: x (tokens, inputs) and grad_y (tokens,
   /// outputs). A token whose grad_y is 0 adds nothing, even if its x is not finite: it may be one that masks drop.
   void add(const T* x, const T* grad_y, Index tokens, const Options& options) const {
-    // Products over some tokens at a time take memory that does not grow with all, and long sums round less so.
+    // Some tokens at a time: the memory then does not grow with their number, and long sums are rounded less.
     constexpr Index kMost = 2048;
     const bool fits = fits_bf16(kDType == DType::bf16 ? Compute::bf16 : options.compute, {DType::native});
     const ChosenKernels<Number> kernels = choose_kernels<Number>(options, fits);
@@ -140,7 +141,8 @@ struct LinearGradients {
     });
   }
 
-  /// Some columns of x with zeros where grad_y is 0: in place if there are none, else in `copy`.
+  /// Some columns of x, with zeros in place of tokens whose grad_y is 0. Without such tokens x itself serves, otherwise
+  /// `copy`.
   Rows<Number> adding_rows(const Tokens& tokens, Range some, Range columns, const KernelFamily<Number>& family,
                            Number* copy) const {
     const T* const x = tokens.x + some.begin * inputs + columns.begin;
@@ -156,13 +158,14 @@ struct LinearGradients {
     return {copy, columns.size()};
   }
 
-  /// What a task of either kind takes, in whole cache lines.
+  /// The memory of a task of either kind, in whole cache lines.
   static Index worker_numbers(Index row) {
     constexpr Index kRows = kOutputs * kTogether + 2 * kOutputs + kTogether;
     return padded(std::max(kRows + kOutputs * row, kTogether * kKeyTile), kAlignment);
   }
 
-  /// The score kernels want both sides by columns. Forming those is 1024 flops for each number that is added up.
+  /// The score kernels want both factors by columns. 512 tokens at a time are 1024 flops for each number of the sums,
+  /// beside which adding it to the gradient costs little.
   void add_on_matrix_unit(const Tokens& tokens, Options options) const {
     constexpr Index kMost = 512;
     if constexpr (kDType == DType::bf16) options.compute = Compute::bf16;  // rounds nothing

@@ -46,7 +46,7 @@ struct MultiHeadGradients {
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Says in one sentence what is wrong with the type of grad_out in a layer of T with the query Q.
+/// Says in one sentence what is wrong with the type of grad_out, for a layer of T and a query of type Q.
 template <class T, class G, class Q>
 constexpr bool check_grad_out() {
   static_assert(std::is_same_v<typename Traits<G>::Scalar, T>,
@@ -58,7 +58,7 @@ constexpr bool check_grad_out() {
   return true;
 }
 
-/// Checks grad_out, and that the result is one of a call with these inputs that kept what is needed.
+/// Checks grad_out, and that the result comes from a call with these inputs and holds what the backward pass needs.
 template <class Out, class T>
 void check_backward(const MultiHeadConfig& config, const Inputs<T>& inputs, const TensorView<const T, 3>& grad_out,
                     const MultiHeadResult<Out, T>& result) {
@@ -82,7 +82,7 @@ void check_backward(const MultiHeadConfig& config, const Inputs<T>& inputs, cons
 template <class T>
 using HeadGradients = std::array<Tensor<T, 3>, 3>;
 
-/// Through the attention of the heads, and back through their rotation.
+/// The gradients behind the heads' attention and their rotation.
 template <class Out, class T, class M>
 HeadGradients<T> head_gradients(const MultiHeadParameters<T>& layer, const Inputs<T>& inputs, const T* grad_out,
                                 const MultiHeadResult<Out, T>& result, const M& mods, const MultiHeadOptions& options) {

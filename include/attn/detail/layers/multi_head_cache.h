@@ -1,4 +1,4 @@
-// Multi-head attention over a cache: whether they fit, and which tokens are whose.
+// Multi-head attention over a cache: does the cache fit the layer, and which tokens belong to which sequence?
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// What is not a cache.
+/// An input that is no cache.
 template <class X>
 concept LayerInput = !KvSource<X>;
 
@@ -29,7 +29,7 @@ constexpr bool check_layer_types_over() {
   return true;
 }
 
-/// Calls use() with tokens x as all three inputs.
+/// Calls use() with the tokens x as all three inputs.
 template <class T, class X, class Use>
 auto with_inputs(const X& x, const Use& use) {
   const auto& held = evaluated(QueryRows<X>::tensor(x));
@@ -61,7 +61,8 @@ void check_cache(const MultiHeadParameters<T>& layer, const X& x, const TensorVi
   QueryRows<X>::check(x, {tokens.dim(0), c.heads, tokens.dim(1), dim}, batch.size());
 }
 
-/// The heads of tokens as attention() and caches take them: for each sequence as many, or one behind the other.
+/// The heads of tokens in the shape that attention() and caches take: equally many tokens for each sequence, or all
+/// sequences one behind the other.
 template <class X, class T>
 const TensorView<T, 4>& as_given(const X&, const TensorView<T, 4>& heads) {
   return heads;
@@ -71,7 +72,7 @@ Ragged<TensorView<T, 4>> as_given(const Ragged<X>& x, const TensorView<T, 4>& he
   return {heads, x.lens};
 }
 
-/// Projected keys and values of tokens x to a cache.
+/// Appends the projected keys and values of the tokens x to a cache.
 template <class Cache, class X, class T>
 void append_heads(Cache& cache, const X&, const ProjectedHeads<T>& heads) {
   cache.append(heads.key(), heads.value());
@@ -81,8 +82,8 @@ void append_heads(Cache& cache, const Ragged<X>& x, const ProjectedHeads<T>& hea
   cache.append(heads.key(), heads.value(), x.lens);
 }
 
-/// A copy of heads (batch, heads, len, head_dim) of tokens x, as the rope of the cache has turned them: those of a
-/// sequence are its last, or the first of them is where `options` say.
+/// A copy of the heads (batch, heads, len, head_dim) of tokens x, turned as the cache's rope turned their keys. The
+/// tokens are the last of their sequence, or begin where `options` say.
 template <class X, class T, class Number>
 Tensor<T, 4> turned_copy(const X& x, const TensorView<T, 4>& heads, const KvView<Number>& batch,
                          const Options& options) {

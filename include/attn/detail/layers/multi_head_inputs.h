@@ -29,7 +29,7 @@ constexpr bool check_layer_types() {
   return true;
 }
 
-/// Matrices are a batch of one.
+/// A matrix is a batch of one.
 template <class X, int Rank>
 TensorView<X, 3> as_rank3(const TensorView<X, Rank>& t) {
   if constexpr (Rank == 2)
@@ -59,7 +59,7 @@ void check_inputs(const MultiHeadConfig& config, const Inputs<T>& inputs) {
   same("length", k.dim(1), "key", v.dim(1), "value");
 }
 
-/// The sizes that positions depend on, of a call without a cache.
+/// The sizes of a call without a cache that positions depend on.
 template <class T>
 Problem sizes_of(const Inputs<T>& inputs, const Options& options) {
   Problem sizes;
@@ -70,8 +70,8 @@ Problem sizes_of(const Inputs<T>& inputs, const Options& options) {
   return sizes;
 }
 
-/// Calls turn_tokens(tokens, position of the first) for some neighbouring tokens of heads (batch, heads, len, head_dim)
-/// at a time, the first token of batch element b being at position first(b).
+/// Calls turn_tokens(tokens, position of the first) for heads (batch, heads, len, head_dim), some neighbouring tokens
+/// at a time. The first token of batch element b is at position first(b).
 template <class T, class First, class TurnTokens>
 void turn(const TensorView<T, 4>& heads, const First& first, const Executor& asked, const TurnTokens& turn_tokens) {
   constexpr Index kTokens = 64;  // a task: more than a thread needs to find its sines worth the start
@@ -84,7 +84,7 @@ void turn(const TensorView<T, 4>& heads, const First& first, const Executor& ask
                 first(b) + begin);
   });
 }
-/// The same for the queries and keys of a call of these sizes.
+/// Turns the queries and keys of a call of these sizes.
 template <class T, class TurnTokens>
 void turn(const TensorView<T, 4>& query, const TensorView<T, 4>& key, const Problem& sizes, const Executor& asked,
           const TurnTokens& turn_tokens) {
@@ -94,7 +94,7 @@ void turn(const TensorView<T, 4>& query, const TensorView<T, 4>& key, const Prob
       key, [](Index) { return Index(0); }, asked, turn_tokens);
 }
 
-/// A view whose numbers lie next to each other: x, or a copy of it.
+/// A view of x, or of a copy of it, whose numbers lie next to each other.
 template <class T>
 class WithoutGaps {
  public:
@@ -113,8 +113,8 @@ class WithoutGaps {
 template <class T>
 class ProjectedHeads {
  public:
-  /// Of inputs `first` … `last`. Those that follow each other, are the same object and have their weights side by side
-  /// are projected in one product.
+  /// Projects the inputs `first` … `last`. Neighbours that are the same object and have their weights side by side are
+  /// projected in one product.
   ProjectedHeads(const MultiHeadParameters<T>& parameters, const Inputs<T>& inputs, Input first, Input last,
                  const Options& options) {
     for (auto i = static_cast<std::size_t>(first); i <= static_cast<std::size_t>(last);)
@@ -126,7 +126,7 @@ class ProjectedHeads {
   const TensorView<T, 4>& value() const { return heads_[2]; }
 
  private:
-  /// Returns the first input that is left.
+  /// Returns the first input that is not projected yet.
   std::size_t project(const MultiHeadParameters<T>& parameters, const Inputs<T>& inputs, std::size_t first,
                       std::size_t last, const Options& options) {
     const TensorView<const T, 3>& x = inputs[first];
@@ -154,7 +154,8 @@ class ProjectedHeads {
   std::array<TensorView<T, 4>, 3> heads_;
 };
 
-/// The options of the heads' attention. A workspace would need the size of a call that the user never sees.
+/// The options of the heads' attention. They have no workspace, because the user never sees the call whose size it
+/// would need.
 inline Options of_heads(const MultiHeadOptions& options) {
   Options inner = options.attention;
   inner.workspace = {};

@@ -43,13 +43,13 @@ class MultiHeadParameters {
   /// One weight for all three inputs, as in PyTorch?
   bool packed() const { return config_.key_dim == config_.embed_dim && config_.value_dim == config_.embed_dim; }
 
-  /// Features of an input, and of its projection.
+  /// The features of an input, and those of its projection.
   Index inputs(Input input) const {
     return input == Input::query ? config_.embed_dim : input == Input::key ? config_.key_dim : config_.value_dim;
   }
   Index outputs(Input input) const { return input == Input::query ? config_.embed_dim : config_.kv_heads * head_dim(); }
 
-  /// The projections of `first` … `last` in one, those after `first` only where weights are packed.
+  /// The projections of `first` … `last` as one product. More than one only where weights are packed.
   Linear<T> input_projection(Input first, Input last) const {
     const Range rows{rows_of(first).begin, rows_of(last).end};
     const auto weight = named_.weight(kWeights[static_cast<std::size_t>(first)]);
@@ -104,14 +104,14 @@ class MultiHeadParameters {
     named_.add_weight(name, outputs, inputs, bound, config_.seed);
   }
 
-  /// The rows of an input in what is packed.
+  /// The rows of an input in the packed weight.
   Range rows_of(Input input) const {
     const Index embed = config_.embed_dim, kv_embed = outputs(Input::key);
     const Index begin = input == Input::query ? 0 : input == Input::key ? embed : embed + kv_embed;
     return {begin, begin + outputs(input)};
   }
 
-  /// The names of rows, and of all of them with the dots that PyTorch's Linear has.
+  /// The names of rows of the packed weight, and those with the dots that PyTorch's Linear has.
   void add_parts() {
     for (const Input input : {Input::query, Input::key, Input::value}) {
       const std::string weight = kWeights[static_cast<std::size_t>(input)], layer = weight.substr(0, 6);

@@ -8,14 +8,14 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// What the heads give: `joined`, and what else is asked for.
+/// The results of the heads: `joined`, and what else is asked for.
 template <class T>
 using HeadResults = MultiHeadResult<Tensor<T, 3>, T>;
 
 inline bool gives_lse(const MultiHeadOptions& options) { return options.lse || options.keep; }
 inline bool gives_heads(const MultiHeadOptions& options) { return options.heads || options.keep; }
 
-/// Room for the results of some queries.
+/// Memory for the results of some queries.
 template <class T>
 HeadResults<T> room_for(const TensorView<T, 4>& q, const MultiHeadOptions& options) {
   HeadResults<T> r;
@@ -24,7 +24,7 @@ HeadResults<T> room_for(const TensorView<T, 4>& q, const MultiHeadOptions& optio
   return r;
 }
 
-/// Calls run(out) with `out` as heads like the queries, or run(out, lse), if that is wanted.
+/// Calls run(out), or run(out, lse) if lse is wanted, with `out` cut into heads as the queries are.
 template <class T, class Run>
 void with_room(HeadResults<T>& r, const TensorView<T, 4>& q, const MultiHeadOptions& options, const Run& run) {
   const TensorView<T, 4> out = bshd(r.joined.data(), q.dim(0), q.dim(2), q.dim(1), q.dim(3));
@@ -59,7 +59,8 @@ HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& in
   return r;
 }
 
-/// The heads of a call with tokens x over a cache, which has the keys and values of `heads` already, if there are any.
+/// The heads of a call with tokens x over a cache. Keys and values of `heads`, if there are any, have been appended
+/// already.
 template <class T, class X, class M>
 HeadResults<T> attended_over(const X& x, const ProjectedHeads<T>& heads, const KvView<computed_t<T>>& batch,
                              const M& mods, const MultiHeadOptions& options) {
@@ -85,7 +86,7 @@ HeadResults<T> attended_over(const X& x, const ProjectedHeads<T>& heads, const K
   return r;
 }
 
-/// The results of the heads, `joined` through the last projection and like a query Q.
+/// The layer's result: `joined` through the last projection, shaped like a query of type Q.
 template <class Q, class T>
 auto join_heads(const MultiHeadParameters<T>& layer, HeadResults<T>&& r, const MultiHeadOptions& options) {
   auto all = Tensor<T, 3>::uninitialized(r.joined.shape());

@@ -18,26 +18,27 @@ namespace attn::detail {
 template <class T>
 class Parameters {
  public:
-  /// Uniform in [-bound, bound). The elements of all weights, in row-major order, continue one sequence.
+  /// Adds a weight that is uniform in [-bound, bound). The elements of all weights, in row-major order, continue one
+  /// sequence of random numbers.
   void add_weight(std::string name, Index outputs, Index inputs, double bound, std::uint64_t seed) {
     auto values = Tensor<T, 2>::uninitialized({outputs, inputs});
     for (Index i = 0; i < values.size(); ++i)
       values.data()[i] = static_cast<T>(bound * random_symmetric(seed, drawn_++));
     entries_.push_back({std::move(name), false, std::move(values)});
   }
-  /// Zeros.
+  /// Adds zeros.
   void add_bias(std::string name, Index outputs) { add_zeros(std::move(name), true, {outputs, 1}); }
-  /// A name for rows of the parameter `of`.
+  /// Names some rows of the parameter `of`.
   void add_part(std::string name, std::string_view of, Range rows) {
     parts_.push_back({std::move(name), find(of).entry, rows});
   }
-  /// One more name for the parameter or part `of`.
+  /// Gives the parameter or part `of` one more name.
   void add_alias(std::string name, std::string_view of) {
     const Found found = find(of);
     parts_.push_back({std::move(name), found.entry, found.rows});
   }
 
-  /// Zeros of another type under the same names.
+  /// The same parameters in another type, all zero.
   template <class Other>
   Parameters<Other> zeros() const {
     Parameters<Other> result;
@@ -49,7 +50,7 @@ class Parameters {
     for (Entry& e : entries_) std::fill_n(e.values.data(), e.values.size(), T(0));
   }
 
-  /// Of the parameters, without those of parts.
+  /// The names of the parameters, without those of parts.
   std::vector<std::string> names() const {
     std::vector<std::string> result;
     for (const Entry& e : entries_) result.push_back(e.name);
@@ -74,7 +75,7 @@ class Parameters {
     with_view(values, to, [&](const auto& from) { copy(name, to, from); });
   }
 
-  /// The same for as many of its rows as `values` has, from `first` on.
+  /// The same for some of its rows: from `first` on, as many as `values` has.
   template <class X>
   void load_rows(std::string_view name, Index first, const X& values) {
     Found to = find(name);
@@ -112,7 +113,7 @@ class Parameters {
     entries_.push_back({std::move(name), is_bias, Tensor<T, 2>(shape)});
   }
 
-  /// Calls use(view of values), a vector being of rank 1 where a bias is wanted.
+  /// Calls use(view of values). Where a bias is wanted, a vector has rank 1.
   template <class X, class Use>
   static void with_view(const X& values, const Found& to, const Use& use) {
     using From = typename Traits<X>::Scalar;

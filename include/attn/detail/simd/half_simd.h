@@ -14,17 +14,19 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Numbers rounded to bf16, which stand in the lower half of each lane then.
+/// Rounds numbers to bf16, which then stand in the lower half of each lane.
 template <class Bits, class Vec>
 ATTN_INLINE void round_to_bf16(Bits& rounded, const Vec& x) {
   const Bits bits = (Bits)x, is_nan = (Bits)(x != x);
-  // Half a unit of what remains, and less where that is even; a NaN could become an inf and keeps its upper bits.
+  // Adds half a unit of the bits that remain, and a little less where they are even. A NaN keeps its upper bits
+  // instead, because the sum could make an inf of it.
   const Bits up = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = (bits | 0x400000u) >> 16;
   rounded = (is_nan & quiet) | (~is_nan & up);
 }
 
-/// Conversions of `Bytes` wide vectors of floats. g++ 12 takes conversions of vectors apart lane by lane where it
-/// compiles them before inlining, and clang 14 checks the registers of assembly then: so each has what it understands.
+/// Conversions of `Bytes` wide vectors of floats. g++ 12 takes __builtin_convertvector apart lane by lane in functions
+/// that it compiles before inlining, and clang 14 checks the registers of inline assembly there. So each compiler gets
+/// the form that it understands.
 template <int Bytes>
 struct HalfSimd {
   using S = Simd<float, Bytes>;
@@ -38,7 +40,7 @@ struct HalfSimd {
       Bits bits;
       load_upper(bits, from);
       const Bits sign = bits & 0x80000000u, magnitude = (bits ^ sign) >> 3;
-      // The exponent now counts from 2^-127 instead of 2^-15; where it was the highest, it stands for inf or NaN.
+      // The exponent now counts from 2^-127 instead of 2^-15. The highest exponent stands for inf or NaN.
       constexpr float kShift = 0x1p112f;
       const Bits special = (Bits)(magnitude >= (31u << 23)) & 0x7f800000u;
       x = (Vec)((Bits)((Vec)magnitude * kShift) | special | sign);
@@ -115,7 +117,7 @@ struct HalfSimd {
     Array<Number, kLanes> numbers;
   };
 
-  /// Each number in the upper half of a lane, which makes a float of a bf16.
+  /// Puts each number into the upper half of a lane, which makes a float of a bf16.
   static ATTN_INLINE void load_upper(Bits& bits, const std::byte* from) {
     if constexpr (Bytes == 16) {
       typedef std::uint16_t Halves __attribute__((vector_size(16)));

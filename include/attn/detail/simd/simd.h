@@ -31,7 +31,7 @@ inline namespace ATTN_BUILT_FOR {
 template <class X, int n>
 using Array = X[static_cast<std::size_t>(n)];
 
-/// sum += x for numbers or vectors of them, and what rounding takes from it goes to `rest` (Knuth, The Art of Computer
+/// sum += x for numbers or vectors; `rest` collects what rounding takes from the sum (Knuth, The Art of Computer
 /// Programming, volume 2, section 4.2.2, theorem B).
 template <class X>
 ATTN_INLINE void add_exactly(X& sum, X& rest, const X& x) {
@@ -39,7 +39,7 @@ ATTN_INLINE void add_exactly(X& sum, X& rest, const X& x) {
   rest += (sum - (all - added)) + (x - added);
   sum = all;
 }
-/// Gives a sum its rest, which is NaN where the sum is not finite.
+/// Adds the rest to its sum. Where the sum is not finite, the rest is NaN and is left out.
 template <class X>
 ATTN_INLINE void add_rest(X& sum, const X& rest) {
   sum = rest - rest == X{} ? sum + rest : sum;

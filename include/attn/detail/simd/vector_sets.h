@@ -40,7 +40,7 @@ constexpr int kVectorRegisters = 0;
 ATTN_FOR_EACH_VECTOR_SET(ATTN_VECTOR_SET)
 #undef ATTN_VECTOR_SET
 
-/// What use.template operator()<VectorSet>() returns for `vectors`, which have kernels.
+/// Calls use.template operator()<VectorSet>() for `vectors`, which must have kernels, and returns its result.
 template <class Use>
 decltype(auto) with_vectors([[maybe_unused]] VectorSet vectors, const Use& use) {
 #define ATTN_VECTOR_SET(set, ...)                                                  \

@@ -22,7 +22,7 @@ decltype(auto) evaluated(const X& x) {
     return (x);
 }
 
-/// What evaluated() gives: an object, or a reference.
+/// What evaluated() returns: an object, or a reference.
 template <class X>
 using Held = decltype(evaluated(std::declval<const X&>()));
 
@@ -67,7 +67,8 @@ constexpr auto check_scalar() {
   return is_scalar<Scalar>;
 }
 
-/// Says in one sentence what is wrong with the types of a call. Asked in a static_assert, before whatever else fails.
+/// Says in one sentence what is wrong with the types of a call. It runs in a static_assert, ahead of whatever else
+/// would fail.
 template <class Q, class K, class V>
 constexpr bool check_types() {
   if constexpr (!Viewable<Q> || !Viewable<K> || !Viewable<V>) {
@@ -96,8 +97,8 @@ constexpr bool check_types() {
   }
 }
 
-/// Room for the answer: Eigen matrices in the query's storage order for 2-D calls, tensors for 4-D calls. All hold the
-/// scalar of the query but the log-sum-exps, which would lose too much in 16 bits.
+/// Memory for the answer: Eigen matrices in the query's storage order for 2-D calls, tensors for 4-D calls. All hold
+/// the query's scalar, except log-sum-exps, which would lose too much in 16 bits.
 template <class Q>
 struct Answer {
   using T = typename Traits<Q>::Scalar;
@@ -137,7 +138,7 @@ struct Answer {
   }
 };
 
-/// The dimensions of an argument, 0 if it is no tensor.
+/// How many dimensions an argument has; 0 if it is no tensor.
 template <class X>
 constexpr int rank_of = [] {
   if constexpr (Viewable<X>)

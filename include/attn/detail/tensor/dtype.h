@@ -55,7 +55,7 @@ inline constexpr DType dtype_of<BFloat16> = DType::bf16;
 template <class T>
 constexpr bool is_scalar = std::is_floating_point_v<T> || dtype_of<T> != DType::native;
 
-/// The type that a call computes in: that of the tensors, float for those of 16 bits.
+/// The type that a call computes in: the type of the tensors, or float if they hold 16 bits.
 template <class T>
 using computed_t = std::conditional_t<dtype_of<T> == DType::native, T, float>;
 
@@ -91,7 +91,7 @@ void to_bytes(std::byte* to, X x) {
   std::memcpy(to, &x, sizeof(x));
 }
 
-/// A number as what is computed with, exactly. The numbers of a float take no call, those of other types one.
+/// A number in the type that is computed with, exactly. A float is read as it lies; other types take a conversion.
 template <class T>
 T load_other_number(DType dtype, const std::byte* from) {
   switch (dtype) {

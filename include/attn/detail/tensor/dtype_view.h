@@ -1,4 +1,4 @@
-// Tensors whose numbers may lie in memory in less bits than are computed with.
+// Tensors whose numbers may take fewer bits in memory than in computation.
 #pragma once
 
 #include "attn/detail/tensor/dtype.h"
@@ -38,7 +38,7 @@ class DTypeView {
         shape_(t.shape()),
         strides_(t.strides()) {}
 
-  /// Numbers of a storage that no type of the caller's stands for.
+  /// A view of numbers for which the caller has no type.
   DTypeView(Byte* data, DType dtype, const Shape& shape, const Shape& strides)
       : data_(data), dtype_(dtype), shape_(shape), strides_(strides) {}
 

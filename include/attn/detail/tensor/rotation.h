@@ -16,7 +16,7 @@ namespace attn {
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The angles of some tokens, and rows turned by them.
+/// The angles of some tokens, by which it turns their rows.
 template <class T>
 class Rotation {
  public:
@@ -47,7 +47,8 @@ class Rotation {
     }
   }
 
-  /// One row of `dim` numbers, of which those that are not turned are copied. `from` and `to` are the same or apart.
+  /// Turns one row of `dim` numbers; numbers that belong to no pair are copied. `from` and `to` are the same row or do
+  /// not overlap.
   void turn(const RowsToRead& from, const RowsToWrite& to, Index dim, Index token = 0) const {
     each_pair(token, [&](Index a, Index b, T cos, T sin) {
       const T x = load_number<T>(from, 0, a), y = load_number<T>(from, 0, b);
@@ -57,7 +58,7 @@ class Rotation {
     for (Index i = 2 * pairs_; i < dim; ++i) store_number<T>(to, 0, i, load_number<T>(from, 0, i));
   }
 
-  /// The same in place, for numbers that lie next to each other.
+  /// Turns a row in place, whose numbers lie next to each other.
   void turn(T* row, Index token) const {
     each_pair(token, [&](Index a, Index b, T cos, T sin) {
       const T x = row[a], y = row[b];

@@ -16,7 +16,7 @@ struct RowList {
   constexpr bool exists() const { return rows != nullptr; }
   constexpr const Index* of(Index batch, Index head) const { return rows + batch * of_batch + head * of_head; }
   constexpr Index at(Index batch, Index head, Index number) const { return of(batch, head)[number]; }
-  /// How many of the numbers from `number` on lie in its run.
+  /// How many entries, from `number` on, are left of its run.
   constexpr Index left_of_run(Index number) const { return run - number % run; }
 };
 
