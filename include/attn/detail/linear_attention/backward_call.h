@@ -14,7 +14,7 @@ struct RecurrenceBackwardCall {
   DTypeView<T> grad_gate{}, grad_beta{};  ///< shaped as gate and beta; null where there are none
 };
 
-/// What a worker has for one head of keys and values, beside what the forward pass has.
+/// A worker's memory for one head of keys and values, in addition to that of the forward pass.
 template <class T>
 struct RecurrenceBackwardMemory {
   Block<T> states;      ///< (states kept, features * v_dim + features)

@@ -37,7 +37,8 @@ class RecurrenceBackwardChunk {
   ChunkWork<T>& work() { return w_; }
   RecurrenceBackwardMemory<T>& memory() { return m_; }
 
-  /// Given the state in front of the chunk, and the gradient of that behind it, which becomes that of the former.
+  /// Takes the state in front of the chunk and the gradient of the state behind it, which it turns into the gradient of
+  /// the state in front.
   void run(const TokenChunk& chunk) {
     const Index n = chunk.keys.size();
     if (n > 0) {
@@ -66,7 +67,8 @@ class RecurrenceBackwardChunk {
         {e.data, e.stride, rows.data, 1, rows.stride, grad.data, grad.stride, e.rows, e.columns, count, before});
   }
 
-  /// From the state behind the chunk to its keys and values, and to the state in front of it as far as that decays.
+  /// The gradients that come through the state behind the chunk: of its keys and values, and of the state in front of
+  /// it, which decays into it.
   void state_back(Index n) {
     const RecurrenceCall<T>& call = w_.call;
     const ChunkGates<T>& gates = w_.m.gates;
@@ -145,8 +147,8 @@ class RecurrenceBackwardChunk {
     store_queries(chunk.rows, head, query);
   }
 
-  /// With a normaliser, the gradient of the output becomes that of the numerator, and m_.numbers that of the
-  /// normaliser: it is what a value would be that is 1 for every key.
+  /// With a normaliser, the gradient of the output becomes that of the numerator, and m_.numbers becomes that of the
+  /// normaliser. The normaliser is the output of a value that is 1 for every key.
   void normaliser_back(Rows<T> query, Index rows, Index n) {
     const Block<T> grad = m_.grad_out.from(0, rows), out = w_.m.out.from(0, rows);
     w_.read_state(query, out);
@@ -169,7 +171,7 @@ class RecurrenceBackwardChunk {
         m_.grad_normaliser[f] += m_.numbers[i] * query.data[i * query.stride + f];
   }
 
-  /// Through the scores of the chunk's tokens with each other.
+  /// The gradients that come through the scores of the chunk's tokens with each other.
   void scores_back(Rows<T> query, Index n) {
     const RecurrenceCall<T>& call = w_.call;
     const Index width = padded(n, kRowUnit<T>);
@@ -191,7 +193,7 @@ class RecurrenceBackwardChunk {
     add_pairs(grad_scores, w_.key, queries, Steps::up_to_row);
     add_pairs(grad_scores, query, keys, Steps::from_row);
   }
-  /// to += pairs * rows, or pairsᵀ * rows, of tokens up to each or from each.
+  /// to += pairs * rows, over the tokens up to each, or pairsᵀ * rows, over those from each on.
   void add_pairs(const Block<T>& pairs, Rows<T> rows, const Block<T>& to, Steps steps) {
     const bool forward = steps == Steps::up_to_row;
     kernels_.product({to.data, to.stride, pairs.data, forward ? pairs.stride : 1, forward ? 1 : pairs.stride, rows.data,

@@ -27,7 +27,7 @@ class RecurrenceBackwardLoop {
     Index state;
   };
 
-  /// What no row sees, and rows that see nothing, have gradients of 0.
+  /// Keys that no row sees, and rows that see nothing, have gradients of 0.
   void clear_gradients() {
     const auto clear = [&](const DTypeView<T>& t, Index head) {
       if (!t.data()) return;

@@ -11,7 +11,8 @@ inline namespace ATTN_BUILT_FOR {
 
 enum class FeatureKind : unsigned char { identity, elu1, relu, favor, lambda };
 
-/// The lambda of a map, whose type is forgotten: calls to it are compiled for the flags of the program.
+/// The lambda of a map with its type erased. Calls to it are compiled with the flags of the program, not for an
+/// instruction set.
 template <class T>
 struct NumberMap {
   const void* map = nullptr;
@@ -53,18 +54,17 @@ class BoundFeatures {
       lambda_ = NumberMap<T>(map.map);
     }
   }
-  /// Those of gated forms, which take queries and keys as they are.
+  /// The features of gated forms: queries and keys as they are.
   explicit BoundFeatures(Index head_dim) : BoundFeatures(IdentityFeatures(), head_dim, 1) {}
 
   Index dim() const { return dim_; }
   Index features() const { return features_; }
   bool is_identity() const { return kind_ == FeatureKind::identity; }
-  /// Do features come out apart from what went in? Otherwise they take its place.
+  /// Are features written apart from the rows they come from? Otherwise they overwrite these.
   bool is_apart() const { return kind_ == FeatureKind::favor; }
 
-  /// Features of `rows` rows x. Those of queries may be multiplied by any factor for each row, which the normaliser
-  /// takes out again: so none are too small to be multiplied. `factor` has what they were multiplied by, or what stands
-  /// for it in gradients.
+  /// The features of `rows` rows x. A query's features may be multiplied by any factor, because the normaliser takes it
+  /// out again; so none of them get too small. `factor` receives the factors, or what stands for them in gradients.
   void of_queries(const RecurrenceFamily<T>& kernels, const Block<T>& x, const Block<T>& to, T* factor) const {
     map(kernels, x, to, factor, true);
     if (kind_ == FeatureKind::favor)
@@ -87,8 +87,8 @@ class BoundFeatures {
     map(kernels, x, to, scratch, false);
   }
 
-  /// grad_x, given x, the features that came of it with their factors (null: 1), and the gradient of those features,
-  /// which is overwritten.
+  /// Computes grad_x from x, its features with their factors (null: 1), and the gradient of the features, which it
+  /// overwrites.
   void gradients(const RecurrenceFamily<T>& kernels, const Block<T>& x, Rows<T> of_x, const T* factor,
                  const Block<T>& grad, const Block<T>& grad_x, bool queries) const {
     switch (kind_) {

@@ -51,10 +51,10 @@ class GateArgument {
       return gate;
     }
   }
-  /// Likewise, unchecked.
+  /// The same without checks.
   TensorView<const T, 4> numbers() const { return token_numbers<const T>(held_); }
 
-  /// Room for its gradient, in the same shape; of decays of heads (kv_heads).
+  /// Memory for its gradient, in the same shape; for decays of heads (kv_heads).
   auto gradient() const {
     if constexpr (kPerHead)
       return Tensor<T, 1>({static_cast<Index>(held_.size())});
@@ -99,8 +99,8 @@ class GateArgument {
   }
 };
 
-/// What all recurrent forms need of the caller: tensors, sizes, and the runs of tokens that masks make. It refers to
-/// the caller's tensors and mods, and its parts to each other, so that it stays where it is made.
+/// The caller's part in every recurrent form: tensors, sizes, and the runs of tokens that masks make. It refers to the
+/// caller's tensors and mods, and its members refer to each other, so it must not be moved.
 template <class Q, class K, class V, class M>
 class RecurrentInputs {
   static constexpr bool kIsCall = check_types<Q, K, V>();
@@ -129,7 +129,7 @@ class RecurrentInputs {
   const Problem problem;
   const TokenRuns runs;
 
-  /// Room for the output of a call.
+  /// Memory for the output of a call.
   auto out() const { return Answer<Q>::out(problem); }
 };
 
@@ -193,7 +193,7 @@ class CheckedLinear {
   }
 };
 
-/// No beta.
+/// Stands in the place of beta where there is none.
 struct NoBeta {};
 
 /// A call of gated_attention(), or of gated_delta_rule() where there is a beta.

@@ -9,7 +9,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Hands out pieces of a worker's memory, or only counts what they take.
+/// Hands out pieces of a worker's memory, or only counts their bytes.
 template <class T>
 class Pieces {
  public:
@@ -28,7 +28,7 @@ class Pieces {
   Index taken_ = 0;
 };
 
-/// Rows of all heads come in through here.
+/// Reads and writes the rows of all heads.
 template <class T>
 class ChunkLoader {
  public:
@@ -58,7 +58,7 @@ class ChunkLoader {
     }
     return {packed, stride};
   }
-  /// The way back: `count` rows of `dim` numbers.
+  /// Stores `count` rows of `dim` numbers.
   void store(const Block<T>& from, Index count, Index dim, const RowsToWrite& to) const {
     if (dim == from.stride) return packing_.unpack_rows(from.data, count, dim, to);
     const Index step = to.stride * size_of_number<T>(to.dtype);
@@ -70,7 +70,7 @@ class ChunkLoader {
     packing_.load_columns(to, width, rows, count, dim, T(1));
   }
 
-  /// Features of some keys; `raw` keeps the rows that they are made of, which gradients need.
+  /// The features of some keys. `raw` keeps the rows they come from, which gradients need.
   Rows<T> keys(const RowsToRead& from, Index count, const Block<T>& raw, const Block<T>& features, T* scratch) const {
     const Index dim = call_.problem.head_dim;
     if (call_.map.is_identity()) return rows(from, count, dim, features.data);
@@ -126,7 +126,7 @@ struct ChunkGates {
         pieces.take(kChunk)};
   }
 
-  /// Those of some tokens of a key and value head.
+  /// Reads the gates of some tokens of a key and value head.
   void load(const RecurrenceCall<T>& call, const ChunkLoader<T>& loader, Index batch, Index head, Range range) {
     const RecurrenceFamily<T>& kernels = loader.kernels();
     const Index n = tokens = range.size();
@@ -148,10 +148,10 @@ struct ChunkGates {
     kernels.decays_from(gate, start.from(0, n));
   }
 
-  /// What the state decays by over all tokens: of each feature, or of all.
+  /// The factor by which the state decays over all tokens, for each feature or for all.
   const T* over_all() const { return start.row(tokens - 1); }
   T over_all_of_token() const { return from_start[tokens - 1]; }
-  /// From each token to the last one, of a token gate.
+  /// The decay from each token to the last one, of a token gate.
   const T* to_end() const { return between.row(tokens - 1); }
 };
 

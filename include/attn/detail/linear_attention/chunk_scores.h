@@ -6,10 +6,10 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Rows of scores that are formed at a time; their columns end with the last token that one of them sees.
+/// The rows of scores that are formed at a time. Their columns end with the last token that one of them sees.
 constexpr Index kScoreRows = 16;
 
-/// What the scores of feature gates work in.
+/// The memory in which scores with feature gates are computed.
 template <class T>
 struct ScoreMemory {
   T* columns;           ///< (features, tokens): keys transposed

@@ -1,4 +1,4 @@
-// What a worker does with a chunk of tokens: brings it in, finds what it adds to the state, adds it.
+// The work on a chunk of tokens: reading it, finding what it adds to the state, and adding that.
 #pragma once
 
 #include "attn/detail/linear_attention/chunk_scores.h"
@@ -15,7 +15,7 @@ struct HeadState {
   T* normaliser;
 };
 
-/// What a worker has beside the state, for one chunk.
+/// A worker's memory for one chunk, beside the state.
 template <class T>
 struct ChunkMemory {
   HeadState<T> state;
@@ -76,7 +76,7 @@ struct ChunkWork {
     std::fill_n(m.minus_one, kChunk, T(-1));
   }
 
-  /// Turns to a head: to its state in the caller's memory, if there is one.
+  /// Begins a head, with its state in the caller's memory if there is one.
   void begin(Index of_batch, Index of_kv_head) {
     batch = of_batch;
     kv_head = of_kv_head;
@@ -92,15 +92,15 @@ struct ChunkWork {
   /// The first query head of those that share the present one's keys.
   Index first_head() const { return kv_head * call.group(); }
 
-  /// Brings in the rows of some keys and values, and their gates.
+  /// Reads the rows of some keys and values, and their gates.
   void load_rows(Range of) {
     tokens = of.size();
     key = loader.keys(call.k.rows(batch, kv_head, of.begin), tokens, m.raw, m.key, m.numbers);
     value = loader.rows(call.v.rows(batch, kv_head, of.begin), tokens, call.problem.v_dim, m.value.data);
     m.gates.load(call, loader, batch, kv_head, of);
   }
-  /// The same with all that products of a chunk need of them. With the delta rule, what the tokens write takes the
-  /// place of their values. `are_seen`: by queries of the same chunk.
+  /// Reads them with everything that the products of a chunk need. With the delta rule, what the tokens write takes the
+  /// place of their values. `are_seen`: do queries of the same chunk see them?
   void load_keys(Range of, bool are_seen) {
     load_rows(of);
     if (call.is_normalised) kernels.running_sums(m.key_sums.from(0, tokens), key);

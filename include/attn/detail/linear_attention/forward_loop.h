@@ -66,7 +66,7 @@ class RecurrenceForwardLoop {
     w_.add_to_state();
   }
 
-  /// One token, whose products would be of single rows.
+  /// Computes one token without products of matrices, which would have single rows.
   void step(const TokenChunk& chunk) {
     ChunkMemory<T>& m = w_.m;
     const RecurrenceCall<T>& call = w_.call;
@@ -86,8 +86,8 @@ class RecurrenceForwardLoop {
     });
   }
 
-  /// Calls compute(queries, where their outputs go) for some rows of each query head, and brings the outputs to the
-  /// caller: divided by their normalisers, which are those of the state and what m.numbers has then.
+  /// Calls compute(queries, where their outputs go) for some rows of each query head, and stores the outputs for the
+  /// caller, divided by their normalisers: those of the state plus what m.numbers has by then.
   template <class Compute>
   void each_head(Range rows, const Compute& compute) {
     const Index first = w_.first_head();
@@ -105,7 +105,7 @@ class RecurrenceForwardLoop {
     }
   }
 
-  /// Where rows of the output are formed: in the caller's memory, if kernels can write there.
+  /// Where rows of the output are formed: in the caller's memory if kernels can write there, and else in a copy.
   Block<T> output(Index head, Range range) const {
     const RowsToWrite rows = w_.call.out.rows(w_.batch, head, range.begin);
     const Index columns = w_.call.row_of_values();

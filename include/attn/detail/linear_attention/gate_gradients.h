@@ -15,8 +15,8 @@ void add_gates_between(const Block<T>& pairs, T* to) {
     for (Index t = 1; t <= i; ++t) to[t] += before += pairs.row(i)[t - 1];
   }
 }
-/// Those through the decays from before the chunk and up to its end: of token t the sums of entering[i] over i >= t and
-/// of leaving[j] over j < t, and `passing`.
+/// Adds the gradients through the decays that come from before the chunk or reach to its end. Token t gets the sum of
+/// entering[i] over i >= t, the sum of leaving[j] over j < t, and `passing`.
 template <class T>
 void add_gates_around(const T* entering, const T* leaving, T passing, Index tokens, T* to) {
   T sum = passing;
@@ -40,7 +40,7 @@ void add_before_each(const RecurrenceFamily<T>& kernels, const Block<T>& to, std
   if (to.rows > 1) kernels.add_rows(to.from(1, to.rows - 1), sums, ones);
 }
 
-/// The way back through gated_scores(): adds to the gradients of queries, keys and gates, given that of the scores.
+/// The gradients of gated_scores(): adds to those of queries, keys and gates, given that of the scores.
 template <class T>
 void gated_scores_backward(const ChunkWork<T>& w, Rows<T> query, const RecurrenceBackwardMemory<T>& m) {
   const RecurrenceFamily<T>& kernels = w.kernels;

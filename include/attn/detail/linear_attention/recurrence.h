@@ -24,7 +24,7 @@ void recurrence(const RecurrenceCall<T>& call, const Options& options) {
   const ChunkLoader<T> loader(call, recurrence_family<T>(vectors), kernel_family<T>(vectors));
   const Executor& executor = executor_for(call.flops(), options.executor);
   const Workspace workspace(RecurrenceForwardLoop<T>::bytes(call), executor.concurrency(), options.workspace);
-  // A worker's memory is laid out once for a task, which a single token of a head would feel.
+  // A worker's memory is laid out once for a task. A task of a single token would spend much of its time on that.
   constexpr Index kTasksPerWorker = 8;
   const Index workers = executor.concurrency();
   const Index tasks = workers == 1 ? 1 : std::min(call.states(), kTasksPerWorker * workers);

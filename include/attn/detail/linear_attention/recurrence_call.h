@@ -9,8 +9,9 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Tokens that are worked on together, as matrices. Within a chunk every token meets every other, which costs as much
-/// as the state does where head_dim is 64: fewer tokens than 64 make the products too small, more make them too many.
+/// The tokens that are worked on together, as matrices. Within a chunk every token meets every other, which at head_dim
+/// 64 costs as much as the products with the state. With fewer than 64 tokens the products are too small to be fast,
+/// with more there are too many pairs.
 constexpr Index kChunk = 64;
 
 enum class Gates : unsigned char {
@@ -51,7 +52,7 @@ struct RecurrenceCall {
   Index row_of_values() const { return padded(problem.v_dim, kRowUnit<T>); }
   Index row_of_inputs() const { return padded(problem.head_dim, kRowUnit<T>); }
 
-  /// Of all heads, and rather too many than too few.
+  /// The flops of all heads, rather too many than too few.
   double flops() const {
     const double pairs = static_cast<double>(states()) *
                          (static_cast<double>(problem.kv_len) + static_cast<double>(group() * problem.q_len));

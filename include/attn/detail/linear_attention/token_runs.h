@@ -15,7 +15,7 @@ using CausalMask = decltype(causal());
 using LengthsMask = decltype(key_lengths(std::declval<Indices>()));
 using DocumentsMask = decltype(documents(std::declval<Indices>()));
 
-/// What a list of mods asks of a recurrence.
+/// The requirements of a list of mods on a recurrence.
 template <class M>
 struct RecurrentMods;
 template <class... M>
@@ -44,7 +44,7 @@ constexpr bool check_recurrent_mods() {
   }
 }
 
-/// Some neighbouring query rows, and the only keys that they may see. They share a state, which no others see.
+/// Some neighbouring query rows, and the only keys that they may see. They share a state that no other row sees.
 struct TokenRun {
   Range rows;
   Range keys;

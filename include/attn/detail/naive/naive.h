@@ -30,8 +30,8 @@ class NaiveScore {
   virtual void form(const NaiveHead<T>& q, const NaiveHead<T>& k, Index head,
                     Eigen::Map<RowMajor<T>>& scores) const = 0;
 
-  /// From the gradients of scores, which are 0 where a pair is dropped: that of the queries, and those of keys and of
-  /// parameters, which are added up.
+  /// From the gradients of scores, which are 0 where a pair is dropped, it computes the gradient of the queries and
+  /// adds to those of keys and parameters.
   virtual void gradients(const RowMajor<T>& grad_scores, const RowMajor<T>& q, const RowMajor<T>& k, Index head,
                          RowMajor<T>& grad_query, RowMajor<T>& grad_key) const = 0;
 };
@@ -40,11 +40,11 @@ class NaiveScore {
 /// scalar.
 template <class T>
 struct NaiveMods {
-  /// Scores of a head become what the mods make of them; the score of a dropped pair becomes -inf. Null: nothing
-  /// changes.
+  /// Replaces the scores of a head by the modded ones, and the score of a dropped pair by -inf. Null: there are no
+  /// mods.
   std::function<void(Eigen::Map<RowMajor<T>>& scores, Index batch, Index head)> apply;
   std::function<double(Index head)> sink;
-  /// What dropout multiplies the weights of a head by, (q_len, kv_len). Null: there is none.
+  /// The factors (q_len, kv_len) that dropout multiplies the weights of a head by. Null: there is no dropout.
   std::function<RowMajor<T>(Index batch, Index head)> factors;
   const NaiveScore<T>* score = nullptr;  ///< null: the product of query and key, scaled
 };
@@ -110,7 +110,7 @@ void sigmoid_of(Scores& scores, double bias) {
   scores = scores.unaryExpr([added](T x) { return T(1) / (T(1) + exp(-(x + added))); });
 }
 
-/// The weights as a tensor of 16 bits has them: rounded once, before the value product.
+/// Rounds the weights once, before the value product, as a tensor of 16 bits holds them.
 template <class Weights>
 void round_weights(Weights& weights, DType dtype) {
   using T = typename Weights::Scalar;
@@ -177,7 +177,8 @@ void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMo
     out.noalias() = weights * v;
 }
 
-/// All heads, each a task. Null lse or weights: not wanted; then each worker keeps the weights of one head at a time.
+/// All heads, each a task. Null lse or weights are not wanted; without weights each worker keeps those of one head at a
+/// time.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void naive(const DTypeView<T>& out, const TensorView<T, 3>& lse, const DTypeView<T>& weights,
            const DTypeView<const T>& q, const DTypeView<const T>& k, const DTypeView<const T>& v,

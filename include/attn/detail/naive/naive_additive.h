@@ -7,7 +7,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Where gradients of parameters are added up, shaped as those.
+/// Where the gradients of parameters are added up, each in the shape of its parameter.
 template <class T>
 struct AdditiveSums {
   HeadParameter<T> query_weight, key_weight, score_weight, bias;

@@ -9,8 +9,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Scores of a head become what the mods make of them, -inf where a pair is dropped, and `slopes` what each grows by
-/// with the score before. Null: no score is changed.
+/// Replaces the scores of a head by the modded ones, -inf where a pair is dropped; `slopes` becomes the derivative of
+/// each modded score by its score. Null: no score is changed.
 template <class T>
 using NaiveSlopes = std::function<void(Eigen::Map<RowMajor<T>>& scores, RowMajor<T>& slopes, Index batch, Index head)>;
 
@@ -148,7 +148,7 @@ RowMajor<T> copied_head(const DTypeView<const T>& t, Index batch, Index head) {
   return copy;
 }
 
-/// All heads, in turn those that share a key and value head; these are the tasks. Null grad_lse: zero.
+/// All heads. Those that share a key and value head are one task, and run in turn. Null grad_lse: zero.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void naive_backward(const DTypeView<T>& grad_q, const DTypeView<T>& grad_k, const DTypeView<T>& grad_v,
                     const DTypeView<const T>& grad_out, const TensorView<const T, 3>& grad_lse,
