@@ -43,6 +43,7 @@ auto additive_attention(const Q& query, const K& key, const V& value, const Addi
                 call.options);
   return result;
 }
+/// The same with options in the place of mods.
 template <class Q, class K, class V>
 auto additive_attention(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
                         const Options& options) {
@@ -59,6 +60,7 @@ void additive_attention_into(Out&& out, Lse&& lse, const Q& query, const K& key,
   const detail::ProjectedCall<T> projected(call);
   detail::flash(projected.tensors(to, call.v), call.passes(), call.options);
 }
+/// The same with options in the place of mods.
 template <class Out, class Lse, class Q, class K, class V>
 void additive_attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                              const AdditiveScoreFor<Q>& score, const Options& options) {
@@ -75,6 +77,7 @@ auto naive_additive_attention(const Q& query, const K& key, const V& value, cons
   call.naive(detail::as_rank4(view(result.weights)), result.out, result.lse);
   return result;
 }
+/// The same with options in the place of mods.
 template <class Q, class K, class V>
 auto naive_additive_attention(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
                               const Options& options) {
@@ -118,6 +121,7 @@ auto additive_attention_weights(const Q& query, const K& key, const Lse& lse, co
       options);
   return weights;
 }
+/// The same with options in the place of mods.
 template <class Q, class K, class Lse>
 auto additive_attention_weights(const Q& query, const K& key, const Lse& lse, const AdditiveScoreFor<Q>& score,
                                 const Options& options) {

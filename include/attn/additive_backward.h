@@ -11,10 +11,13 @@ namespace attn {
 /// all share the parameter, and one row for score_weight and bias; they are empty for a parameter that was not given.
 template <class Query, class Key, class Value, class T>
 struct AdditiveGradients {
-  Query query;
-  Key key;
-  Value value;
-  Tensor<T, 3> query_weight, key_weight, score_weight, bias;
+  Query query;                ///< shaped as the query
+  Key key;                    ///< shaped as the key
+  Value value;                ///< shaped as the value
+  Tensor<T, 3> query_weight;  ///< (heads or 1, hidden, head_dim)
+  Tensor<T, 3> key_weight;    ///< (heads or 1, hidden, key_dim)
+  Tensor<T, 3> score_weight;  ///< (heads or 1, 1, hidden)
+  Tensor<T, 3> bias;          ///< (heads or 1, 1, hidden)
 };
 
 inline namespace ATTN_BUILT_FOR {
@@ -39,6 +42,7 @@ auto additive_attention_backward(const G& grad_out, const Q& query, const K& key
   call.run(grads, result.out, result.lse);
   return grads;
 }
+/// The same with options in the place of mods.
 template <class G, class Q, class K, class V, class R>
 auto additive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value,
                                  const AdditiveScoreFor<Q>& score, const R& result, const Options& options) {
@@ -68,6 +72,7 @@ auto naive_additive_attention_backward(const G& grad_out, const Q& query, const 
   call.naive(grads);
   return grads;
 }
+/// The same with options in the place of mods.
 template <class G, class Q, class K, class V>
 auto naive_additive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value,
                                        const AdditiveScoreFor<Q>& score, const Options& options) {

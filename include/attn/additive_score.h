@@ -17,14 +17,18 @@ class ScoreParameter {
  public:
   ScoreParameter() = default;
 
+  /// What `x` holds, viewed. The scalar of T, or 16 bits where that is float; a gradient must be writable.
   template <class X>
   requires(detail::Viewable<std::remove_cvref_t<X>>) ScoreParameter(X&& x)  // NOLINT: another way to see the same
       : ScoreParameter(view(x), Form<std::remove_cvref_t<X>>()) {}
 
+  /// Whether there is one.
   bool is_given() const { return view_.data() != nullptr; }
   /// 1: all heads share it.
   Index heads() const { return view_.dim(1); }
+  /// The rows of the matrix; 1 for a vector.
   Index rows() const { return view_.dim(2); }
+  /// The columns of the matrix; the length of a vector.
   Index columns() const { return view_.dim(3); }
 
   /// As (1, heads, rows, columns).
@@ -90,10 +94,10 @@ struct AdditiveScore {
 /// Where gradients of the parameters are added, shaped as these. Those that are not given are not wanted.
 template <class T>
 struct AdditiveScoreGradients {
-  ScoreParameter<T, 2> query_weight = {};
-  ScoreParameter<T, 2> key_weight = {};
-  ScoreParameter<T, 1> score_weight = {};
-  ScoreParameter<T, 1> bias = {};
+  ScoreParameter<T, 2> query_weight = {};  ///< like AdditiveScore::query_weight
+  ScoreParameter<T, 2> key_weight = {};    ///< like AdditiveScore::key_weight
+  ScoreParameter<T, 1> score_weight = {};  ///< like AdditiveScore::score_weight
+  ScoreParameter<T, 1> bias = {};          ///< like AdditiveScore::bias
 };
 
 }  // namespace attn

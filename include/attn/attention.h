@@ -72,6 +72,7 @@ requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q&
   const detail::CheckedCall call(query, key, value, mods, options);
   detail::flash(call.caller_tensors(std::forward<Out>(out), std::forward<Lse>(lse)), call.passes(), options);
 }
+/// The same with options in the place of mods.
 template <class Out, class Lse, class Q, class K, class V>
 requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                                                   const Options& options) {
@@ -86,6 +87,7 @@ requires(!detail::Viewable<M> && !detail::KvSource<K> &&
   const detail::CheckedCall call(query, key, value, mods, options);
   detail::flash(call.caller_tensors(std::forward<Out>(out)), call.passes(), options);
 }
+/// The same with options in the place of mods.
 template <class Out, class Q, class K, class V>
 requires(!detail::KvSource<K> && !detail::KvSource<V>) void attention_into(Out&& out, const Q& query, const K& key,
                                                                            const V& value, const Options& options) {
@@ -103,6 +105,7 @@ requires(!detail::KvSource<K>) Explanation
   const detail::CheckedCall call(query, key, value, mods, options);
   return detail::flash_explanation(call.tensors(), call.passes(), options);
 }
+/// The same with options in the place of mods.
 template <class Q, class K, class V>
 requires(!detail::KvSource<K>) Explanation
     explain(const Q& query, const K& key, const V& value, const Options& options) {
@@ -123,6 +126,7 @@ requires(!detail::KvSource<K>) std::size_t
   const detail::CheckedCall call(query, key, value, mods, options);
   return static_cast<std::size_t>(detail::flash_workspace_bytes(call.tensors(), call.passes(), options));
 }
+/// The same with options in the place of mods.
 template <class Q, class K, class V>
 requires(!detail::KvSource<K>) std::size_t
     workspace_bytes(const Q& query, const K& key, const V& value, const Options& options) {
@@ -141,6 +145,7 @@ auto naive_attention(const Q& query, const K& key, const V& value, const M& mods
   call.naive(options.executor, detail::as_rank4(view(result.weights)), result.out, result.lse);
   return result;
 }
+/// The same with options in the place of mods.
 template <class Q, class K, class V>
 auto naive_attention(const Q& query, const K& key, const V& value, const Options& options) {
   return naive_attention(query, key, value, Mods<>(), options);
@@ -155,6 +160,7 @@ void naive_attention_into(Out&& out, const Q& query, const K& key, const V& valu
   const detail::CheckedCall call(query, key, value, mods, options);
   call.naive(options.executor, {}, std::forward<Out>(out));
 }
+/// The same with options in the place of mods.
 template <class Out, class Q, class K, class V>
 void naive_attention_into(Out&& out, const Q& query, const K& key, const V& value, const Options& options) {
   naive_attention_into(out, query, key, value, Mods<>(), options);

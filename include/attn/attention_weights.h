@@ -13,10 +13,10 @@ namespace attn {
 /// Some weights of one head: those of the query rows `rows` (counted from 0) for the keys `keys`.
 template <class T>
 struct WeightTile {
-  Index batch;
-  Index head;
-  Range rows;
-  Range keys;
+  Index batch;                     ///< the batch element, or sequence of a cache
+  Index head;                      ///< the query head
+  Range rows;                      ///< query rows, counted from 0
+  Range keys;                      ///< keys
   TensorView<const T, 2> weights;  ///< (rows, keys); valid during the callback
 };
 
@@ -24,8 +24,8 @@ struct WeightTile {
 /// keeps fewer keys, the remaining entries have key -1 and weight 0.
 template <class T>
 struct TopWeights {
-  Tensor<Index, 4> keys;
-  Tensor<T, 4> weights;
+  Tensor<Index, 4> keys;  ///< key positions
+  Tensor<T, 4> weights;   ///< their weights
 };
 
 namespace detail {
@@ -194,6 +194,7 @@ auto attention_mass(const Q& query, const K& key, const Lse& lse, const M& mods 
   });
   return mass;
 }
+/// The same with options in the place of mods.
 template <class Q, class K, class Lse>
 auto attention_mass(const Q& query, const K& key, const Lse& lse, const Options& options) {
   return attention_mass(query, key, lse, Mods<>(), options);
@@ -219,6 +220,7 @@ auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, c
   });
   return sums;
 }
+/// The same with options in the place of mods.
 template <class Q, class K, class Lse>
 auto entropy(const Q& query, const K& key, const Lse& lse, const Options& options) {
   return entropy(query, key, lse, Mods<>(), options);
@@ -258,6 +260,7 @@ auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, co
   });
   return top;
 }
+/// The same with options in the place of mods.
 template <class Q, class K, class Lse>
 auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, const Options& options) {
   return top_k_weights(query, key, lse, count, Mods<>(), options);

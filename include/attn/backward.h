@@ -41,6 +41,7 @@ auto attention_backward(const G& grad_out, const Q& query, const K& key, const V
     return grads;
   }
 }
+/// The same with options in the place of mods.
 template <class G, class Q, class K, class V, class R>
 auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                         const Options& options) {
@@ -65,6 +66,7 @@ void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, co
   const detail::CheckedBackward call(grad_out, query, key, value, out, lse, mods, options);
   call.run_into(std::forward<GQ>(grad_query), std::forward<GK>(grad_key), std::forward<GV>(grad_value), options);
 }
+/// The same with options in the place of mods.
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse>
 void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const G& grad_out, const Q& query,
                              const K& key, const V& value, const Out& out, const Lse& lse, const Options& options) {
@@ -86,6 +88,7 @@ std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& valu
   return static_cast<std::size_t>(
       detail::backward_bytes<T>(call.problem, detail::LearnedSizes::of(learned.get()), options, may_round));
 }
+/// The same with options in the place of mods.
 template <class Q, class K, class V>
 std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& value, const Options& options) {
   return backward_workspace_bytes(query, key, value, Mods<>(), options);
@@ -102,6 +105,7 @@ auto naive_attention_backward(const G& grad_out, const Q& query, const K& key, c
   call.run(grads.query, grads.key, grads.value, options);
   return grads;
 }
+/// The same with options in the place of mods.
 template <class G, class Q, class K, class V>
 auto naive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const Options& options) {
   return naive_attention_backward(grad_out, query, key, value, Mods<>(), options);

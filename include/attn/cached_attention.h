@@ -34,6 +34,7 @@ auto attention(const Query& query, const Cache& cache, const M& mods = {}, const
   detail::flash_sequences(call.sequences(result.out, result.lse), options);
   return result;
 }
+/// The same with options in the place of mods.
 template <class Query, detail::KvSource Cache>
 auto attention(const Query& query, const Cache& cache, const Options& options) {
   return attention(query, cache, Mods<>(), options);
@@ -47,6 +48,7 @@ void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache
   detail::CheckedSequences call(query, cache, mods, options);
   detail::flash_sequences(call.caller_sequences(std::forward<Out>(out), std::forward<Lse>(lse)), options);
 }
+/// The same with options in the place of mods.
 template <class Out, class Lse, class Query, detail::KvSource Cache>
 void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const Options& options) {
   attention_into(out, lse, query, cache, Mods<>(), options);
@@ -59,6 +61,7 @@ void attention_into(Out&& out, const Query& query, const Cache& cache, const M& 
   detail::CheckedSequences call(query, cache, mods, options);
   detail::flash_sequences(call.caller_sequences(std::forward<Out>(out)), options);
 }
+/// The same with options in the place of mods.
 template <class Out, class Query, detail::KvSource Cache>
 void attention_into(Out&& out, const Query& query, const Cache& cache, const Options& options) {
   attention_into(out, query, cache, Mods<>(), options);
@@ -69,6 +72,7 @@ template <class Query, detail::KvSource Cache, class M = Mods<>>
 Explanation explain(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
   return detail::sequences_explanation(detail::CheckedSequences(query, cache, mods, options).sequences(), options);
 }
+/// The same with options in the place of mods.
 template <class Query, detail::KvSource Cache>
 Explanation explain(const Query& query, const Cache& cache, const Options& options) {
   return explain(query, cache, Mods<>(), options);
@@ -81,6 +85,7 @@ std::size_t workspace_bytes(const Query& query, const Cache& cache, const M& mod
   detail::CheckedSequences call(query, cache, mods, options);
   return static_cast<std::size_t>(detail::sequences_workspace_bytes(call.sequences(), options));
 }
+/// The same with options in the place of mods.
 template <class Query, detail::KvSource Cache>
 std::size_t workspace_bytes(const Query& query, const Cache& cache, const Options& options) {
   return workspace_bytes(query, cache, Mods<>(), options);

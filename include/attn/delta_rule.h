@@ -52,6 +52,7 @@ auto gated_delta_rule(RecurrentState<T>& state, const Q& query, const K& key, co
   detail::run_with_state(call, out, state, options);
   return RecurrentResult{std::move(out)};
 }
+/// The same with options in the place of mods.
 template <class T, class Q, class K, class V, class G, class B>
 auto gated_delta_rule(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const G& log_gate,
                       const B& beta, const Options& options) {
@@ -66,18 +67,21 @@ requires(!detail::is_recurrent_state<Q>) void gated_delta_rule_into(Out&& out, c
   const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
   detail::recurrence(call.call(out), options);
 }
+/// The same with options in the place of mods.
 template <class Out, class Q, class K, class V, class G, class B>
 requires(!detail::is_recurrent_state<Q>) void gated_delta_rule_into(Out&& out, const Q& query, const K& key,
                                                                     const V& value, const G& log_gate, const B& beta,
                                                                     const Options& options) {
   gated_delta_rule_into(out, query, key, value, log_gate, beta, Mods<>(), options);
 }
+/// The same over a state, into memory of the caller's.
 template <class Out, class T, class Q, class K, class V, class G, class B, class M = Mods<>>
 void gated_delta_rule_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                            const G& log_gate, const B& beta, const M& mods = {}, const Options& options = {}) {
   const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
   detail::run_with_state(call, out, state, options);
 }
+/// The same with options in the place of mods.
 template <class Out, class T, class Q, class K, class V, class G, class B>
 void gated_delta_rule_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                            const G& log_gate, const B& beta, const Options& options) {
@@ -101,6 +105,7 @@ auto naive_gated_delta_rule(const Q& query, const K& key, const V& value, const 
   detail::naive_recurrence(call.call(out), options.executor);
   return RecurrentResult{std::move(out)};
 }
+/// The same with options in the place of mods.
 template <class Q, class K, class V, class G, class B>
 auto naive_gated_delta_rule(const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
                             const Options& options) {

@@ -19,15 +19,17 @@ namespace attn {
 /// argument where both are equal. X: float, double, long double, or a dual number again for second derivatives.
 template <class X>
 struct Dual {
-  X value{};
-  X slope{};
+  X value{};  ///< the number
+  X slope{};  ///< its derivative
 
   constexpr Dual() = default;
+  /// A number and its derivative.
   constexpr Dual(X v, X s) : value(v), slope(s) {}
   /// A constant.
   template <class C>
   requires(std::is_arithmetic_v<C>) constexpr Dual(C c) : value(static_cast<X>(c)) {}  // NOLINT: as numbers convert
-  constexpr Dual(const X& c) requires(!std::is_arithmetic_v<X>) : value(c) {}          // NOLINT: likewise
+  /// A constant, where numbers are dual themselves.
+  constexpr Dual(const X& c) requires(!std::is_arithmetic_v<X>) : value(c) {}  // NOLINT: likewise
 
   /// Not to be called: does not compile, and says that the slope would be lost.
   template <class C>
@@ -38,6 +40,8 @@ struct Dual {
         "attn: a score mod whose gradient is wanted keeps its numbers in auto: float(x) would lose the slope");
   }
 
+  /// Arithmetic: the result of the values, and its derivative by the rules of sums, products and quotients.
+  /// @{
   constexpr Dual operator-() const { return {-value, -slope}; }
   constexpr Dual operator+() const { return *this; }
 
@@ -54,13 +58,19 @@ struct Dual {
   constexpr Dual& operator-=(const Dual& b) { return *this = *this - b; }
   constexpr Dual& operator*=(const Dual& b) { return *this = *this * b; }
   constexpr Dual& operator/=(const Dual& b) { return *this = *this / b; }
+  /// @}
 
+  /// Compares the values.
+  /// @{
   friend constexpr bool operator==(const Dual& a, const Dual& b) { return a.value == b.value; }
   friend constexpr bool operator<(const Dual& a, const Dual& b) { return a.value < b.value; }
   friend constexpr bool operator>(const Dual& a, const Dual& b) { return a.value > b.value; }
   friend constexpr bool operator<=(const Dual& a, const Dual& b) { return a.value <= b.value; }
   friend constexpr bool operator>=(const Dual& a, const Dual& b) { return a.value >= b.value; }
+  /// @}
 
+  /// The function of the value, and its derivative by the chain rule.
+  /// @{
   friend Dual exp(const Dual& x) {
     using std::exp;
     const X e = exp(x.value);
@@ -100,8 +110,10 @@ struct Dual {
   }
   friend constexpr Dual fmax(const Dual& a, const Dual& b) { return max(a, b); }
   friend constexpr Dual fmin(const Dual& a, const Dual& b) { return min(a, b); }
+  /// @}
   /// A constant exponent is differentiated without a logarithm, so that x may be 0 or negative.
   friend Dual pow(const Dual& x, const X& y) requires(std::is_arithmetic_v<X>) { return pow(x, Dual(y)); }
+  /// x to the power y, where both may move.
   friend Dual pow(const Dual& x, const Dual& y) {
     using std::log, std::pow;
     const X power = pow(x.value, y.value);
@@ -125,6 +137,7 @@ struct Dual {
   }
 };
 
+/// Deduced from both.
 template <class X>
 Dual(X, X) -> Dual<X>;
 

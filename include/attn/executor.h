@@ -13,9 +13,11 @@ namespace attn {
 /// A borrowed `void(Index task, int worker)`: no allocation, valid only while the callable lives.
 class TaskRef {
  public:
+  /// Borrows `f`, which is called as f(task, worker).
   template <class F>
   requires(!std::is_same_v<F, TaskRef>) TaskRef(const F& f)
       : object_(&f), call_([](const void* o, Index task, int worker) { (*static_cast<const F*>(o))(task, worker); }) {}
+  /// Calls it.
   void operator()(Index task, int worker) const { call_(object_, task, worker); }
 
  private:
@@ -26,6 +28,7 @@ class TaskRef {
 /// Runs independent tasks. To bring your own threads, derive from Executor::Backend and pass a shared pointer to it.
 class Executor {
  public:
+  /// Whoever runs tasks: derive from it to bring your own threads.
   class Backend {
    public:
     virtual ~Backend() = default;
@@ -39,6 +42,7 @@ class Executor {
 
   /// All cores, see threads(); or the calling thread alone, if the work is too little to wake other threads for.
   Executor() = default;
+  /// A backend of the caller's, shared with it. Null is the default.
   explicit Executor(std::shared_ptr<const Backend> backend) : backend_(std::move(backend)) {}
 
   /// Not to be called: does not compile, and says that an executor of so many threads is threads(n).
@@ -47,8 +51,11 @@ class Executor {
     static_assert(sizeof(N) == 0, "attn: an executor of so many threads is attn::threads(n), made once");
   }
 
+  /// Whether nobody was named: the call then chooses between all cores and the calling thread.
   bool is_default() const { return backend_ == nullptr; }
+  /// That of the backend.
   int concurrency() const { return backend().concurrency(); }
+  /// That of the backend.
   void run(Index tasks, TaskRef task) const { backend().run(tasks, task); }
 
  private:

@@ -21,6 +21,7 @@ enum class Amx {
   used,
 };
 
+/// In words, as explain() prints it.
 constexpr std::string_view to_string(Amx amx) {
   switch (amx) {
     case Amx::not_for_these:
@@ -41,22 +42,22 @@ constexpr std::string_view to_string(Amx amx) {
 struct Explanation {
   Isa isa = Isa::generic;             ///< whose kernels run
   std::string_view ignored_isa = {};  ///< what the environment variable ATTN_ISA names, if that is not available here
-  Amx amx = Amx::not_for_these;
+  Amx amx = Amx::not_for_these;       ///< whether the matrix unit forms the products
   /// Passes over the output; more than one if a mask groups tokens. All that follows is for all passes together.
   int passes = 0;
   Index queries_per_tile = 0;  ///< at most; 1 if each query is worked on by itself
-  Index keys_per_tile = 0;
-  Index query_tiles = 0;  ///< over all batch elements and heads
+  Index keys_per_tile = 0;     ///< but for the last tile of a row
+  Index query_tiles = 0;       ///< over all batch elements and heads
   /// Those of query_tiles that are single queries, because their sequence has at most few_queries. A tile computes
   /// whole vectors of queries, however few there are; a single query has its vectors along the features.
   Index single_queries = 0;
-  Index few_queries = 0;
+  Index few_queries = 0;  ///< the most queries of a sequence that are single ones; more are tiles
   /// Keys and values of single queries are fetched before they are needed, because those of all together take more than
   /// what may be in the cache, 8 MiB.
   bool fetches_ahead = false;
   Index tasks = 0;  ///< a task is some neighbouring tiles of queries, or single queries with some of their keys
   int threads = 0;  ///< how many of them run tasks at the same time
-  Index workspace_bytes = 0;
+  Index workspace_bytes = 0;  ///< what Options::workspace must have
   bool packs_keys = false;    ///< keys are copied tile by tile, because kernels cannot read them where they lie
   bool packs_values = false;  ///< likewise for values
 
@@ -65,9 +66,11 @@ struct Explanation {
   Index masked_tiles = 0;   ///< the mask is asked for each pair
   Index full_tiles = 0;     ///< all pairs are kept; they are as fast as without a mask
 
+  /// All tiles, whatever is kept of them.
   Index tiles() const { return skipped_tiles + masked_tiles + full_tiles; }
 };
 
+/// Prints a line for each number, as the guide shows it.
 inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
   const auto share = [&](const char* what, Index tiles) {
     out << what << tiles << " of " << e.tiles() << " tiles";

@@ -13,20 +13,23 @@ namespace attn {
 
 /// x + 1 for x > 0, e^x below, in each feature (Katharopoulos et al. 2020, eq. 7).
 struct Elu1Features {};
+/// The feature map Elu1Features.
 inline Elu1Features elu1() { return {}; }
 
 /// max(x, 0) in each feature. A query or key without a positive number has no features; see linear_attention().
 struct ReluFeatures {};
+/// The feature map ReluFeatures.
 inline ReluFeatures relu() { return {}; }
 
 /// Queries and keys are features already: maps of any kind that a program computes by itself.
 struct IdentityFeatures {};
+/// The feature map IdentityFeatures.
 inline IdentityFeatures identity() { return {}; }
 
 /// A function of one number, for each feature. Made by feature_map().
 template <class F>
 struct LambdaFeatures {
-  F map;
+  F map;  ///< called with each feature of queries and keys
 };
 
 /// A map of your own, number by number: `feature_map([](auto x) { return x * x; })`. It is called with numbers of the
@@ -43,9 +46,9 @@ LambdaFeatures<F> feature_map(F map) {
 
 /// Positive random features of the softmax, FAVOR+ (Choromanski et al. 2021, lemma 1 and section 2.4). Made by favor().
 struct FavorFeatures {
-  Index features;
-  std::uint64_t seed;
-  std::shared_ptr<detail::FavorProjections> projections;
+  Index features;                                         ///< how many features it makes, m
+  std::uint64_t seed;                                     ///< decides what is drawn
+  std::shared_ptr<detail::FavorProjections> projections;  ///< what was drawn, for each head_dim; shared by copies
 };
 
 /// With these, linear_attention() estimates attention(): for w_1 .. w_m drawn from a normal distribution, in orthogonal

@@ -76,6 +76,7 @@ auto gated_attention(RecurrentState<T>& state, const Q& query, const K& key, con
   detail::run_with_state(call, out, state, options);
   return RecurrentResult{std::move(out)};
 }
+/// The same with options in the place of mods.
 template <class T, class Q, class K, class V, class G>
 auto gated_attention(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const G& log_gate,
                      const Options& options) {
@@ -90,18 +91,21 @@ requires(!detail::is_recurrent_state<Q>) void gated_attention_into(Out&& out, co
   const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
   detail::recurrence(call.call(out), options);
 }
+/// The same with options in the place of mods.
 template <class Out, class Q, class K, class V, class G>
 requires(!detail::is_recurrent_state<Q>) void gated_attention_into(Out&& out, const Q& query, const K& key,
                                                                    const V& value, const G& log_gate,
                                                                    const Options& options) {
   gated_attention_into(out, query, key, value, log_gate, Mods<>(), options);
 }
+/// The same over a state, into memory of the caller's.
 template <class Out, class T, class Q, class K, class V, class G, class M = Mods<>>
 void gated_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                           const G& log_gate, const M& mods = {}, const Options& options = {}) {
   const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
   detail::run_with_state(call, out, state, options);
 }
+/// The same with options in the place of mods.
 template <class Out, class T, class Q, class K, class V, class G>
 void gated_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                           const G& log_gate, const Options& options) {
@@ -125,6 +129,7 @@ auto naive_gated_attention(const Q& query, const K& key, const V& value, const G
   detail::naive_recurrence(call.call(out), options.executor);
   return RecurrentResult{std::move(out)};
 }
+/// The same with options in the place of mods.
 template <class Q, class K, class V, class G>
 auto naive_gated_attention(const Q& query, const K& key, const V& value, const G& log_gate, const Options& options) {
   return naive_gated_attention(query, key, value, log_gate, Mods<>(), options);

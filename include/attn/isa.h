@@ -19,6 +19,7 @@ enum class Isa { generic, avx2, avx512, amx };
 /// All instruction sets, in ascending order of preference.
 constexpr Isa kIsas[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::amx};
 
+/// Its name, as ATTN_ISA takes it.
 constexpr std::string_view to_string(Isa isa) {
   switch (isa) {
     case Isa::generic:

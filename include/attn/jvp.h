@@ -34,6 +34,7 @@ auto attention_jvp(const Q& query, const K& key, const V& value, const DQ& direc
   call.run(result.out, result.tangent, options);
   return result;
 }
+/// The same with options in the place of mods.
 template <class Q, class K, class V, class DQ, class DK, class DV>
 auto attention_jvp(const Q& query, const K& key, const V& value, const DQ& direction_query, const DK& direction_key,
                    const DV& direction_value, const Options& options) {
@@ -51,6 +52,7 @@ auto naive_attention_jvp(const Q& query, const K& key, const V& value, const DQ&
   call.naive(result.out, result.tangent, options.executor);
   return result;
 }
+/// The same with options in the place of mods.
 template <class Q, class K, class V, class DQ, class DK, class DV>
 auto naive_attention_jvp(const Q& query, const K& key, const V& value, const DQ& direction_query,
                          const DK& direction_key, const DV& direction_value, const Options& options) {

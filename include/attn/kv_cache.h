@@ -17,12 +17,13 @@
 
 namespace attn {
 
+/// The sizes of a KvCache.
 struct KvCacheConfig {
   Index batch = 1;     ///< sequences
   Index kv_heads = 1;  ///< heads of keys and values
   Index capacity = 0;  ///< how many tokens each sequence has room for at first; 0: 64, or max_capacity if that is less
-  Index head_dim = 0;
-  Index v_dim = 0;  ///< 0: head_dim
+  Index head_dim = 0;  ///< features of a key; there is no default
+  Index v_dim = 0;     ///< 0: head_dim
   /// How far the capacity may grow. Memory never moves if it equals `capacity`.
   Index max_capacity = std::numeric_limits<Index>::max();
   std::optional<Rope> rope = std::nullopt;  ///< turns keys as they are appended, and the queries of attention()
@@ -60,15 +61,22 @@ class KvCache {
       : config_(checked(config)), pages_(make(config_.capacity)), lengths_(static_cast<std::size_t>(config_.batch), 0) {
     detail::check_cached<T>();
   }
+  /// A deep copy.
   KvCache(const KvCache&) = default;
+  /// Moves; the other may then only be assigned to or destroyed.
   KvCache(KvCache&&) noexcept = default;
+  /// A deep copy. If it throws, this cache is as it was before.
   KvCache& operator=(const KvCache& other) { return *this = KvCache(other); }
+  /// Moves; the other may then only be assigned to or destroyed.
   KvCache& operator=(KvCache&&) noexcept = default;
 
+  /// The sizes, with the defaults filled in.
   const KvCacheConfig& config() const { return config_; }
+  /// How many tokens each sequence has room for.
   Index capacity() const { return pages_.page_size(); }
   /// The number of tokens of each sequence.
   std::span<const Index> lengths() const { return lengths_; }
+  /// The number of tokens of one sequence. @throws std::invalid_argument if there is no such sequence.
   Index length(Index sequence) const { return lengths_[at(sequence)]; }
   /// The bytes of memory for keys, values and their scales.
   Index bytes() const { return pages_.bytes(); }
@@ -104,6 +112,7 @@ class KvCache {
     lens[at(sequence)] = keys.dim(2);
     append(keys, detail::appended<Computed>(values_held), 1, lens, true);
   }
+  /// @deprecated It is append() now.
   template <class K, class V>
   [[deprecated("it is append() now")]] void append_to(Index sequence, const K& k, const V& v) {
     append(sequence, k, v);
@@ -137,12 +146,14 @@ class KvCache {
   /// Views of all sequences, (batch, kv_heads, longest length, dim). Behind the end of a shorter sequence the elements
   /// are indeterminate: key_lengths(cache.lengths()) drops them. Valid until the cache changes.
   TensorView<const T, 4> keys() const { return view_of(pages_.keys().numbers, 0, config_.batch, longest()); }
+  /// The values, likewise.
   TensorView<const T, 4> values() const { return view_of(pages_.values().numbers, 0, config_.batch, longest()); }
 
   /// Views of one sequence, (1, kv_heads, length, dim). With a rope, the keys are already turned.
   TensorView<const T, 4> keys(Index sequence) const {
     return view_of(pages_.keys().numbers, sequence, 1, length(sequence));
   }
+  /// The values, likewise.
   TensorView<const T, 4> values(Index sequence) const {
     return view_of(pages_.values().numbers, sequence, 1, length(sequence));
   }
@@ -150,6 +161,7 @@ class KvCache {
   /// The scales of a cache of std::int8_t, (batch, kv_heads, capacity): an element means itself times the scale of its
   /// token and head.
   TensorView<const float, 3> key_scales() const { return pages_.keys().scales; }
+  /// Those of the values.
   TensorView<const float, 3> value_scales() const { return pages_.values().scales; }
 
   /// All sequences, as attention() takes them. Valid until the cache changes.
@@ -158,6 +170,7 @@ class KvCache {
     for (Index s = 0; s < config_.batch; ++s) all.add(std::array{s}, length(s));
     return all;
   }
+  /// @deprecated It is view() now.
   [[deprecated("it is view() now")]] KvView<Computed> batch() const { return view(); }
 
  private:

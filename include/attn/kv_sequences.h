@@ -19,6 +19,7 @@ inline namespace ATTN_BUILT_FOR {
 template <class Cache>
 class KvSequences {
  public:
+  /// Sequences of `cache`, in the order given.
   KvSequences(Cache& cache, Indices sequences) : cache_(&cache), sequences_(std::move(sequences.values)) {}
 
   /// See PagedKvCache::append().
@@ -26,6 +27,7 @@ class KvSequences {
   void append(const K& k, const V& v) {
     cache_->append(sequences_, k, v);
   }
+  /// The same with lens[i] tokens for sequence i.
   template <class K, class V>
   void append(const K& k, const V& v, Indices lens) {
     cache_->append(sequences_, k, v, std::move(lens));
@@ -33,6 +35,7 @@ class KvSequences {
 
   /// What attention() takes. Valid until the cache changes.
   auto view() const { return std::as_const(*cache_).view(sequences_); }
+  /// @deprecated It is view() now.
   [[deprecated("it is view() now")]] auto batch() const { return view(); }
 
  private:

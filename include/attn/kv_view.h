@@ -21,7 +21,7 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 class KvView {
  public:
-  using Scalar = T;
+  using Scalar = T;  ///< the type that attention is computed in
 
   /// Pages of the caller's, of any scalar and strides: key_pages (pages, kv_heads, page_size, head_dim) and value_pages
   /// (pages, kv_heads, page_size, v_dim). `tables` is (sequences, pages of the longest): token j of a sequence lies in
@@ -48,10 +48,15 @@ class KvView {
 
   /// The number of sequences.
   Index size() const { return static_cast<Index>(sequences_.size()); }
+  /// The number of tokens of a sequence.
   Index length(Index sequence) const { return of(sequence).length; }
+  /// Heads of keys and values.
   Index kv_heads() const { return k_.dim(1); }
+  /// Features of a key.
   Index head_dim() const { return k_.dim(3); }
+  /// Features of a value.
   Index v_dim() const { return v_.dim(3); }
+  /// Tokens in a page.
   Index page_size() const { return k_.dim(2); }
 
   /// What turns the queries; the keys were turned by the same. Null if nothing does.
@@ -59,6 +64,7 @@ class KvView {
 
   /// A cache gives the view of its sequences; a view is one already.
   const KvView& view() const { return *this; }
+  /// @deprecated It is view() now.
   [[deprecated("it is view() now")]] const KvView& batch() const { return *this; }
 
   /// For caches: the pages, without sequences yet.
@@ -86,6 +92,7 @@ class KvView {
 
   /// The keys, or the values, of a sequence, as the loops read them.
   detail::KvRows<T> keys(Index sequence) const { return {k_, pages(sequence), k_scales_}; }
+  /// The values, likewise.
   detail::KvRows<T> values(Index sequence) const { return {v_, pages(sequence), v_scales_}; }
 
  private:
@@ -113,6 +120,7 @@ class KvView {
   std::vector<Sequence> sequences_;
 };
 
+/// @deprecated It is KvView now.
 template <class T>
 using KvBatch [[deprecated("it is KvView now")]] = KvView<T>;
 
@@ -120,9 +128,10 @@ using KvBatch [[deprecated("it is KvView now")]] = KvView<T>;
 /// which lens[i] are those of sequence i. A tensor is not copied and must outlive this; a temporary is moved into it.
 template <class Q>
 struct Ragged {
-  Q q;  ///< a reference; or the tensor itself, if it was a temporary
-  std::vector<Index> lens;
+  Q q;                      ///< a reference; or the tensor itself, if it was a temporary
+  std::vector<Index> lens;  ///< how many queries each sequence has
 };
+/// Makes a Ragged: `attn::ragged(q, {512, 1})`.
 template <class Q>
 Ragged<Q> ragged(Q&& q, Indices lens) {
   return {std::forward<Q>(q), std::move(lens.values)};

@@ -13,8 +13,9 @@ namespace attn {
 /// What a recurrent form returns: `out`, like the query with v_dim columns.
 template <class Out>
 struct RecurrentResult {
-  Out out;
+  Out out;  ///< like the query with v_dim columns, in its storage order
 };
+/// Deduced from the output.
 template <class Out>
 RecurrentResult(Out) -> RecurrentResult<Out>;
 
@@ -84,6 +85,7 @@ requires(!detail::is_recurrent_state<Q> &&
   const detail::CheckedLinear call(query, key, value, map, mods, options);
   detail::recurrence(call.call(out), options);
 }
+/// The same with options in the place of mods.
 template <class Out, class Q, class K, class V, class Map>
 requires(!detail::is_recurrent_state<Q> && detail::is_feature_map<Map>) void linear_attention_into(
     Out&& out, const Q& query, const K& key, const V& value, const Map& map, const Options& options) {
@@ -102,17 +104,20 @@ auto linear_attention(RecurrentState<T>& state, const Q& query, const K& key, co
   detail::run_with_state(call, out, state, options);
   return RecurrentResult{std::move(out)};
 }
+/// The same with options in the place of mods.
 template <class T, class Q, class K, class V, class Map>
 auto linear_attention(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const Map& map,
                       const Options& options) {
   return linear_attention(state, query, key, value, map, Mods<>(), options);
 }
+/// The same over a state, into memory of the caller's.
 template <class Out, class T, class Q, class K, class V, class Map, class M = Mods<>>
 void linear_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                            const Map& map, const M& mods = {}, const Options& options = {}) {
   const detail::CheckedLinear call(query, key, value, map, mods, options);
   detail::run_with_state(call, out, state, options);
 }
+/// The same with options in the place of mods.
 template <class Out, class T, class Q, class K, class V, class Map>
 void linear_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                            const Map& map, const Options& options) {
@@ -137,6 +142,7 @@ auto naive_linear_attention(const Q& query, const K& key, const V& value, const 
   detail::naive_recurrence(call.call(out), options.executor);
   return RecurrentResult{std::move(out)};
 }
+/// The same with options in the place of mods.
 template <class Q, class K, class V, class Map>
 auto naive_linear_attention(const Q& query, const K& key, const V& value, const Map& map, const Options& options) {
   return naive_linear_attention(query, key, value, map, Mods<>(), options);

@@ -13,10 +13,13 @@ namespace attn {
 /// A list of numbers as a function takes it, copied: {1, 2}, or any range of them, std::vector<int> or Eigen::VectorXi.
 template <class Number>
 struct List {
-  std::vector<Number> values;
+  std::vector<Number> values;  ///< the numbers
 
+  /// Takes the vector.
   List(std::vector<Number> given) : values(std::move(given)) {}
+  /// Copies the numbers in braces.
   List(std::initializer_list<Number> given) : values(given) {}
+  /// Copies any range of numbers that convert; of integers where Number is one.
   template <class X>
   requires requires(const X& x) { x.begin(), x.end(); }
   List(const X& given) {

@@ -39,9 +39,9 @@ constexpr bool callable = !std::is_same_v<R, NotCallable>;
 /// A mask: a predicate that says which pairs are kept, and two optional hints that only save work. Made by mask_mod().
 template <class Keep, class CoverageHint = detail::NoHint, class KvRangeHint = detail::NoHint>
 struct MaskMod {
-  Keep keep;
-  CoverageHint coverage_hint;
-  KvRangeHint kv_range_hint;
+  Keep keep;                   ///< `bool(const Position&)`: whether a pair is kept
+  CoverageHint coverage_hint;  ///< `Coverage(const Tile&)`, or NoHint
+  KvRangeHint kv_range_hint;   ///< `Range(const Tile&)`, or NoHint
 
   /// Whether the mask has no coverage hint. Then the loop asks the predicate for a whole tile before it computes the
   /// tile's products.
@@ -74,7 +74,7 @@ struct MaskMod {
 /// A change of scores, applied after the scale and before all masks. Made by score_mod().
 template <class Score>
 struct ScoreMod {
-  Score score;
+  Score score;  ///< `(x, const Position&)`: the score in the place of x, which is a Dual where gradients are wanted
 };
 
 /// A weight that every query of a head gives to no key: e^logit joins the denominator of the softmax. Made by sinks().
@@ -92,7 +92,7 @@ struct DropoutMod {
 /// A mod that needs the sizes of the call, and becomes a mask or a score mod when they are known. Made by bind_mod().
 template <class Make>
 struct BoundLate {
-  Make make;
+  Make make;  ///< `(const Problem&)`: the mod
 };
 
 /// Keeps the pairs for which `keep(p)` is true. `p` is a Position: p.batch, p.head, p.q, p.kv.
@@ -197,7 +197,7 @@ constexpr auto bind_mod(Make make) {
 /// Several mods in order. Scores pass through them from left to right, then all masks intersect.
 template <class... M>
 struct Mods {
-  std::tuple<M...> parts;
+  std::tuple<M...> parts;  ///< from left to right
 };
 
 namespace detail {

@@ -58,6 +58,7 @@ class MultiHeadAttention {
 
   /// The configuration, with the defaults filled in.
   const MultiHeadConfig& config() const { return parameters_.config(); }
+  /// Features of a head: embed_dim / heads.
   Index head_dim() const { return parameters_.head_dim(); }
 
   /// PyTorch's names of the parameters that this configuration has.
@@ -66,8 +67,11 @@ class MultiHeadAttention {
   /// A weight (outputs, inputs) or bias (outputs) in place, to read or to write. Valid as long as the layer lives and
   /// is not assigned to. @throws std::invalid_argument for an unknown name; the message has the known ones.
   TensorView<T, 2> weight(std::string_view name) { return parameters_.named().weight(name); }
+  /// The same, to read.
   TensorView<const T, 2> weight(std::string_view name) const { return parameters_.named().weight(name); }
+  /// A bias, likewise.
   TensorView<T, 1> bias(std::string_view name) { return parameters_.named().bias(name); }
+  /// A bias, to read.
   TensorView<const T, 1> bias(std::string_view name) const { return parameters_.named().bias(name); }
 
   /// Copies a parameter from anything attn::view takes, or an Eigen expression, of any floating-point type.
@@ -116,6 +120,7 @@ class MultiHeadAttention {
   auto operator()(const Q& query, const K& key, const V& value, const MultiHeadOptions& options) const {
     return (*this)(query, key, value, Mods<>(), options);
   }
+  /// With the Options of the heads, without mods.
   template <class Q, detail::LayerInput K, class V, std::same_as<Options> O = Options>
   auto operator()(const Q& query, const K& key, const V& value, const O& options) const {
     return (*this)(query, key, value, Mods<>(), options);
@@ -170,11 +175,13 @@ class MultiHeadAttention {
                 const M& mods, const O& options) {
     return backward(grad_out, query, key, value, result, mods, MultiHeadOptions{.attention = options});
   }
+  /// Without mods.
   template <class G, class Q, class K, class V, class Out>
   auto backward(const G& grad_out, const Q& query, const K& key, const V& value, const MultiHeadResult<Out, T>& result,
                 const MultiHeadOptions& options) {
     return backward(grad_out, query, key, value, result, Mods<>(), options);
   }
+  /// With the Options of the heads, without mods.
   template <class G, class Q, class K, class V, class Out, std::same_as<Options> O = Options>
   auto backward(const G& grad_out, const Q& query, const K& key, const V& value, const MultiHeadResult<Out, T>& result,
                 const O& options) {
@@ -185,6 +192,7 @@ class MultiHeadAttention {
   /// write. Names are those of weight() and bias(). Memory for all is allocated by the first backward().
   /// @throws std::invalid_argument before that, or for an unknown name.
   TensorView<detail::computed_t<T>, 2> weight_gradient(std::string_view name) { return gradients().weight(name); }
+  /// That of a bias, likewise.
   TensorView<detail::computed_t<T>, 1> bias_gradient(std::string_view name) { return gradients().bias(name); }
 
   /// Sets the gradients of all parameters to 0, if there are any; their memory stays.
@@ -234,14 +242,17 @@ class MultiHeadAttention {
         return result;
       });
   }
+  /// The same with the Options of the heads.
   template <class X, detail::KvSource Cache, class M = Mods<>, std::same_as<Options> O = Options>
   auto operator()(const X& x, Cache&& cache, const M& mods, const O& options) const {
     return (*this)(x, cache, mods, MultiHeadOptions{.attention = options});
   }
+  /// The same without mods.
   template <class X, detail::KvSource Cache>
   auto operator()(const X& x, Cache&& cache, const MultiHeadOptions& options) const {
     return (*this)(x, cache, Mods<>(), options);
   }
+  /// The same with the Options of the heads, without mods.
   template <class X, detail::KvSource Cache, std::same_as<Options> O = Options>
   auto operator()(const X& x, Cache&& cache, const O& options) const {
     return (*this)(x, cache, Mods<>(), options);
@@ -264,14 +275,17 @@ class MultiHeadAttention {
       return over_cache(x, heads, kept, mods, options);
     });
   }
+  /// The same with the Options of the heads.
   template <class X, detail::KvSource Cache, class M = Mods<>, std::same_as<Options> O = Options>
   auto attend(const X& x, const Cache& cache, const M& mods, const O& options) const {
     return attend(x, cache, mods, MultiHeadOptions{.attention = options});
   }
+  /// The same without mods.
   template <class X, detail::KvSource Cache>
   auto attend(const X& x, const Cache& cache, const MultiHeadOptions& options) const {
     return attend(x, cache, Mods<>(), options);
   }
+  /// The same with the Options of the heads, without mods.
   template <class X, detail::KvSource Cache, std::same_as<Options> O = Options>
   auto attend(const X& x, const Cache& cache, const O& options) const {
     return attend(x, cache, Mods<>(), options);
@@ -297,6 +311,7 @@ class MultiHeadAttention {
   KvCache<S> make_cache(const KvCacheConfig& sizes = {}) const {
     return KvCache<S>(fitted(sizes));
   }
+  /// The same in pages: a PagedKvCache of numbers S for this layer, with the pool of `sizes`.
   template <class S = T>
   PagedKvCache<S> make_paged_cache(const PagedKvCacheConfig& sizes) const {
     return PagedKvCache<S>(fitted(sizes));

@@ -32,7 +32,7 @@ enum class Path { flash, naive };
 
 /// How one call of a MultiHeadAttention is computed.
 struct MultiHeadOptions {
-  Path path = Path::flash;
+  Path path = Path::flash;  ///< of the attention of the heads; gradients too
   /// Return the weights of every head. They take memory for all q_len * kv_len pairs, so the call runs on the naive
   /// path.
   bool weights = false;
@@ -60,10 +60,13 @@ struct MultiHeadResult {
   Tensor<T, 4> weights;                  ///< (batch, heads, q_len, kv_len)
   Tensor<detail::computed_t<T>, 3> lse;  ///< (batch, heads, q_len), float where T has 16 bits
   Tensor<T, 4> query;                    ///< (batch, heads, q_len, head_dim)
-  Tensor<T, 4> key, value;               ///< (batch, kv_heads, tokens, head_dim), of the tokens of this call
+  Tensor<T, 4> key;                      ///< (batch, kv_heads, tokens, head_dim), of the tokens of this call
+  Tensor<T, 4> value;                    ///< likewise
   Tensor<T, 3> joined;  ///< (batch, q_len, embed_dim): results of the heads side by side, before the last projection
 
+  /// A copy of `out`.
   operator Out() const& { return out; }
+  /// `out` itself, of a temporary.
   operator Out() && { return std::move(out); }
 };
 

@@ -10,12 +10,15 @@ namespace attn {
 /// The pool does not have enough free pages. Nothing was changed: release() or truncate() a sequence and try again.
 class OutOfPages : public std::runtime_error {
  public:
+  /// `needed` more pages are wanted, `free` of `pages` are free.
   OutOfPages(Index needed, Index free, Index pages)
       : std::runtime_error(detail::joined({"attn: ", needed, " more pages are needed, ", free, " of ", pages,
                                            " are free; release() or truncate() a sequence"})),
         needed_(needed),
         free_(free) {}
+  /// How many more pages the call would have taken.
   Index needed() const { return needed_; }
+  /// How many were free.
   Index free() const { return free_; }
 
  private:

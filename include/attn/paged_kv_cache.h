@@ -17,12 +17,13 @@
 
 namespace attn {
 
+/// The sizes of a PagedKvCache.
 struct PagedKvCacheConfig {
   Index pages = 0;       ///< in the pool, for all sequences
   Index page_size = 64;  ///< tokens in a page; multiples of 64 are read where they lie, others are copied tile by tile
-  Index kv_heads = 1;
-  Index head_dim = 0;
-  Index v_dim = 0;                          ///< 0: head_dim
+  Index kv_heads = 1;    ///< heads of keys and values
+  Index head_dim = 0;    ///< features of a key; there is no default
+  Index v_dim = 0;       ///< 0: head_dim
   std::optional<Rope> rope = std::nullopt;  ///< turns keys as they are appended, and the queries of attention()
 };
 
@@ -55,13 +56,20 @@ class PagedKvCache {
         tables_(config_.pages, config_.page_size) {
     detail::check_cached<T>();
   }
+  /// A deep copy.
   PagedKvCache(const PagedKvCache&) = default;
+  /// Moves; the other may then only be assigned to or destroyed.
   PagedKvCache(PagedKvCache&&) noexcept = default;
+  /// A deep copy. If it throws, this cache is as it was before.
   PagedKvCache& operator=(const PagedKvCache& other) { return *this = PagedKvCache(other); }
+  /// Moves; the other may then only be assigned to or destroyed.
   PagedKvCache& operator=(PagedKvCache&&) noexcept = default;
 
+  /// The sizes, with the defaults filled in.
   const PagedKvCacheConfig& config() const { return config_; }
+  /// Pages in the pool.
   Index pages() const { return config_.pages; }
+  /// Pages that no sequence has.
   Index free_pages() const { return tables_.free_pages(); }
   /// The bytes of the pool: keys, values and their scales.
   Index bytes() const { return storage_.bytes(); }
@@ -82,8 +90,11 @@ class PagedKvCache {
   /// @throws std::invalid_argument if it has fewer.
   void truncate(Index sequence, Index length) { tables_.truncate(sequence, length); }
 
+  /// Whether there is a sequence of this number.
   bool has(Index sequence) const { return tables_.has(sequence); }
+  /// How many sequences there are.
   Index sequences() const { return tables_.count(); }
+  /// The number of tokens of a sequence. @throws std::invalid_argument if there is no such sequence.
   Index length(Index sequence) const { return tables_.of(sequence).length; }
   /// The numbers of a sequence's pages, in the order of its tokens.
   std::span<const Index> table(Index sequence) const { return tables_.of(sequence).pages; }
@@ -132,6 +143,7 @@ class PagedKvCache {
     for (Index s : sequences.values) some.add(table(s), length(s));
     return some;
   }
+  /// @deprecated It is view() now.
   [[deprecated("it is view() now")]] KvView<Computed> batch(const Indices& sequences) const { return view(sequences); }
 
   /// These sequences in this order, for calls that append to them too: a MultiHeadAttention takes them.
@@ -140,9 +152,11 @@ class PagedKvCache {
   /// All pages of keys, or values, (pages, kv_heads, page_size, dim). Elements behind the tokens of a page are
   /// indeterminate.
   TensorView<const T, 4> key_pages() const { return storage_.keys().numbers; }
+  /// The values, likewise.
   TensorView<const T, 4> value_pages() const { return storage_.values().numbers; }
   /// The scales of a cache of std::int8_t, (pages, kv_heads, page_size).
   TensorView<const float, 3> key_scales() const { return storage_.keys().scales; }
+  /// Those of the values.
   TensorView<const float, 3> value_scales() const { return storage_.values().scales; }
 
  private:

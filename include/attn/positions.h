@@ -154,6 +154,7 @@ void add_position_gradients(GradTable&& grad_table, const GradX& grad_x, std::sp
   detail::for_each_position("add_position_gradients", from.dim(0), from.dim(2), positions, to.dim(2),
                             [&](Index b, Index i, Index p) { detail::add_row(to, 0, p, from, b, i); });
 }
+/// The same where token i is at position first + i.
 template <class GradTable, class GradX>
 void add_position_gradients(GradTable&& grad_table, const GradX& grad_x, Index first = 0) {
   const Index len = detail::tokens_as_rank4(grad_x).dim(2);

@@ -11,20 +11,20 @@ namespace attn {
 /// The gradients of gated_attention(): shaped as its arguments, that of decay_per_head() as (kv_heads).
 template <class Query, class Key, class Value, class Gate>
 struct GatedGradients {
-  Query query;
-  Key key;
-  Value value;
-  Gate log_gate;
+  Query query;    ///< like the query
+  Key key;        ///< like the key
+  Value value;    ///< like the value
+  Gate log_gate;  ///< like log_gate
 };
 
 /// The gradients of gated_delta_rule(), likewise.
 template <class Query, class Key, class Value, class Gate, class Beta>
 struct DeltaGradients {
-  Query query;
-  Key key;
-  Value value;
-  Gate log_gate;
-  Beta beta;
+  Query query;    ///< like the query
+  Key key;        ///< like the key
+  Value value;    ///< like the value
+  Gate log_gate;  ///< like log_gate
+  Beta beta;      ///< like beta
 };
 
 namespace detail {
@@ -119,6 +119,7 @@ auto linear_attention_backward(const Gr& grad_out, const Q& query, const K& key,
   back.run(q, k, v, {}, {}, options);
   return Gradients<decltype(q), decltype(k), decltype(v)>{std::move(q), std::move(k), std::move(v)};
 }
+/// The same with options in the place of mods.
 template <class Gr, class Q, class K, class V, class Map>
 auto linear_attention_backward(const Gr& grad_out, const Q& query, const K& key, const V& value, const Map& map,
                                const Options& options) {
@@ -141,6 +142,7 @@ auto gated_attention_backward(const Gr& grad_out, const Q& query, const K& key, 
   return GatedGradients<decltype(q), decltype(k), decltype(v), decltype(gate)>{std::move(q), std::move(k), std::move(v),
                                                                                std::move(gate)};
 }
+/// The same with options in the place of mods.
 template <class Gr, class Q, class K, class V, class G>
 auto gated_attention_backward(const Gr& grad_out, const Q& query, const K& key, const V& value, const G& log_gate,
                               const Options& options) {
@@ -167,6 +169,7 @@ auto gated_delta_rule_backward(const Gr& grad_out, const Q& query, const K& key,
   return DeltaGradients<decltype(q), decltype(k), decltype(v), decltype(gate), decltype(grad_beta)>{
       std::move(q), std::move(k), std::move(v), std::move(gate), std::move(grad_beta)};
 }
+/// The same with options in the place of mods.
 template <class Gr, class Q, class K, class V, class G, class B>
 auto gated_delta_rule_backward(const Gr& grad_out, const Q& query, const K& key, const V& value, const G& log_gate,
                                const B& beta, const Options& options) {
@@ -181,12 +184,14 @@ std::size_t linear_backward_workspace_bytes(const Q& query, const K& key, const 
   const detail::CheckedLinear call(query, key, value, map, mods, options);
   return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), options));
 }
+/// That of gated_attention_backward_into().
 template <class Q, class K, class V, class G, class M = Mods<>>
 std::size_t gated_backward_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate,
                                            const M& mods = {}, const Options& options = {}) {
   const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
   return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), options));
 }
+/// That of gated_delta_rule_backward_into().
 template <class Q, class K, class V, class G, class B, class M = Mods<>>
 std::size_t delta_backward_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate,
                                            const B& beta, const M& mods = {}, const Options& options = {}) {

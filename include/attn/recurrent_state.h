@@ -8,6 +8,7 @@
 
 namespace attn {
 
+/// The sizes of a RecurrentState.
 struct RecurrentStateConfig {
   Index batch = 1;     ///< sequences
   Index kv_heads = 1;  ///< heads of keys and values; each has a state
@@ -31,7 +32,7 @@ class RecurrentState {
                 "attn: a RecurrentState holds float, double or long double; with numbers of 16 bits it holds float");
 
  public:
-  using Scalar = T;
+  using Scalar = T;  ///< the type of the sums
 
   /// All states zero: nothing has been seen.
   /// @throws std::invalid_argument unless all sizes are positive.
@@ -40,13 +41,16 @@ class RecurrentState {
         sums_({config_.batch, config_.kv_heads, config_.features, detail::padded(config_.v_dim, kUnit)}),
         normaliser_({config_.batch, config_.kv_heads, detail::padded(config_.features, kUnit)}) {}
 
+  /// The sizes, with the defaults filled in.
   const RecurrentStateConfig& config() const { return config_; }
 
   /// (batch, kv_heads, features, v_dim): the memory itself, to be read and written.
   TensorView<T, 4> sums() { return sums_.slice(3, 0, config_.v_dim); }
+  /// The same, to read.
   TensorView<const T, 4> sums() const { return sums_.slice(3, 0, config_.v_dim); }
   /// (batch, kv_heads, features): the sums of keys.
   TensorView<T, 3> normaliser() { return normaliser_.slice(2, 0, config_.features); }
+  /// The same, to read.
   TensorView<const T, 3> normaliser() const { return normaliser_.slice(2, 0, config_.features); }
 
   /// The bytes that all states take: what a token of each sequence has to read and to write.

@@ -7,8 +7,8 @@ namespace attn {
 /// final scores, empty where Normaliser makes sigmoids of them.
 template <class Out, class Lse>
 struct Result {
-  Out out;
-  Lse lse;
+  Out out;  ///< (q_len, v_dim) for each head
+  Lse lse;  ///< (q_len) for each head
 
   /// Not to be called: does not compile, and says that the output is `.out`.
   template <class X>
@@ -17,30 +17,31 @@ struct Result {
     static_assert(sizeof(X) == 0, "attn: a call returns out and lse; take its output: attn::attention(q, k, v).out");
   }
 };
+/// Deduced from both.
 template <class Out, class Lse>
 Result(Out, Lse) -> Result<Out, Lse>;  // clang 14 deduces no arguments of aggregates by itself
 
 /// The same with the weights, (q_len, kv_len) for each head; only the naive path has them.
 template <class Out, class Lse, class Weights>
 struct NaiveResult {
-  Out out;
-  Lse lse;
-  Weights weights;
+  Out out;          ///< (q_len, v_dim) for each head
+  Lse lse;          ///< (q_len) for each head
+  Weights weights;  ///< (q_len, kv_len) for each head; 0 where a pair is dropped
 };
 
 /// The gradients of an attention call, shaped as query, key and value.
 template <class Query, class Key, class Value>
 struct Gradients {
-  Query query;
-  Key key;
-  Value value;
+  Query query;  ///< shaped as the query
+  Key key;      ///< shaped as the key
+  Value value;  ///< shaped as the value
 };
 
 /// What attention_jvp() returns: the output, and its derivative in the direction that was given.
 template <class Out>
 struct JvpResult {
-  Out out;
-  Out tangent;
+  Out out;      ///< the output itself
+  Out tangent;  ///< what it changes by, shaped as it
 };
 
 }  // namespace attn

@@ -77,6 +77,7 @@ class Rope {
     }
   }
 
+  /// What it was made of, with the defaults filled in.
   const RopeConfig& config() const { return config_; }
 
   /// Radians per position, one for each pair: rotary_dim / 2 of them, descending.
@@ -127,6 +128,7 @@ class Rope {
   void rotate_into(Out&& out, const X& x, Index first) const {
     rotate_all(out, x, [first](Index, Index token) { return first + token; });
   }
+  /// The same with a position for each token.
   template <class Out, class X>
   void rotate_into(Out&& out, const X& x, std::span<const Index> positions) const {
     const auto shape = detail::as_rank4(view(x)).shape();

@@ -11,10 +11,10 @@ namespace attn {
 
 /// Which pairs of features are turned by which position of a token.
 struct RopeAxesConfig {
-  Index head_dim = 0;
+  Index head_dim = 0;     ///< features of a head
   Indices sections = {};  ///< pairs that each axis turns, 2 * their sum features; the others are left alone
-  RopePairs pairs = RopePairs::halves;
-  double base = 10000;
+  RopePairs pairs = RopePairs::halves;  ///< which features make a pair
+  double base = 10000;                  ///< frequencies go from 1 down to 1 / base
   /// Whether each axis has frequencies of its own, base^(-i / section) for its pair i, as in vision transformers. If
   /// not, pair i of all has base^(-i / sum of sections), whatever its axis, as in M-RoPE: a token whose positions are
   /// all the same is turned as by Rope.
@@ -63,14 +63,17 @@ class RopeAxes {
     }
   }
 
+  /// What it was made of.
   const RopeAxesConfig& config() const { return config_; }
+  /// How many positions a token has.
   Index axes() const { return static_cast<Index>(config_.sections.values.size()); }
 
   /// A pair of features: the axis whose position turns it, and by how many radians per position.
   struct Pair {
-    Index axis;
-    double frequency;
+    Index axis;        ///< whose position turns it
+    double frequency;  ///< radians per position
   };
+  /// All that are turned, in the order of features.
   std::span<const Pair> pairs() const { return pairs_; }
 
   /// Turns x in place: (len, head_dim) or (batch, heads, len, head_dim), of any scalar and strides. `positions` is

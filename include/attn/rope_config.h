@@ -19,18 +19,19 @@ enum class RopeScaling {
   longrope,     ///< each pair has a factor of its own, found by a search, as in Phi-3 (Ding et al. 2024)
 };
 
+/// The sizes and frequencies of a Rope.
 struct RopeConfig {
-  Index head_dim = 0;
-  Index rotary_dim = 0;  ///< how many of a head's first features are turned, an even number; 0: all
-  RopePairs pairs = RopePairs::halves;
-  double base = 10000;  ///< theta; pair i turns by position * base^(-2i / rotary_dim)
-  RopeScaling scaling = RopeScaling::none;
-  double factor = 1;            ///< how many times longer texts may be than in training
-  Index trained_length = 0;     ///< tokens in a training text; yarn and llama3 need it
-  double beta_fast = 32;        ///< yarn keeps pairs that turn at least this many times in a training text
-  double beta_slow = 1;         ///< yarn divides the frequency of pairs that turn at most this many times
-  double low_freq_factor = 1;   ///< llama3: what beta_slow is for yarn
-  double high_freq_factor = 4;  ///< llama3: what beta_fast is for yarn
+  Index head_dim = 0;                       ///< features of a head; there is no default
+  Index rotary_dim = 0;                     ///< how many of a head's first features are turned, an even number; 0: all
+  RopePairs pairs = RopePairs::halves;      ///< which features make a pair
+  double base = 10000;                      ///< theta; pair i turns by position * base^(-2i / rotary_dim)
+  RopeScaling scaling = RopeScaling::none;  ///< how frequencies are changed for long texts
+  double factor = 1;                        ///< how many times longer texts may be than in training
+  Index trained_length = 0;                 ///< tokens in a training text; yarn and llama3 need it
+  double beta_fast = 32;                    ///< yarn keeps pairs that turn at least this many times in a training text
+  double beta_slow = 1;                     ///< yarn divides the frequency of pairs that turn at most this many times
+  double low_freq_factor = 1;               ///< llama3: what beta_slow is for yarn
+  double high_freq_factor = 4;              ///< llama3: what beta_fast is for yarn
   bool round_borders =
       true;  ///< yarn: whether the borders are rounded to whole pairs, as in most models (Hugging Face: `truncate`)
   /// yarn, longrope: cos and sin are multiplied by this; default 0.1 ln(factor) + 1 (Peng et al. 2023, eq. 22), or

@@ -38,9 +38,9 @@ class Tensor {
   static_assert(std::is_trivially_copyable_v<T>, "attn: Tensor holds plain numbers only");
 
  public:
-  using Scalar = T;
-  static constexpr int kRank = Rank;
-  using Shape = attn::Shape<Rank>;
+  using Scalar = T;                   ///< the type of the elements
+  static constexpr int kRank = Rank;  ///< the number of dimensions
+  using Shape = attn::Shape<Rank>;    ///< sizes of all dimensions
 
   Tensor() = default;
 
@@ -56,8 +56,11 @@ class Tensor {
       copy_dimension<0>(from.data(), from, to);
   }
 
+  /// A deep copy.
   Tensor(const Tensor& other) : Tensor(TensorView<const T, Rank>(other)) {}
+  /// Takes the memory; the other is empty then.
   Tensor(Tensor&& other) noexcept : data_(std::move(other.data_)), shape_(std::exchange(other.shape_, Shape{})) {}
+  /// A deep copy, or the memory of a temporary.
   Tensor& operator=(Tensor other) noexcept {
     data_ = std::move(other.data_);
     shape_ = other.shape_;
@@ -77,19 +80,27 @@ class Tensor {
     return t;
   }
 
+  /// The elements, row-major, and the sizes: see TensorView.
+  /// @{
   T* data() { return data_.get(); }
   const T* data() const { return data_.get(); }
   const Shape& shape() const { return shape_; }
   Index dim(int i) const { return shape_[static_cast<std::size_t>(i)]; }
   Index size() const { return data_ ? detail::product<Rank>(shape_) : 0; }
+  /// @}
 
-  // See TensorView. A temporary has no views: they would point to memory that is gone. It converts to one only because
-  // it may be passed to a function that takes a view.
+  /// All elements. A view must not outlive the tensor, so a temporary has none: its view would point to memory that is
+  /// gone. It converts to one only because it may be passed to a function that takes a view.
+  /// @{
   TensorView<T, Rank> view() & { return {data(), shape_}; }
   TensorView<const T, Rank> view() const& { return {data(), shape_}; }
   auto view() const&& { return detail::view_of_temporary<T, Rank>(); }
   operator TensorView<T, Rank>() { return view(); }
   operator TensorView<const T, Rank>() const { return view(); }
+  /// @}
+
+  /// Views, as those of TensorView; a temporary has none.
+  /// @{
   template <class... I>
   auto reshape(I... sizes) & {
     return view().reshape(sizes...);
@@ -129,7 +140,10 @@ class Tensor {
   auto permute(I...) const&& {
     return detail::view_of_temporary<T, Rank>();
   }
+  /// @}
 
+  /// The element at (i, j, …); indices are checked in debug builds only.
+  /// @{
   template <class... I>
   T& operator()(I... indices) {
     return view()(indices...);
@@ -138,12 +152,14 @@ class Tensor {
   const T& operator()(I... indices) const {
     return view()(indices...);
   }
+  /// @}
 
   /// The last two dimensions as an Eigen map; see TensorView::matrix.
   template <class... I>
   auto matrix(I... leading) {
     return view().matrix(leading...);
   }
+  /// The same, to read.
   template <class... I>
   auto matrix(I... leading) const {
     return view().matrix(leading...);
@@ -258,10 +274,12 @@ template <class T, int Rank>
 TensorView<T, Rank> view(TensorView<T, Rank> t) {
   return t;
 }
+/// All elements of a Tensor.
 template <class T, int Rank>
 TensorView<T, Rank> view(Tensor<T, Rank>& t) {
   return t.view();
 }
+/// All elements of a Tensor, to read.
 template <class T, int Rank>
 TensorView<const T, Rank> view(const Tensor<T, Rank>& t) {
   return t.view();

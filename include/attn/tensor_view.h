@@ -28,19 +28,23 @@ class TensorView {
   static_assert(Rank >= 1, "attn: a TensorView has at least one dimension");
 
  public:
-  using Scalar = std::remove_const_t<T>;
-  static constexpr int kRank = Rank;
-  using Shape = attn::Shape<Rank>;
+  using Scalar = std::remove_const_t<T>;  ///< the type of the elements, without const
+  static constexpr int kRank = Rank;      ///< the number of dimensions
+  using Shape = attn::Shape<Rank>;        ///< sizes or strides of all dimensions
+  /// What matrix() views, without strides.
   using Matrix = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  /// What matrix() returns.
   using MatrixMap = Eigen::Map<std::conditional_t<std::is_const_v<T>, const Matrix, Matrix>, Eigen::Unaligned,
                                Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
 
   TensorView() = default;
   // Strides are computed where they stay: the copy of a small array waits until its numbers have left for the cache.
+  /// Elements that lie row-major, without gaps.
   TensorView(T* data, const Shape& shape)
       : data_(data), shape_(shape), strides_(detail::row_major_strides<Rank>(shape)) {
     check();
   }
+  /// Elements with a stride for each dimension, counted in elements; any may be 0 or negative.
   TensorView(T* data, const Shape& shape, const Shape& strides) : data_(data), shape_(shape), strides_(strides) {
     check();
   }
@@ -51,14 +55,15 @@ class TensorView {
                   "attn: sizes stand in braces: TensorView<float, 4>(ptr, {batch, heads, len, dim})");
   }
 
+  /// The same elements, to read.
   operator TensorView<const T, Rank>() const requires(!std::is_const_v<T>) { return {data_, shape_, strides_}; }
 
-  T* data() const { return data_; }
-  const Shape& shape() const { return shape_; }
-  const Shape& strides() const { return strides_; }
-  Index dim(int i) const { return shape_[at(i)]; }
-  Index stride(int i) const { return strides_[at(i)]; }
-  Index size() const { return detail::product<Rank>(shape_); }
+  T* data() const { return data_; }                             ///< the element at index 0 of all dimensions
+  const Shape& shape() const { return shape_; }                 ///< the sizes
+  const Shape& strides() const { return strides_; }             ///< the strides, in elements
+  Index dim(int i) const { return shape_[at(i)]; }              ///< the size of a dimension
+  Index stride(int i) const { return strides_[at(i)]; }         ///< the stride of a dimension, in elements
+  Index size() const { return detail::product<Rank>(shape_); }  ///< how many elements there are
 
   /// Whether the elements lie in row-major order without gaps.
   bool is_contiguous() const {

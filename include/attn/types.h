@@ -18,19 +18,22 @@ using Index = std::ptrdiff_t;
 /// `q` and `kv` are absolute: query row i has q = q_offset + i, key row j has kv = j. `q` may be negative, when there
 /// are more queries than keys. `head` counts query heads.
 struct Position {
-  Index batch = 0;
-  Index head = 0;
-  Index q = 0;
-  Index kv = 0;
+  Index batch = 0;  ///< the batch element, or sequence of a cache
+  Index head = 0;   ///< the query head
+  Index q = 0;      ///< of the query
+  Index kv = 0;     ///< of the key
 };
 
 /// A half-open range of positions, [begin, end). Empty when end <= begin.
 struct Range {
-  Index begin = 0;
-  Index end = 0;
+  Index begin = 0;  ///< the first
+  Index end = 0;    ///< one behind the last
 
+  /// How many there are, 0 if it is empty.
   constexpr Index size() const { return std::max<Index>(end - begin, 0); }
+  /// Whether there are none.
   constexpr bool empty() const { return end <= begin; }
+  /// Whether both have the same ends; two empty ranges may differ.
   friend constexpr bool operator==(const Range&, const Range&) = default;
 };
 
@@ -39,10 +42,10 @@ constexpr Range intersect(Range a, Range b) { return {std::max(a.begin, b.begin)
 
 /// All pairs of a range of queries with a range of keys, in one head. Positions are absolute, as in Position.
 struct Tile {
-  Index batch = 0;
-  Index head = 0;
-  Range q;
-  Range kv;
+  Index batch = 0;  ///< the batch element, or sequence of a cache
+  Index head = 0;   ///< the query head
+  Range q;          ///< positions of queries
+  Range kv;         ///< positions of keys
 };
 
 /// How many pairs of a tile a mask keeps. `some` is always a correct answer; the others save work.
@@ -50,13 +53,13 @@ enum class Coverage : unsigned char { none, some, all };
 
 /// The sizes and numbers of one call, after all checks. Mods that need them are made by `bind_mod`.
 struct Problem {
-  Index batch = 1;
-  Index heads = 1;
-  Index kv_heads = 1;
-  Index q_len = 0;
-  Index kv_len = 0;
-  Index head_dim = 0;
-  Index v_dim = 0;
+  Index batch = 1;        ///< batch elements
+  Index heads = 1;        ///< heads of the query
+  Index kv_heads = 1;     ///< heads of key and value, a divisor of `heads`
+  Index q_len = 0;        ///< queries of a head
+  Index kv_len = 0;       ///< keys of a head
+  Index head_dim = 0;     ///< features of queries and keys
+  Index v_dim = 0;        ///< features of values
   long double scale = 1;  ///< multiplies query * key
   Index q_offset = 0;     ///< absolute position of query row 0
   /// Where each batch element has its own q_len, kv_len and q_offset (a cache, or q_offsets): the batch element that

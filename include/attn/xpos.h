@@ -36,7 +36,9 @@ class XPos {
                              config.scale_base);
   }
 
+  /// What turns the pairs.
   const Rope& rope() const { return rope_; }
+  /// What scales them.
   const XPosConfig& config() const { return config_; }
 
   /// Turns and scales x in place, (len, head_dim) or (batch, heads, len, head_dim), of any scalar and strides; token i
@@ -46,6 +48,7 @@ class XPos {
   void rotate_query(X&& x, Index first = 0) const {
     turn(x, first, 1, 1);
   }
+  /// The same for keys, which are divided by what queries are multiplied by.
   template <class X>
   void rotate_key(X&& x, Index first = 0) const {
     turn(x, first, -1, 1);
@@ -56,6 +59,7 @@ class XPos {
   void rotate_query_gradient(X&& x, Index first = 0) const {
     turn(x, first, 1, -1);
   }
+  /// That of rotate_key().
   template <class X>
   void rotate_key_gradient(X&& x, Index first = 0) const {
     turn(x, first, -1, -1);

@@ -23,6 +23,7 @@ class ClippedDistance {
     detail::require(most >= 0 && most <= kMost, "ClippedDistance(", most, "): the distance must be in 0..", kMost);
   }
 
+  /// How many there are: 2 most + 1.
   Index buckets() const { return 2 * most_ + 1; }
   /// The bucket of a key that lies `distance` = kv - q after its query.
   Index operator()(Index distance) const { return std::clamp(distance, -most_, most_) + most_; }
@@ -55,6 +56,7 @@ class T5Buckets {
     }
   }
 
+  /// How many there are.
   Index buckets() const { return buckets_; }
   /// The bucket of a key that lies `distance` = kv - q after its query.
   Index operator()(Index distance) const {
@@ -136,6 +138,7 @@ requires(detail::Viewable<std::remove_cvref_t<G>>) auto relative_bias(const X& t
   });
 }
 
+/// relative_bias() of a table of distances -most..most, an odd number of them.
 template <class X>
 auto relative_bias(X&& table) {
   auto held = detail::broadcast_tensor(std::forward<X>(table));
@@ -143,6 +146,7 @@ auto relative_bias(X&& table) {
   return detail::bias_by_distance(std::move(held), distances);
 }
 
+/// relative_bias() of a table of distances -most..most that is learned.
 template <class X, class G>
 requires(detail::Viewable<std::remove_cvref_t<G>>) auto relative_bias(const X& table, G&& grad) {
   return relative_bias(table, std::forward<G>(grad),
