@@ -1,88 +1,23 @@
 // The pictures in include/attn/mods/README.md are what the masks keep.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <fstream>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "attn/mods.h"
 #include "support/drawing.h"
+#include "support/mod_pictures.h"
 
 namespace attn::test {
 namespace {
 
-Tensor<bool, 2> checkerboard() {
-  Tensor<bool, 2> map({3, 3});
-  for (Index i = 0; i < 9; ++i) map.data()[i] = i % 2 == 0;
-  return map;
-}
-
-Tensor<bool, 1> even_keys() {
-  Tensor<bool, 1> even({12});
-  for (Index j = 0; j < 12; j += 2) even(j) = true;
-  return even;
-}
-
-/// Four keys for each query, of which some are repeated or -1.
-Tensor<int, 2> listed_keys() {
-  Tensor<int, 2> keys({12, 4});
-  for (int i = 0; i < 12; ++i) {
-    const int of_query[] = {i, i / 2, (7 * i + 3) % 12, -1};
-    std::copy_n(of_query, 4, &keys(i, 0));
-  }
-  return keys;
-}
-
-/// Keys whose blocks of three have the means 1, 3, 0 and 2.
-Eigen::MatrixXf keys_of_blocks() {
-  Eigen::MatrixXf k(12, 1);
-  k << 0, 1, 2, 3, 3, 3, -1, 0, 1, 2, 1, 3;
-  return k;
-}
-
 /// What the page may draw: the text of an expression, and its picture.
 std::map<std::string, std::string> pictures() {
-  const auto map = checkerboard();
-  const auto even = even_keys();
-  const auto keys = listed_keys();
-  const Eigen::MatrixXf q = Eigen::MatrixXf::Ones(12, 1), k = keys_of_blocks();
-  const std::vector<Index> ids{0, 0, 1, 1, 0, 0, 2, 2, 2, 1, 1, 0};
   std::map<std::string, std::string> all;
-#define ATTN_PICTURE(rows, expression) all[#expression] = drawing(expression, rows, 12, "■ ", "· ", "\n")
-  ATTN_PICTURE(12, causal());
-  ATTN_PICTURE(12, sliding_window(3));
-  ATTN_PICTURE(12, sliding_window(3, 1));
-  ATTN_PICTURE(12, prefix_lm({5}));
-  ATTN_PICTURE(12, key_lengths({8}));
-  ATTN_PICTURE(12, query_lengths({8}));
-  ATTN_PICTURE(12, key_ranges({3}, {9}));
-  ATTN_PICTURE(12, padding(even));
-  ATTN_PICTURE(12, keep_keys(even));
-  ATTN_PICTURE(12, documents_at({0, 4, 9, 12}));
-  ATTN_PICTURE(12, documents(ids));
-  ATTN_PICTURE(12, block_sparse(map, 4, 4));
-  ATTN_PICTURE(12, top_k_blocks(q, k, {.count = 2, .block_q = 3, .block_kv = 3}));
-  ATTN_PICTURE(12, neighbourhood({12}, {3}, {2}));
-  ATTN_PICTURE(12, neighbourhood({3, 4}, {2, 3}));
-  ATTN_PICTURE(12, neighbourhood({3, 4}, {2, 3}, {}, {1, 0}));
-  ATTN_PICTURE(12, bidirectional_spans({{2, 5}, {7, 11}}));
-  ATTN_PICTURE(12, select(keys));
-  ATTN_PICTURE(12, strided_sparse(3));
-  ATTN_PICTURE(12, fixed_sparse(4, 1));
-  ATTN_PICTURE(12, dilated(2, 3));
-  ATTN_PICTURE(12, global_tokens({0, 6}));
-  ATTN_PICTURE(8, tree({-1, 0, 1, -1, 3, 3, 5, 2}));
-  ATTN_PICTURE(12, keep(even));
-  ATTN_PICTURE(12, drop(even));
-  ATTN_PICTURE(12, any_of(sliding_window(1, 1), global_tokens({0})));
-  ATTN_PICTURE(12, all_of(causal(), not_(sliding_window(2))));
-  ATTN_PICTURE(12, not_(causal()));
-  ATTN_PICTURE(12, full());
-  ATTN_PICTURE(12, block_mask(sliding_window(3), 12, 12));
-  ATTN_PICTURE(12, mask_mod([](auto p) { return (p.q - p.kv) % 2 == 0; }));
-#undef ATTN_PICTURE
+  for_each_mask_picture([&](const char* expression, Index rows, const auto& mask) {
+    all[expression] = drawing(mask, rows, 12, "■ ", "· ", "\n");
+  });
   return all;
 }
 

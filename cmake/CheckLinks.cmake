@@ -1,0 +1,67 @@
+# cmake -D SITE=<folder> -P CheckLinks.cmake
+#
+# Every link of every page in the folder leads somewhere: to a file that is there, and to an element of that name if it has
+# a #. Pages, styles, scripts and pictures are all in the folder; nothing is fetched from elsewhere. Lists every fault.
+cmake_minimum_required(VERSION 3.22)
+
+file(GLOB_RECURSE pages RELATIVE ${SITE} ${SITE}/*.html)
+list(FILTER pages EXCLUDE REGEX "/search/")  # filled by their scripts
+if(NOT pages)
+  message(FATAL_ERROR "no pages in ${SITE}")
+endif()
+set(faults "")  # each is indented, or CMake would break its line
+
+# The attributes of a page with these names, without what CMake would take for parts of lists.
+function(attributes page names result)
+  file(READ ${SITE}/${page} text)
+  string(REPLACE ";" "%3B" text "${text}")
+  string(REGEX REPLACE "[][]" "_" text "${text}")
+  string(REGEX MATCHALL "[ \n](${names})=\"[^\"]*\"" found "${text}")
+  list(TRANSFORM found REPLACE "^.[a-z]+=\"(.*)\"$" "\\1")
+  list(REMOVE_DUPLICATES found)
+  set(${result} "${found}" PARENT_SCOPE)
+endfunction()
+
+foreach(page IN LISTS pages)
+  attributes(${page} "id|name" ids)
+  set("ids of ${page}" "${ids}")
+endforeach()
+
+set(count 0)
+foreach(page IN LISTS pages)
+  cmake_path(GET page PARENT_PATH folder)
+  attributes(${page} "href|src" links)
+  foreach(link IN LISTS links)
+    if(link MATCHES "^(https://|javascript:|data:,$|$)" OR link STREQUAL "#")
+      if(link MATCHES "^https://" AND NOT page MATCHES "^reference/")
+        file(READ ${SITE}/${page} text)
+        string(FIND "${text}" "src=\"${link}" at)
+        if(NOT at EQUAL -1)
+          string(APPEND faults "  ${page}: ${link} is fetched from elsewhere\n")
+        endif()
+      endif()
+      continue()
+    endif()
+    math(EXPR count "${count} + 1")
+    string(REGEX MATCH "^([^#]*)(#(.*))?$" parts "${link}")
+    set(file "${CMAKE_MATCH_1}")
+    set(anchor "${CMAKE_MATCH_3}")
+    if(file STREQUAL "")
+      set(target ${page})
+    else()
+      cmake_path(SET target NORMALIZE "${folder}/${file}")
+      string(REGEX REPLACE "^/" "" target "${target}")
+    endif()
+    if(target MATCHES "^\\.\\./" OR NOT EXISTS ${SITE}/${target})
+      string(APPEND faults "  ${page}: ${link} leads to no file\n")
+    elseif(anchor AND NOT anchor IN_LIST "ids of ${target}")
+      string(APPEND faults "  ${page}: ${link} leads to nothing on that page\n")
+    endif()
+  endforeach()
+endforeach()
+
+if(faults)
+  message(FATAL_ERROR "links that lead nowhere:\n${faults}")
+endif()
+list(LENGTH pages number)
+message(STATUS "${count} links of ${number} pages lead somewhere")

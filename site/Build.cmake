@@ -1,0 +1,141 @@
+# cmake -D SOURCE_DIR=<the project> -D WORK_DIR=<folder> -D PICTURES=<folder> -D OUTPUT=<folder> -D VERSION=<x.y.z> -P Build.cmake
+#
+# Makes the site in OUTPUT: the project's Markdown files by pandoc, the reference by Doxygen. PICTURES has what programs
+# drew and printed: <mask>.svg, index.txt of those, <chart>.svg, <example>.txt and pages of training runs. The site is
+# complete or it is not there: it is made in WORK_DIR and moved when nothing has failed.
+cmake_minimum_required(VERSION 3.22)
+
+# A page: the Markdown file, its name in the site, its name in the navigation. What stands under examples is put together
+# here; links to Markdown files that have no line fail.
+set(pages
+    "README.md|index|Tour"
+    "examples/README.md|guide|Guide"
+    "examples.md|examples|Examples"
+    "include/attn/mods/README.md|mods|Mods"
+    "include/attn/positions.md|positions|Positions"
+    "bench/README.md|measurements|Measurements"
+    "|reference/index|Reference"
+    "include/attn/README.md|architecture|Architecture"
+    ".github/CONTRIBUTING.md|contributing|Contributing"
+    ".github/CHANGELOG.md|changes|Changes")
+
+set(SITE_SOURCE ${CMAKE_CURRENT_LIST_DIR})
+set(made ${WORK_DIR}/made)
+file(REMOVE_RECURSE ${made} ${WORK_DIR}/reference)
+file(MAKE_DIRECTORY ${made})
+
+foreach(tool IN ITEMS pandoc doxygen)
+  find_program(${tool} ${tool})
+  if(NOT ${tool})
+    message(FATAL_ERROR "the site takes ${tool}: apt-get install ${tool}")
+  endif()
+endforeach()
+
+# What each page has above it; `up` leads to the folder of the pages.
+function(navigation current up result)
+  set(html "<nav class=\"pages\" aria-label=\"Pages\">\n<a class=\"name\" href=\"${up}index.html\">attn</a>\n")
+  foreach(page IN LISTS pages)
+    string(REGEX MATCH "^([^|]*)\\|([^|]*)\\|(.*)$" page "${page}")
+    set(mark "")
+    if(CMAKE_MATCH_2 STREQUAL current)
+      set(mark " aria-current=\"page\"")
+    endif()
+    string(APPEND html "<a href=\"${up}${CMAKE_MATCH_2}.html\"${mark}>${CMAKE_MATCH_3}</a>\n")
+  endforeach()
+  set(${result} "${html}</nav>" PARENT_SCOPE)
+endfunction()
+
+# The reference. Its topics come from topics.txt, which must have each header.
+file(STRINGS ${SITE_SOURCE}/topics.txt lines REGEX "^[^#]")
+file(GLOB headers RELATIVE ${SOURCE_DIR}/include/attn ${SOURCE_DIR}/include/attn/*.h)
+set(HEADERS "")  # in the order of topics, so that a topic begins with what is most wanted
+set(dox "/** @mainpage Reference\n\nEvery public name, by topic:\n\n")
+set(groups "")
+foreach(line IN LISTS lines)
+  if(line MATCHES "^([a-z]+): (.*)$")
+    set(topic ${CMAKE_MATCH_1})
+    set(title "${CMAKE_MATCH_2}")
+  elseif(line MATCHES "\\.h( |$)")
+    string(REPLACE " " ";" named "${line}")
+    list(REMOVE_ITEM headers ${named})
+    foreach(header IN LISTS named)
+      file(GLOB found ${SOURCE_DIR}/include/attn/${header})
+      list(JOIN found " " found)
+      string(APPEND HEADERS " ${found}")
+    endforeach()
+  else()
+    string(STRIP "${line}" line)
+    string(APPEND dox "- @ref ${topic} \"${title}\": ${line}\n")
+    string(APPEND groups "/** @defgroup ${topic} ${title}\n${line} */\n")
+  endif()
+endforeach()
+if(headers)
+  message(FATAL_ERROR "site/topics.txt has no topic for: ${headers}")
+endif()
+file(WRITE ${WORK_DIR}/topics.dox
+     "${dox}\nThe tour, the guide and the other pages say how the parts belong together.\n*/\n${groups}"
+     "/** @namespace attn\nAll of the library. What lies in attn::detail may change at any time.\n*/\n")
+navigation(reference/index "$relpath^../" NAVIGATION)
+configure_file(${SITE_SOURCE}/reference_header.html ${WORK_DIR}/reference_header.html @ONLY)
+configure_file(${SITE_SOURCE}/Doxyfile.in ${WORK_DIR}/Doxyfile @ONLY)
+execute_process(COMMAND ${doxygen} ${WORK_DIR}/Doxyfile WORKING_DIRECTORY ${WORK_DIR} RESULT_VARIABLE code
+                OUTPUT_QUIET ERROR_VARIABLE log)
+if(NOT code STREQUAL 0 OR log)
+  message(FATAL_ERROR "public names without a docstring, or docstrings with mistakes:\n${log}")
+endif()
+# Lists of members by their first letter, which the search makes superfluous: nothing links to them.
+file(GLOB lists ${WORK_DIR}/reference/functions*.html ${WORK_DIR}/reference/globals*.html
+     ${WORK_DIR}/reference/namespacemembers*.html)
+file(REMOVE ${lists})
+file(RENAME ${WORK_DIR}/reference ${made}/reference)
+file(COPY_FILE ${SITE_SOURCE}/search.css ${made}/reference/search/search.css)
+
+# The page of examples: each program as it is, and what it printed when this was made.
+include(${SITE_SOURCE}/Examples.cmake)
+examples_page(${WORK_DIR}/examples.md)
+
+# What the filter needs to know.
+set(lua "return {\n  source = [==[${SOURCE_DIR}]==],\n  pictures = [==[${PICTURES}]==],\n  tags = [==[${WORK_DIR}/reference.tag]==],\n  pages = {\n")
+foreach(page IN LISTS pages)
+  string(REGEX MATCH "^([^|]*)\\|([^|]*)\\|" head "${page}")
+  if(CMAKE_MATCH_1)
+    string(APPEND lua "    [\"${CMAKE_MATCH_1}\"] = \"${CMAKE_MATCH_2}.html\",\n")
+  endif()
+endforeach()
+file(WRITE ${WORK_DIR}/site.lua "${lua}  },\n}\n")
+
+foreach(page IN LISTS pages)
+  string(REGEX MATCH "^([^|]*)\\|([^|]*)\\|" head "${page}")
+  set(file "${CMAKE_MATCH_1}")
+  set(name "${CMAKE_MATCH_2}")
+  if(NOT file)
+    continue()
+  endif()
+  set(markdown ${SOURCE_DIR}/${file})
+  if(NOT EXISTS ${markdown})
+    set(markdown ${WORK_DIR}/${file})
+  endif()
+  navigation(${name} "" above)
+  execute_process(
+    COMMAND ${pandoc} --from gfm --to html5 --wrap=preserve --template ${SITE_SOURCE}/page.html --lua-filter
+            ${SITE_SOURCE}/page.lua -M page=${file} -M site=${WORK_DIR}/site.lua -V version=${VERSION} -V
+            "navigation=${above}" -o ${made}/${name}.html ${markdown}
+    RESULT_VARIABLE code OUTPUT_VARIABLE log ERROR_VARIABLE log)
+  if(NOT code STREQUAL 0 OR log)
+    message(FATAL_ERROR "${file}:\n${log}")
+  endif()
+endforeach()
+
+file(GLOB pictures ${PICTURES}/*.svg)
+file(COPY ${pictures} DESTINATION ${made}/pictures)
+file(GLOB runs ${PICTURES}/*.html)
+if(runs)
+  file(COPY ${runs} DESTINATION ${made}/runs)
+endif()
+file(COPY ${SITE_SOURCE}/style.css DESTINATION ${made})
+
+cmake_path(GET OUTPUT PARENT_PATH folder)
+file(MAKE_DIRECTORY ${folder})
+file(REMOVE_RECURSE ${OUTPUT})
+file(RENAME ${made} ${OUTPUT})
+message(STATUS "the site is in ${OUTPUT}/index.html")

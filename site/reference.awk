@@ -1,0 +1,34 @@
+# awk -v topics=<topics.txt> -f reference.awk <header>
+#
+# What Doxygen reads in the place of a header: the first comment is about the file; all of namespace attn belongs to the
+# header's topic; the inline namespaces, which are named after instruction sets, and what stands in namespace std are nobody's
+# business. Lines keep their numbers, so that warnings name those of the header.
+BEGIN {
+  while ((getline line < topics) > 0) {
+    if (line ~ /^[a-z]/) {
+      name = line
+      sub(/:.*/, "", name)
+    }
+    count = split(line, words, " ")
+    for (i = 1; i <= count; ++i)
+      if (words[i] ~ /\.h$/) topic_of[words[i]] = name
+  }
+}
+FNR == 1 {
+  header = FILENAME
+  sub(/.*\/include\/attn\//, "", header)
+  folder = header
+  sub(/[^\/]*$/, "*.h", folder)
+  topic = header in topic_of ? topic_of[header] : topic_of[folder]
+  is_first_comment = 1
+  if (/^\/\/ /) print "/// @file"
+}
+is_first_comment && /^#pragma once$/ { is_first_comment = 0; next }
+is_first_comment { sub(/^\/\/ /, "/// ") }
+/^namespace std \{$/ { is_std = 1 }
+/^}  \/\/ namespace std$/ { is_std = 0; print ""; next }
+is_std || /^(inline namespace ATTN_BUILT_FOR \{|}  \/\/ namespace ATTN_BUILT_FOR)$/ { print ""; next }
+/^#define ATTN_(PROMISED_VECTORS|BUILT_FOR) / { print ""; next }
+/^namespace attn \{$/ && topic { print $0 " /** @addtogroup " topic " */ /** @{ */"; next }
+/^}  \/\/ namespace attn$/ && topic { print "/** @} */ " $0; next }
+{ print }
