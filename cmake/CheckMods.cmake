@@ -3,7 +3,8 @@
 # No mod may be half there. Fails unless every header of include/attn/mods/ is included by mods.h and has a mod, a function
 # `auto name(` outside of namespace detail; and unless each of these functions stands
 # - in a table of the tests (tests/support/), so that it is swept against the definition on all paths,
-# - on the page of mods: a mask with a picture, which tests/mods/mods_page_test.cpp draws too; a score mod with a row;
+# - on the page of mods: a mask with a picture, a score mod with a row,
+# - among what is drawn for the site (tests/support/mod_pictures.h): a mask as its pairs, others as weights;
 # and unless the README links to that page and does not list mods itself. Lists every fault.
 cmake_minimum_required(VERSION 3.22)
 
@@ -11,7 +12,7 @@ set(mods ${ROOT}/include/attn/mods)
 file(READ ${mods}.h all_mods)
 file(READ ${mods}/README.md page)
 file(READ ${ROOT}/README.md readme)
-file(READ ${ROOT}/tests/mods/mods_page_test.cpp drawn)
+file(READ ${ROOT}/tests/support/mod_pictures.h drawn)
 set(tables "")
 foreach(table mask_table mod_table grouped_rows)
   file(READ ${ROOT}/tests/support/${table}.h text)
@@ -60,7 +61,11 @@ foreach(header IN LISTS headers)
     if(readme MATCHES "\n\\| *`${name}\\(")
       string(APPEND faults "  README.md lists ${name}(), which belongs on the page of mods alone\n")
     endif()
-    if(page MATCHES "\n\\| `${name}\\(")
+    # (Masks have rows too, in the table of speeds.)
+    if(page MATCHES "\n\\| `${name}\\(" AND NOT drawn MATCHES "ATTN_PICTURE\\([0-9]+, ${name}\\(")
+      if(NOT drawn MATCHES "ATTN_WEIGHTS\\(${name}\\(")
+        string(APPEND faults "  ${name}() (mods/${header}) is not drawn by tests/support/mod_pictures.h\n")
+      endif()
       continue()  # a score mod
     endif()
     if(NOT page MATCHES "`${name}\\(")
@@ -70,7 +75,7 @@ foreach(header IN LISTS headers)
       string(APPEND faults "  ${name}() (mods/${header}) has no picture on the page of mods\n")
     endif()
     if(NOT drawn MATCHES "ATTN_PICTURE\\([0-9]+, ${name}\\(")
-      string(APPEND faults "  ${name}() (mods/${header}) is not drawn by tests/mods/mods_page_test.cpp\n")
+      string(APPEND faults "  ${name}() (mods/${header}) is not drawn by tests/support/mod_pictures.h\n")
     endif()
   endforeach()
 endforeach()

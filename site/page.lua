@@ -70,6 +70,11 @@ local function code(text)
   return "<code>" .. escaped(text) .. "</code>"
 end
 
+-- What a comment says of its pictures, as a sentence.
+local function sentence(text)
+  return (escaped(text):gsub("^.", string.upper):gsub("`(.-)`", "<code>%1</code>")) .. "."
+end
+
 -- A block that has names in a line, and below it rows of ■ and ·.
 local function masks(block)
   local head, below = block.text:match("^([^\n]*)\n([^\n]*)")
@@ -85,23 +90,23 @@ local function masks(block)
   return pandoc.RawBlock("html", '<div class="masks">' .. table.concat(all, "\n") .. "</div>")
 end
 
--- All weights that pictures.cpp drew.
-local function weights()
+-- All weights that pictures.cpp drew, below a sentence.
+local function weights(caption)
   local all = {}
   for line in read(site.pictures .. "/index.txt"):gmatch("[^\n]+") do
     local kind, name, expression = line:match("^(%a+)\t([^\t]+)\t(.*)$")
     if kind == "weights" then all[#all + 1] = figure(name, code(expression), "weights with " .. expression, "mask") end
   end
   if #all == 0 then fail("index.txt has no weights") end
-  return pandoc.RawBlock("html", '<div class="masks">' .. table.concat(all, "\n") .. "</div>")
+  return pandoc.RawBlock("html", "<p>" .. sentence(caption) .. '</p>\n<div class="masks">' .. table.concat(all, "\n") .. "</div>")
 end
 
 local function comment(block)
-  if block.text:find("^<!%-%- pictures: weights %-%->") then return weights() end
+  local said = block.text:match("^<!%-%- pictures: (weights, .-) %-%->")
+  if said then return weights(said) end
   local name, caption = block.text:match("^<!%-%- picture: ([%w_]+), (.-) %-%->")
   if name and is_there(site.pictures .. "/" .. name .. ".svg") then
-    caption = caption:sub(1, 1):upper() .. caption:sub(2)
-    return pandoc.RawBlock("html", figure(name, escaped(caption) .. ".", caption, "chart"))
+    return pandoc.RawBlock("html", figure(name, sentence(caption), caption:gsub("`", ""), "chart"))
   end
   if block.text:find("^<!%-%-") then return {} end
 end
@@ -129,6 +134,7 @@ end
 local function name(c)
   local word = c.text:gsub("^attn::", ""):match("^([%a_][%w_]*)$") or
                    c.text:gsub("^attn::", ""):match("^([%a_][%w_]*)[%(<].*[%)>]$")
+  if page == "bench/README.md" and not c.text:find("%(") then return nil end  -- a program
   if word and names[word] then return pandoc.Link({c}, "reference/" .. names[word], "", {class = "name"}), false end
 end
 

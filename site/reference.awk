@@ -1,8 +1,9 @@
 # awk -v topics=<topics.txt> -f reference.awk <header>
 #
 # What Doxygen reads in the place of a header: the first comment is about the file; all of namespace attn belongs to the
-# header's topic; the inline namespaces, which are named after instruction sets, and what stands in namespace std are nobody's
-# business. Lines keep their numbers, so that warnings name those of the header.
+# header's topic; private structs (Doxygen would link to a list of them that it does not write), inline namespaces named after
+# instruction sets, and what stands in namespace std are nobody's business. Lines keep their numbers, so that
+# warnings name those of the header.
 BEGIN {
   while ((getline line < topics) > 0) {
     if (line ~ /^[a-z]/) {
@@ -29,6 +30,12 @@ is_first_comment { sub(/^\/\/ /, "/// ") }
 /^}  \/\/ namespace std$/ { is_std = 0; print ""; next }
 is_std || /^(inline namespace ATTN_BUILT_FOR \{|}  \/\/ namespace ATTN_BUILT_FOR)$/ { print ""; next }
 /^#define ATTN_(PROMISED_VECTORS|BUILT_FOR) / { print ""; next }
+/^ private:$/ { is_private = 1 }
+/^};$/ { is_private = 0 }
+is_private && /^  struct [A-Za-z]+ \{$/ { print "/** @cond */ " $0; next }
+is_private && /^  };$/ { print $0 " /** @endcond */"; next }
 /^namespace attn \{$/ && topic { print $0 " /** @addtogroup " topic " */ /** @{ */"; next }
 /^}  \/\/ namespace attn$/ && topic { print "/** @} */ " $0; next }
+# A brief description ends with the first sentence, not with an abbreviation.
+/^ *\/\/\/ / { gsub(/ (al|eq|cf)\. /, "&\\&nbsp;"); gsub(/\. &nbsp;/, ".\\&nbsp;") }
 { print }

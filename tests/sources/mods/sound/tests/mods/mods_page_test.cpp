@@ -1,1 +1,0 @@
-ATTN_PICTURE(3, diagonal());
