@@ -95,7 +95,8 @@ include(${SITE_SOURCE}/Examples.cmake)
 examples_page(${WORK_DIR}/examples.md)
 
 # What the filter needs to know.
-set(lua "return {\n  source = [==[${SOURCE_DIR}]==],\n  pictures = [==[${PICTURES}]==],\n  tags = [==[${WORK_DIR}/reference.tag]==],\n  pages = {\n")
+set(lua "return {\n  source = [==[${SOURCE_DIR}]==],\n  pictures = [==[${PICTURES}]==],\n")
+string(APPEND lua "  tags = [==[${WORK_DIR}/reference.tag]==],\n  pages = {\n")
 foreach(page IN LISTS pages)
   string(REGEX MATCH "^([^|]*)\\|([^|]*)\\|" head "${page}")
   if(CMAKE_MATCH_1)

@@ -48,7 +48,8 @@ local function read_names()
     if name and (kind == "class" or kind == "struct") then names[name] = names[name] or file end
     if kind == "group" then
       for member in body:gmatch("<member.->(.-)</member>") do
-        local what, where, anchor = member:match("<name>(.-)</name>%s*<anchorfile>(.-)</anchorfile>%s*<anchor>(.-)</anchor>")
+        local what, where, anchor =
+          member:match("<name>(.-)</name>%s*<anchorfile>(.-)</anchorfile>%s*<anchor>(.-)</anchor>")
         if what then names[what] = names[what] or where .. "#" .. anchor end
       end
     end
@@ -98,11 +99,12 @@ local function weights(caption)
     if kind == "weights" then all[#all + 1] = figure(name, code(expression), "weights with " .. expression, "mask") end
   end
   if #all == 0 then fail("index.txt has no weights") end
-  return pandoc.RawBlock("html", "<p>" .. sentence(caption) .. '</p>\n<div class="masks">' .. table.concat(all, "\n") .. "</div>")
+  local html = "<p>" .. sentence(caption) .. '</p>\n<div class="masks">' .. table.concat(all, "\n") .. "</div>"
+  return pandoc.RawBlock("html", html)
 end
 
 local function comment(block)
-  local said = block.text:match("^<!%-%- pictures: (weights, .-) %-%->")
+  local said = block.text:match("^<!%-%- pictures: (weights .-) %-%->")
   if said then return weights(said) end
   local name, caption = block.text:match("^<!%-%- picture: ([%w_]+), (.-) %-%->")
   if name and is_there(site.pictures .. "/" .. name .. ".svg") then
@@ -113,7 +115,8 @@ end
 
 local function link(l)
   local target = l.target
-  if target:find("^https?://") or target:find("^#") or target:find("^runs/") or l.classes[1] == "name" then return nil end
+  local is_done = target:find("^https?://") or target:find("^#") or target:find("^runs/") or l.classes[1] == "name"
+  if is_done then return nil end
   local path, anchor = target:match("^([^#]*)(.*)$")
   path = from_root(path)
   if site.pages[path] then

@@ -33,8 +33,7 @@ std::string slug(const std::string& expression) {
   return name;
 }
 
-/// A square for each pair, a row for each query, over a ground for all: the stronger the colour, the larger the share of
-/// the full colour that share(i, j) gives.
+/// A square for each pair, a row for each query: share(i, j) of the full colour over a ground that all have.
 template <class Share>
 std::string svg(Index rows, const Share& share) {
   constexpr Index kPitch = 10;

@@ -1,8 +1,8 @@
 # awk -v topics=<topics.txt> -f reference.awk <header>
 #
 # What Doxygen reads in the place of a header: the first comment is about the file; all of namespace attn belongs to the
-# header's topic; private structs (Doxygen would link to a list of them that it does not write), inline namespaces named after
-# instruction sets, and what stands in namespace std are nobody's business. Lines keep their numbers, so that
+# header's topic; friends and private structs (Doxygen would link to a list of them that it does not write), inline
+# namespaces named after instruction sets, and what stands in namespace std are nobody's business. Lines keep their numbers, so that
 # warnings name those of the header.
 BEGIN {
   while ((getline line < topics) > 0) {
@@ -25,7 +25,11 @@ FNR == 1 {
   if (/^\/\/ /) print "/// @file"
 }
 is_first_comment && /^#pragma once$/ { is_first_comment = 0; next }
-is_first_comment { sub(/^\/\/ /, "/// ") }
+is_first_comment {
+  sub(/^\/\/ /, "/// ")
+  if (FNR == 1 && match($0, /^\/\/\/ [a-z_]+\(\)/))  # a name, which Doxygen would begin with a capital letter
+    $0 = "/// `" substr($0, 5, RLENGTH - 4) "`" substr($0, RLENGTH + 1)
+}
 /^namespace std \{$/ { is_std = 1 }
 /^}  \/\/ namespace std$/ { is_std = 0; print ""; next }
 is_std || /^(inline namespace ATTN_BUILT_FOR \{|}  \/\/ namespace ATTN_BUILT_FOR)$/ { print ""; next }
@@ -33,9 +37,10 @@ is_std || /^(inline namespace ATTN_BUILT_FOR \{|}  \/\/ namespace ATTN_BUILT_FOR
 /^ private:$/ { is_private = 1 }
 /^};$/ { is_private = 0 }
 is_private && /^  struct [A-Za-z]+ \{$/ { print "/** @cond */ " $0; next }
+is_private && /^  friend class / { print ""; next }
 is_private && /^  };$/ { print $0 " /** @endcond */"; next }
 /^namespace attn \{$/ && topic { print $0 " /** @addtogroup " topic " */ /** @{ */"; next }
 /^}  \/\/ namespace attn$/ && topic { print "/** @} */ " $0; next }
-# A brief description ends with the first sentence, not with an abbreviation.
-/^ *\/\/\/ / { gsub(/ (al|eq|cf)\. /, "&\\&nbsp;"); gsub(/\. &nbsp;/, ".\\&nbsp;") }
+# A brief description ends with the first sentence, not with an abbreviation. (What is indented is code.)
+/^ *\/\/\/ [^ ]/ { gsub(/ (al|eq|cf)\. /, "&\\&nbsp;"); gsub(/\. &nbsp;/, ".\\&nbsp;"); sub(/ al\.$/, "&\\&nbsp;") }
 { print }
