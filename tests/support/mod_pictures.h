@@ -82,7 +82,7 @@ void for_each_mask_picture(const Visit& visit) {
 #undef ATTN_PICTURE
 }
 
-/// Calls visit(expression, mod) for mods that change scores or weights, with its text, of one head of 12 queries and keys.
+/// Calls visit(expression, mod) for mods that change scores or weights, with its text, of one head of 12 tokens.
 template <class Visit>
 void for_each_weight_picture(const Visit& visit) {
   Tensor<float, 2> ramp({12, 12});
