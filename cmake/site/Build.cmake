@@ -13,6 +13,7 @@ set(pages
     "examples.md|examples|Examples"
     "include/attn/mods/README.md|mods|Mods"
     "include/attn/positions.md|positions|Positions"
+    "include/attn/errors.md|errors|Errors"
     "bench/README.md|measurements|Measurements"
     "|reference/index|Reference"
     "include/attn/README.md|architecture|Architecture"
@@ -70,7 +71,7 @@ foreach(line IN LISTS lines)
   endif()
 endforeach()
 if(headers)
-  message(FATAL_ERROR "site/topics.txt has no topic for: ${headers}")
+  message(FATAL_ERROR "cmake/site/topics.txt has no topic for: ${headers}")
 endif()
 file(WRITE ${WORK_DIR}/topics.dox
      "${dox}\nThe tour, the guide and the other pages say how the parts belong together.\n*/\n${groups}"

@@ -57,7 +57,7 @@ local function read_names()
   if not names.attention then fail("%s does not have attention()", site.tags) end
 end
 
--- The file name of a mask's picture, from its expression; site/pictures.cpp does the same.
+-- The file name of a mask's picture, from its expression; cmake/site/pictures.cpp does the same.
 local function slug(expression)
   return (expression:gsub("[^%w_]+", "-"):gsub("%-$", ""))
 end
@@ -128,7 +128,7 @@ local function link(l)
     l.target = "examples.html#" .. program
     return l
   end
-  if path:find("%.md$") then fail("%s is no page of the site: see site/Build.cmake", path) end
+  if path:find("%.md$") then fail("%s is no page of the site: see cmake/site/Build.cmake", path) end
   if not is_there(site.source .. "/" .. path) then fail("%s leads nowhere", target) end
   return l.content  -- a file or a folder of the repository
 end
