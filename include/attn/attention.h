@@ -63,13 +63,13 @@ requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, cons
 /// (batch, heads, q_len, v_dim); `lse` an Eigen vector (q_len), or a rank-3 tensor or view (batch, heads, q_len).
 /// Neither may overlap an input: that is refused where one of the two has an end in the other, and tensors that lie
 /// between each other, as query, key and value of one projection do, are fine. No two elements of an output may share
-/// memory.
+/// memory. With options.accumulate the call goes on from what stands in them.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, out and lse are partly written.
 template <class Out, class Lse, class Q, class K, class V, class M = Mods<>>
 requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                                                   const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedCall call(query, key, value, mods, options);
+  const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
   detail::flash(call.caller_tensors(std::forward<Out>(out), std::forward<Lse>(lse)), call.passes(), options);
 }
 /// The same with options in the place of mods.
@@ -84,7 +84,8 @@ template <class Out, class Q, class K, class V, class M = Mods<>>
 requires(!detail::Viewable<M> && !detail::KvSource<K> &&
          !detail::KvSource<V>) void attention_into(Out&& out, const Q& query, const K& key, const V& value,
                                                    const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedCall call(query, key, value, mods, options);
+  const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
+  detail::check_goes_on_without_lse(call.problem, options);
   detail::flash(call.caller_tensors(std::forward<Out>(out)), call.passes(), options);
 }
 /// The same with options in the place of mods.
@@ -102,7 +103,7 @@ requires(!detail::KvSource<K> && !detail::KvSource<V>) void attention_into(Out&&
 template <class Q, class K, class V, class M = Mods<>>
 requires(!detail::KvSource<K>) Explanation
     explain(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedCall call(query, key, value, mods, options);
+  const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
   return detail::flash_explanation(call.tensors(), call.passes(), options);
 }
 /// The same with options in the place of mods.
@@ -123,7 +124,7 @@ requires(!detail::KvSource<K>) Explanation
 template <class Q, class K, class V, class M = Mods<>>
 requires(!detail::KvSource<K>) std::size_t
     workspace_bytes(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedCall call(query, key, value, mods, options);
+  const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
   return static_cast<std::size_t>(detail::flash_workspace_bytes(call.tensors(), call.passes(), options));
 }
 /// The same with options in the place of mods.

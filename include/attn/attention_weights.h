@@ -73,13 +73,13 @@ class WeightTiles {
     load_query(family_, tensors_.query(queries), last + 1, p.head_dim, static_cast<T>(p.scale), kernels.queries,
                m.packed_key, m);
     if (tensors_.score) m.score_weight = tensors_.score->of(queries.head);
-    Tile tile = tensors_.tile_of(queries);
-    const Range visited = mods_->kv_range(tile);
+    const Range visited = visited_keys(tensors_, mods_, queries);
     for (Index j = visited.begin; j < visited.end; j += kKeyTile) {
-      tile.kv = {j, std::min(j + kKeyTile, visited.end)};
+      const Range rows{j, std::min(j + kKeyTile, visited.end)};
+      const Tile tile = tensors_.pairs(queries, rows);
       const Coverage coverage = mods_->coverage(vectors_, tile);
       if (coverage == Coverage::none) continue;
-      const Index keys = tile.kv.size();
+      const Index keys = rows.size();
       kernels.score(m, rows_of(family_, tensors_.key(queries, j), keys, p.head_dim, 1, m.packed_key), keys, p.head_dim);
       if (coverage == Coverage::some || mods_->has_scores())
         mods_->apply(vectors_, m.scores, kernels.queries, tile, coverage == Coverage::some);
@@ -89,7 +89,7 @@ class WeightTiles {
         mods_->drop_weights(vectors_, m.scores, WeightOrder::keys_by_queries, kernels.queries, tile);
         for (Index i = 0; i < keys * kernels.queries; ++i) m.scores[i] *= factor;
       }
-      visit(WeightTile<T>{queries.batch, queries.head, queries.rows, tile.kv,
+      visit(WeightTile<T>{queries.batch, queries.head, queries.rows, rows,
                           TensorView<const T, 2>(m.scores, {last + 1, keys}, {1, kernels.queries})});
     }
   }

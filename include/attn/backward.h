@@ -54,8 +54,8 @@ requires(detail::is_wrong<Wrong, More...>) auto attention_backward(const G&, con
   if constexpr (detail::check_result<R>()) detail::check_order<M, Wrong, More...>();
 }
 
-/// The same into memory of the caller's, which is overwritten: matrices, or rank-4 tensors or views, shaped as query,
-/// key and value. None may overlap an input or another gradient: that is refused where one of the two has an end in the
+/// The same into memory of the caller's, which is overwritten, or added to with options.accumulate: matrices, or rank-4
+/// tensors or views, shaped as query, key and value. None may overlap an input or another gradient: that is refused where one of the two has an end in the
 /// other. With options.workspace nothing is allocated.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, the gradients are partly written.
@@ -63,7 +63,7 @@ template <class GQ, class GK, class GV, class G, class Q, class K, class V, clas
 void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const G& grad_out, const Q& query,
                              const K& key, const V& value, const Out& out, const Lse& lse, const M& mods = {},
                              const Options& options = {}) {
-  const detail::CheckedBackward call(grad_out, query, key, value, out, lse, mods, options);
+  const detail::CheckedBackward call(grad_out, query, key, value, out, lse, mods, options, detail::Outputs::given);
   call.run_into(std::forward<GQ>(grad_query), std::forward<GK>(grad_key), std::forward<GV>(grad_value), options);
 }
 /// The same with options in the place of mods.
@@ -80,7 +80,7 @@ void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, co
 template <class Q, class K, class V, class M = Mods<>>
 std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& value, const M& mods = {},
                                      const Options& options = {}) {
-  const detail::CheckedCall call(query, key, value, mods, options);
+  const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
   using T = typename decltype(call)::T;
   const detail::LearnedIfAny<T, detail::Bound<M>> learned(call.mods, call.problem);
   const bool may_round =

@@ -45,7 +45,7 @@ auto attention(const Query& query, const Cache& cache, const Options& options) {
 template <class Out, class Lse, class Query, detail::KvSource Cache, class M = Mods<>>
 void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {
-  detail::CheckedSequences call(query, cache, mods, options);
+  detail::CheckedSequences call(query, cache, mods, options, detail::Outputs::given);
   detail::flash_sequences(call.caller_sequences(std::forward<Out>(out), std::forward<Lse>(lse)), options);
 }
 /// The same with options in the place of mods.
@@ -58,7 +58,8 @@ void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache
 template <class Out, class Query, detail::KvSource Cache, class M = Mods<>>
 void attention_into(Out&& out, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {
-  detail::CheckedSequences call(query, cache, mods, options);
+  detail::CheckedSequences call(query, cache, mods, options, detail::Outputs::given);
+  detail::check_goes_on_without_lse(call.problem, options);
   detail::flash_sequences(call.caller_sequences(std::forward<Out>(out)), options);
 }
 /// The same with options in the place of mods.
@@ -70,7 +71,8 @@ void attention_into(Out&& out, const Query& query, const Cache& cache, const Opt
 /// What attention() would do with these sequences, without doing it; see explain() for tensors.
 template <class Query, detail::KvSource Cache, class M = Mods<>>
 Explanation explain(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
-  return detail::sequences_explanation(detail::CheckedSequences(query, cache, mods, options).sequences(), options);
+  return detail::sequences_explanation(
+      detail::CheckedSequences(query, cache, mods, options, detail::Outputs::given).sequences(), options);
 }
 /// The same with options in the place of mods.
 template <class Query, detail::KvSource Cache>
@@ -82,7 +84,7 @@ Explanation explain(const Query& query, const Cache& cache, const Options& optio
 /// lengths.
 template <class Query, detail::KvSource Cache, class M = Mods<>>
 std::size_t workspace_bytes(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
-  detail::CheckedSequences call(query, cache, mods, options);
+  detail::CheckedSequences call(query, cache, mods, options, detail::Outputs::given);
   return static_cast<std::size_t>(detail::sequences_workspace_bytes(call.sequences(), options));
 }
 /// The same with options in the place of mods.

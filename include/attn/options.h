@@ -54,15 +54,42 @@ struct Options {
   /// et al. (2015, section 3.1). additive_attention() multiplies its score by it, by default 1.
   std::optional<double> scale = std::nullopt;
 
-  /// Absolute position of query row 0. Default kv_len - q_len: the last query sees the last key ("bottom-right"), so
-  /// that prefill, chunked prefill and decoding are the same call. 0 lets the first query see the first key
-  /// ("top-left").
+  /// Absolute position of query row 0. Default kv_offset + kv_len - q_len: the last query sees the last key
+  /// ("bottom-right"), so that prefill, chunked prefill and decoding are the same call. 0 lets the first query see the
+  /// first key ("top-left").
   std::optional<Index> q_offset = std::nullopt;
 
   /// A q_offset for each batch element, or for each sequence of a cache: `.q_offsets = {0, 7}`, or any range of
   /// integers. If it is empty, q_offset holds for all. The results are those of one call for each element. The call
   /// allocates some hundred bytes for each, even with a workspace.
   Indices q_offsets = {};
+
+  /// Absolute position of key row 0, default 0. With it, keys may be a part of more, from a position on: the call gives
+  /// exactly what one over all keys gives whose masks drop the others, if q_offset says where the queries are. What mods
+  /// hold of keys (lengths, ids, lists, tensors) is then that of all keys, and must reach as far as those of the call.
+  ///
+  ///     // keys 512..1023 of more, and queries that stand behind them
+  ///     attention(q, k, v, documents(ids) | causal(), {.q_offset = 2048, .kv_offset = 512});
+  ///
+  /// 0 is not the same as nothing: it says that more keys may follow. See accumulate for how parts become the whole.
+  /// Over a cache it is the position of the first token that each sequence still has, as where a window has dropped
+  /// those before it; queries are turned by a Rope for their distance to it.
+  std::optional<Index> kv_offset = std::nullopt;
+
+  /// attention_into() goes on: `out` and `lse` hold the result of the same queries over other keys, and the call makes
+  /// of them that over those and its own. Parts of the keys become the whole so, one after the other:
+  ///
+  ///     attention_into(out, lse, q, k0, v0, mods, {.q_offset = p, .kv_offset = 0});
+  ///     attention_into(out, lse, q, k1, v1, mods, {.q_offset = p, .kv_offset = n, .accumulate = true});
+  ///
+  /// It is what merge() computes, without a result of its own. A row whose lse is -inf has no keys yet, and what stands
+  /// in its out is not read. The sinks of the mods are counted by calls that begin, not by those that go on; one may
+  /// begin with no keys. With sigmoids weights are for themselves: out is added to, and there is no lse. An output of
+  /// 16 bits is rounded by each call, one of float is not.
+  ///
+  /// attention_backward_into() adds to what stands in its gradients, and leaves those of sinks to calls that begin.
+  /// Each part is given the out and lse of all keys. All functions that return their result refuse to accumulate.
+  bool accumulate = false;
 
   /// Who runs the tasks. By default all cores do, or the calling thread alone if there is little work. Results are the
   /// same bit for bit with any executor.

@@ -15,8 +15,8 @@ using Index = std::ptrdiff_t;
 
 /// One (query, key) pair, as a mod sees it.
 ///
-/// `q` and `kv` are absolute: query row i has q = q_offset + i, key row j has kv = j. `q` may be negative, when there
-/// are more queries than keys. `head` counts query heads.
+/// `q` and `kv` are absolute: query row i has q = q_offset + i, key row j has kv = kv_offset + j. `q` may be negative,
+/// when there are more queries than keys, and `kv` where kv_offset is. `head` counts query heads.
 struct Position {
   Index batch = 0;  ///< the batch element, or sequence of a cache
   Index head = 0;   ///< the query head
@@ -62,6 +62,9 @@ struct Problem {
   Index v_dim = 0;        ///< features of values
   long double scale = 1;  ///< multiplies query * key
   Index q_offset = 0;     ///< absolute position of query row 0
+  Index kv_offset = 0;    ///< absolute position of key row 0
+  /// Whether kv_offset was given: the keys may then be a part of more. What mods hold of keys is for all of these.
+  bool has_part_of_keys = false;
   /// Where each batch element has its own q_len, kv_len and q_offset (a cache, or q_offsets): the batch element that
   /// these belong to. Mods made for this problem are asked about that batch element only. Otherwise empty.
   std::optional<Index> sequence = std::nullopt;
@@ -75,6 +78,12 @@ struct Problem {
   constexpr Index first_query(Index batch_element) const {
     return q_offsets.empty() ? q_offset : q_offsets[static_cast<std::size_t>(batch_element)];
   }
+
+  /// The absolute positions of the keys.
+  constexpr Range keys() const { return {kv_offset, kv_offset + kv_len}; }
+
+  /// The row of keys that stands where query row 0 of a batch element does; there may be no such row.
+  constexpr Index first_query_among_keys(Index batch_element) const { return first_query(batch_element) - kv_offset; }
 
   /// Which key and value head serves a query head: neighbours share one.
   constexpr Index kv_head(Index head) const { return head / (heads / kv_heads); }

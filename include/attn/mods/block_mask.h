@@ -22,13 +22,14 @@ class BlockMap {
   static constexpr Index kBlock = 16;
 
   Index batch, heads;  ///< 1 if all batch elements, or heads, have the same
-  Index q_len, kv_len;
+  Index q_len;
+  Range keys;  ///< their positions
 
   explicit BlockMap(const Problem& p)
       : batch(p.batch),
         heads(p.heads),
         q_len(p.q_len),
-        kv_len(p.kv_len),
+        keys(p.keys()),
         first_query_(p.q_offsets.begin(), p.q_offsets.end()) {
     if (first_query_.empty()) first_query_ = {p.q_offset};
     blocks_.resize(static_cast<std::size_t>(batch * heads * rows() * columns()), Coverage::none);
@@ -45,7 +46,7 @@ class BlockMap {
           const Range q{first_query(b) + r * kBlock, first_query(b) + std::min((r + 1) * kBlock, q_len)};
           Range& visited = visited_[row(b, h, r)];
           for (Index c = 0; c < columns(); ++c) {
-            const Range kv{c * kBlock, std::min((c + 1) * kBlock, kv_len)};
+            const Range kv{keys.begin + c * kBlock, std::min(keys.begin + (c + 1) * kBlock, keys.end)};
             const Coverage kept = examine(Tile{b, h, q, kv});
             blocks_[block(b, h, r, c)] = kept;
             if (kept == Coverage::none) continue;
@@ -64,7 +65,7 @@ class BlockMap {
     if (is_wide(t.q) || is_wide(t.kv)) return Coverage::some;
     bool any = false, all = true;
     for_each_row(t, [&](Index r) {
-      for (Index c = t.kv.begin / kBlock; c * kBlock < t.kv.end; ++c) {
+      for (Index c = (t.kv.begin - keys.begin) / kBlock; keys.begin + c * kBlock < t.kv.end; ++c) {
         const Coverage kept = blocks_[block(t.batch, t.head, r, c)];
         any |= kept != Coverage::none;
         all &= kept == Coverage::all;
@@ -82,7 +83,7 @@ class BlockMap {
 
  private:
   Index rows() const { return ceil_div(q_len, kBlock); }
-  Index columns() const { return ceil_div(kv_len, kBlock); }
+  Index columns() const { return ceil_div(keys.size(), kBlock); }
   std::size_t row(Index b, Index h, Index r) const {
     return static_cast<std::size_t>(((batch == 1 ? 0 : b) * heads + (heads == 1 ? 0 : h)) * rows() + r);
   }
@@ -108,10 +109,11 @@ class BlockMap {
 ///
 ///     auto mask = attn::block_mask(attn::mask_mod([](auto p) { return p.kv <= p.q; }), n, n);
 ///
-/// The mask serves calls of these lengths and this options.q_offset (default kv_len - q_len), or q_offsets. If it
-/// depends on p.batch or p.head, `batch` and `heads` must say how many there are; by default it is asked about batch
-/// element 0 and head 0, and the answers serve all. options.isa is used as in a call, other options are not. Cost: the
-/// predicate for every pair, and a byte of memory for every 16 x 16 pairs.
+/// The mask serves calls of these lengths and this options.q_offset (default kv_len - q_len), or q_offsets, and calls
+/// over a part of the keys, with a kv_offset. If it depends on p.batch or p.head, `batch` and `heads` must say how many
+/// there are; by default it is asked about batch element 0 and head 0, and the answers serve all. options.isa and
+/// kv_offset are used as in a call, other options are not. Cost: the predicate for every pair, and a byte of memory for
+/// every 16 x 16 pairs.
 /// @throws std::invalid_argument for negative sizes; in the call, if its sizes are others.
 template <class M>
 auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, Index batch = 1, Index heads = 1) {
@@ -129,7 +131,7 @@ auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, 
   problem.heads = problem.kv_heads = heads;
   problem.q_len = q_len;
   problem.kv_len = kv_len;
-  detail::set_q_offsets(problem, options);
+  detail::set_offsets(problem, options);
   const auto bound = detail::bind_call(mask, problem);
   using Bound = std::remove_const_t<decltype(bound)>;
   static_assert(detail::has_only_masks<Bound>, "attn::block_mask: the argument must be a mask");
@@ -145,10 +147,13 @@ auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, 
                     "block_mask was made for batch ", map->batch, ", heads ", map->heads, "; the call has ", call.batch,
                     ", ", call.heads);
     const Range asked = call.sequence ? Range{*call.sequence, *call.sequence + 1} : Range{0, map->batch};
+    const bool keys_fit =
+        call.has_part_of_keys ? intersect(call.keys(), map->keys) == call.keys() : call.keys() == map->keys;
     for (Index b = asked.begin; b < asked.end; ++b)
-      detail::require(call.q_len == map->q_len && call.kv_len == map->kv_len && call.q_offset == map->first_query(b),
-                      "block_mask was made for q_len ", map->q_len, ", kv_len ", map->kv_len, ", q_offset ",
-                      map->first_query(b), "; the call has ", call.q_len, ", ", call.kv_len, ", ", call.q_offset);
+      detail::require(call.q_len == map->q_len && keys_fit && call.q_offset == map->first_query(b),
+                      "block_mask was made for q_len ", map->q_len, ", kv_len ", map->keys.size(), ", q_offset ",
+                      map->first_query(b), ", kv_offset ", map->keys.begin, "; the call has ", call.q_len, ", ",
+                      call.kv_len, ", ", call.q_offset, ", ", call.kv_offset);
     return mask_mod([bound = detail::bind(mask, call)](const Position& p) { return bound.keep(p); },
                     [map = map.get()](const Tile& t) { return map->coverage(t); },
                     [map = map.get()](const Tile& t) { return map->kv_range(t); });

@@ -34,7 +34,8 @@ auto block_sparse(X&& map, Index block_q, Index block_kv) {
   return bind_mod([held = std::move(held), block_q, block_kv](const Problem& problem) {
     Problem blocks = problem;
     blocks.q_len = detail::ceil_div(problem.q_len, block_q);
-    blocks.kv_len = detail::ceil_div(problem.kv_len, block_kv);
+    blocks.kv_offset = detail::floor_div(problem.kv_offset, block_kv);
+    blocks.kv_len = detail::ceil_div(problem.keys().end, block_kv) - blocks.kv_offset;
     blocks.q_offset = 0;
     const auto kept = [t = held.over(blocks, "block_sparse", "(batch, heads, blocks of queries, blocks of keys)"),
                        block_q, block_kv, first = problem.q_offset](Index batch, Index head, Index q, Index kv) {

@@ -62,11 +62,12 @@ struct DocumentTable {
 /// 0..kv_len - 1.
 inline auto documents(Indices ids) {
   return bind_mod([table = detail::DocumentTable(std::move(ids.values))](const Problem& problem) {
-    detail::require(static_cast<Index>(table.ids.size()) == problem.kv_len, "documents has ", table.ids.size(),
-                    " ids for ", problem.kv_len, " keys");
-    detail::require(problem.q_len == 0 || (problem.q_offset >= 0 && problem.q_offset + problem.q_len <= problem.kv_len),
+    const Index count = static_cast<Index>(table.ids.size());
+    detail::require(detail::fits_keys(count, problem), "documents has ", count, " ids for ", problem.keys().end,
+                    " keys", detail::note_of_part(problem));
+    detail::require(problem.q_len == 0 || (problem.q_offset >= 0 && problem.q_offset + problem.q_len <= count),
                     "documents: queries have the positions ", problem.q_offset, "..",
-                    problem.q_offset + problem.q_len - 1, ", ids those in 0..", problem.kv_len - 1);
+                    problem.q_offset + problem.q_len - 1, ", ids those in 0..", count - 1);
     return mask_mod([id = table.ids.data()](const Position& p) { return id[p.q] == id[p.kv]; },
                     [&table](const Tile& t) {
                       const Range seen = intersect(table.span_of(t.q), t.kv);

@@ -17,7 +17,7 @@ namespace attn {
 /// 0..kv_len.
 inline auto key_lengths(Indices lengths) {
   return bind_mod([lengths = std::move(lengths.values)](const Problem& problem) {
-    detail::check_lengths(lengths, problem, problem.kv_len, "key_lengths", "kv_len");
+    detail::check_key_lengths(lengths, problem, "key_lengths");
     const Index* length = lengths.data();
     return mask_mod([length](const Position& p) { return p.kv < length[p.batch]; },
                     [length](const Tile& t) {

@@ -18,8 +18,8 @@ namespace attn {
 /// kv_len does not hold.
 inline auto key_ranges(Indices begin, Indices end) {
   return bind_mod([begin = std::move(begin.values), end = std::move(end.values)](const Problem& problem) {
-    detail::check_lengths(end, problem, problem.kv_len, "key_ranges: end", "kv_len");
-    detail::check_lengths(begin, problem, problem.kv_len, "key_ranges: begin", "kv_len");
+    detail::check_key_lengths(end, problem, "key_ranges: end");
+    detail::check_key_lengths(begin, problem, "key_ranges: begin");
     for (std::size_t b = 0; b < begin.size(); ++b)
       detail::require(begin[b] <= end[b], "key_ranges: begin[", b, "] = ", begin[b], " is above end[", b,
                       "] = ", end[b]);

@@ -6,6 +6,7 @@
 
 #include "attn/detail/base/check.h"
 #include "attn/detail/mods/grouping/grid_strips.h"
+#include "attn/detail/mods/lengths.h"
 #include "attn/lists.h"
 #include "attn/mod.h"
 
@@ -60,15 +61,16 @@ inline auto neighbourhood_of(const TokenGrid& grid, bool always) {
   return bind_mod([tables = std::make_shared<const Tables>(
                        Tables{grid, GridWindows(grid), StripGathering(grid, always)})](const Problem& problem) {
     const Index tokens = tables->grid.tokens(), first = problem.q_offset;
-    require(problem.kv_len == tokens || (tables->grid.axes[0].causal && problem.kv_len < tokens),
-            "neighbourhood: the grid has ", tokens, " tokens, there are ", problem.kv_len, " keys");
+    const bool may_have_less = tables->grid.axes[0].causal && !problem.has_part_of_keys;
+    require(fits_keys(tokens, problem) || (may_have_less && problem.kv_len < tokens), "neighbourhood: the grid has ",
+            tokens, " tokens, there are ", problem.keys().end, " keys", note_of_part(problem));
     require(problem.q_len == 0 || (first >= 0 && problem.q_len <= tokens - first),
             "neighbourhood: queries have the positions ", first, "..", first + problem.q_len - 1,
             ", the grid those in 0..", tokens - 1);
     const auto mask = mask_mod([windows = &tables->windows](const Position& p) { return windows->keep(p.q, p.kv); },
                                [g = &tables->grid](const Tile& t) { return g->coverage(t); },
                                [g = &tables->grid](const Tile& t) { return g->kv_range(t.q); });
-    return gathered_mask(mask, tables->strips);
+    return gathered_mask(mask, tables->strips, problem);
   });
 }
 

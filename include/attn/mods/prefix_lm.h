@@ -21,7 +21,7 @@ namespace attn {
 /// 0..kv_len.
 inline auto prefix_lm(Indices lengths) {
   return bind_mod([lengths = std::move(lengths.values)](const Problem& problem) {
-    detail::check_lengths(lengths, problem, problem.kv_len, "prefix_lm", "kv_len");
+    detail::check_key_lengths(lengths, problem, "prefix_lm");
     const Index* length = lengths.data();
     return mask_mod([length](const Position& p) { return p.kv < std::max(length[p.batch], p.q + 1); },
                     [length](const Tile& t) {

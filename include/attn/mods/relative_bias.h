@@ -80,7 +80,8 @@ inline Problem sizes_of_buckets(const Problem& problem, Index buckets) {
   sizes.batch = sizes.heads = 1;
   sizes.q_len = problem.heads;
   sizes.kv_len = buckets;
-  sizes.q_offset = 0;
+  sizes.q_offset = sizes.kv_offset = 0;
+  sizes.has_part_of_keys = false;
   return sizes;
 }
 

@@ -46,7 +46,8 @@ inline void check_lists(const KeyLists& lists, const Problem& p) {
     const auto list = lists.list(static_cast<Index>(i));
     const Index batch = static_cast<Index>(i) / (lists.heads * lists.rows);
     if (list.empty() || (lists.batch > 1 && p.sequence && batch != *p.sequence)) continue;
-    require(list.back() < p.kv_len, "select: an index is ", list.back(), ", there are ", p.kv_len, " keys");
+    require(list.back() < p.kv_len || p.has_part_of_keys, "select: an index is ", list.back(), ", there are ", p.kv_len,
+            " keys");
   }
 }
 
@@ -85,10 +86,12 @@ auto select(X&& indices) {
     detail::check_lists(lists, p);
     const Index of_list = lists.heads == 1 ? p.heads : lists.heads == p.heads ? 1 : p.heads / p.kv_heads;
     const detail::ListedKeys listed{&lists, of_list, p.q_offset};
+    // Those of the lists' keys that the call has, by its rows: a table of the call's own, where keys are a part.
+    const auto rows = p.has_part_of_keys ? std::make_shared<const Tables>(lists.part(p.keys())) : tables;
     const auto mask = mask_mod([listed](const Position& at) { return listed.keep(at); },
                                [listed](const Tile& t) { return listed.coverage(t); },
-                               [listed](const Tile& t) { return listed.kv_range(t); });
-    return detail::gathered_mask(mask, tables->gathering);
+                               [listed, rows](const Tile& t) { return listed.kv_range(t); });
+    return detail::gathered_mask(mask, rows->gathering, p);
   });
 }
 

@@ -63,45 +63,45 @@ inline auto fixed_sparse(Index block, Index summary) {
   detail::require(block > 0 && summary >= 0 && summary <= block, "fixed_sparse(", block, ", ", summary,
                   "): the block must be positive and hold the summary");
   const Index first = block - summary;  // keys of a block from here on are seen by all later blocks
+  const auto block_of = [block](Index position) { return detail::floor_div(position, block); };
   const auto mask = mask_mod(
-      [block, first](const Position& p) {
-        return bool((p.kv <= p.q) & ((p.kv % block >= first) | (p.kv / block == p.q / block)));
+      [=](const Position& p) {
+        return bool((p.kv <= p.q) & ((detail::floor_mod(p.kv, block) >= first) | (block_of(p.kv) == block_of(p.q))));
       },
-      [block, first](const Tile& t) {
+      [=](const Tile& t) {
         const Index last = t.kv.end - 1;
         if (t.kv.begin >= t.q.end) return Coverage::none;
-        const bool one_block = t.kv.begin / block == last / block;
-        const bool summaries = one_block && t.kv.begin % block >= first;
-        const bool own =
-            one_block && t.q.begin >= 0 && t.q.begin / block == last / block && (t.q.end - 1) / block == last / block;
+        const bool one_block = block_of(t.kv.begin) == block_of(last);
+        const bool summaries = one_block && detail::floor_mod(t.kv.begin, block) >= first;
+        const bool own = one_block && block_of(t.q.begin) == block_of(last) && block_of(t.q.end - 1) == block_of(last);
         if (last <= t.q.begin && (summaries || own || first == 0)) return Coverage::all;
         // The keys are no summary, and no query is in their block.
-        const bool no_summary = one_block && last % block < first;
-        return no_summary && t.q.begin / block > last / block ? Coverage::none : Coverage::some;
+        const bool no_summary = one_block && detail::floor_mod(last, block) < first;
+        return no_summary && block_of(t.q.begin) > block_of(last) ? Coverage::none : Coverage::some;
       },
       [](const Tile& t) {
         return Range{t.kv.begin, t.q.end};
       });
   const auto own_block =
-      mask_mod([block](const Position& p) { return bool((p.kv <= p.q) & (p.kv / block == p.q / block)); },
-               [block](const Tile& t) {
+      mask_mod([=](const Position& p) { return bool((p.kv <= p.q) & (block_of(p.kv) == block_of(p.q))); },
+               [=](const Tile& t) {
                  const Index last = t.kv.end - 1;
-                 if (t.kv.begin >= t.q.end || t.q.begin / block > last / block) return Coverage::none;
-                 const bool one_block = t.q.begin >= 0 && t.kv.begin / block == (t.q.end - 1) / block;
+                 if (t.kv.begin >= t.q.end || block_of(t.q.begin) > block_of(last)) return Coverage::none;
+                 const bool one_block = block_of(t.kv.begin) == block_of(t.q.end - 1);
                  return one_block && last <= t.q.begin ? Coverage::all : Coverage::some;
                },
-               [block](const Tile& t) {
-                 return Range{std::max<Index>(t.q.begin, 0) / block * block, t.q.end};
+               [=](const Tile& t) {
+                 return Range{block_of(t.q.begin) * block, t.q.end};
                });
   // Within a group, keys are numbered by their blocks.
-  const auto earlier_blocks = mask_mod([block](const Position& p) { return p.kv < p.q / block; },
-                                       [block](const Tile& t) {
-                                         return t.kv.begin >= (t.q.end - 1) / block ? Coverage::none
-                                                : t.kv.end <= t.q.begin / block     ? Coverage::all
+  const auto earlier_blocks = mask_mod([=](const Position& p) { return p.kv < block_of(p.q); },
+                                       [=](const Tile& t) {
+                                         return t.kv.begin >= block_of(t.q.end - 1) ? Coverage::none
+                                                : t.kv.end <= block_of(t.q.begin)   ? Coverage::all
                                                                                     : Coverage::some;
                                        },
-                                       [block](const Tile& t) {
-                                         return Range{0, (t.q.end - 1) / block};
+                                       [=](const Tile& t) {
+                                         return Range{t.kv.begin, block_of(t.q.end - 1)};
                                        });
   return detail::grouped_mask(mask, own_block, earlier_blocks, {block, Range{first, block}});
 }

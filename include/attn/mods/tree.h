@@ -55,9 +55,9 @@ inline auto tree(const Indices& given) {
   return bind_mod([walk = detail::TreeWalk(parents)](const Problem& problem) {
     const Index nodes = static_cast<Index>(walk.enter.size());
     detail::require(nodes == problem.q_len, "tree has ", nodes, " nodes for ", problem.q_len, " queries");
-    detail::require(nodes <= problem.kv_len, "tree: the last keys are its ", nodes, " nodes, but there are only ",
-                    problem.kv_len, " keys");
-    const Index context = problem.kv_len - nodes, first = problem.q_offset;
+    detail::require(nodes <= problem.kv_len || problem.has_part_of_keys, "tree: the last keys are its ", nodes,
+                    " nodes, but there are only ", problem.kv_len, " keys");
+    const Index first = problem.q_offset, context = problem.has_part_of_keys ? first : problem.kv_len - nodes;
     const Index *enter = walk.enter.data(), *leave = walk.leave.data();
     return mask_mod(
         [=](const Position& p) {

@@ -78,7 +78,7 @@ void backward(const BackwardCall<T>& call, const Options& options) {
     for (Index group = first; call.learned && group < first + groups; ++group) {
       for (Index task = 0; learned.learning == Learning::apart && task < tasks; ++task)
         for (Index slot = 0; slot < learned.slots; ++slot) sums[slot] += plan.sums_of(memory_of(group), task)[slot];
-      for (Index tile = 0; learned.sinks > 0 && tile < plan.tiles_of_group(); ++tile)
+      for (Index tile = 0; learned.sinks > 0 && !call.accumulates && tile < plan.tiles_of_group(); ++tile)
         loop.learn_sinks(memory_of(group), tile, sums + learned.slots);
     }
   }

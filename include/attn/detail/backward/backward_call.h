@@ -21,6 +21,8 @@ struct BackwardCall {
   const LearnedMods<T>* learned;  ///< null: mods hold no numbers that gradients are asked for
   /// Of tensors.score, (batch, heads, q_len, head_dim): what each query adds to the gradient of its weights.
   DTypeView<T> grad_weights = {};
+  /// Do gradients come to what stands in grad_q, grad_k and grad_v? Then those of sinks are another call's.
+  bool accumulates = false;
 
   bool has_scores() const { return mods && mods->has_scores(); }
   T kept_factor() const { return mods ? static_cast<T>(mods->kept_factor()) : T(1); }

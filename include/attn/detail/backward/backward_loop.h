@@ -46,8 +46,7 @@ class BackwardLoop {
     p.finite = p.finite && exact.all_finite(numbers, count, v_dim);
     if (!problem_.sigmoid_bias)
       plan_.kernels().dot_rows(numbers, rows_as(exact, call_.out, m.more_rows), count, v_dim, p.delta);
-    const Tile all = call_.tensors.tile_of(queries);
-    p.visited = call_.mods ? call_.mods->kv_range(all) : all.kv;
+    p.visited = visited_keys(call_.tensors, call_.mods, queries);
     for (Index row = 0; row < width; ++row) {
       const Index r = queries.rows.begin + std::min(row, count - 1);
       if (problem_.sigmoid_bias) {  // each weight is for itself: see detail/kernels/sigmoid_kernels.h
@@ -83,8 +82,7 @@ class BackwardLoop {
         if (intersect(p.visited, all).empty()) continue;
         for (KvTile& keys : chunk) {
           if (intersect(p.visited, keys.range).empty()) continue;
-          Tile pairs = call_.tensors.tile_of(p.queries);
-          pairs.kv = keys.range;
+          const Tile pairs = call_.tensors.pairs(p.queries, keys.range);
           const Coverage coverage = call_.mods ? call_.mods->coverage(plan_.vectors(), pairs) : Coverage::all;
           if (coverage != Coverage::none) one_tile(p, pairs, coverage == Coverage::some, keys, key_part, m);
         }
@@ -126,8 +124,9 @@ class BackwardLoop {
     tile.sum = m.tile_max;
     std::fill_n(tile.sum, width, T(1));
     const auto store = [&](const DTypeView<T>& to) {
-      store_out(family_, tile, width, to.rows(p.queries.batch, p.queries.head, p.queries.rows.begin), count,
-                problem_.head_dim);
+      const RowsToWrite rows = to.rows(p.queries.batch, p.queries.head, p.queries.rows.begin);
+      if (call_.accumulates) add_rows_of(rows, count, problem_.head_dim, tile.out, 1, width);
+      store_out(family_, tile, width, rows, count, problem_.head_dim);
       tile.out += problem_.head_dim * width;
     };
     store(call_.grad_q);
@@ -289,6 +288,7 @@ class BackwardLoop {
   /// Stores sums of add_rows(), rows of `dim` numbers padded to a stride, in the caller's tensor.
   void store(T* from, Index stride, Index count, Index dim, T factor, const RowsToWrite& rows) const {
     plan_.kernels().finish_rows(from, count, stride, factor);
+    if (call_.accumulates) add_rows_of(rows, count, dim, from, stride, 1);
     if (stride == dim) return family_.unpack_rows(from, count, dim, rows);
     const Index size = size_of_number<T>(rows.dtype);
     for (Index i = 0; i < count; ++i) {
@@ -296,6 +296,12 @@ class BackwardLoop {
       row.data += i * rows.stride * size;
       family_.unpack_rows(from + i * stride, 1, dim, row);
     }
+  }
+
+  /// Adds rows of the caller's to numbers of the loop's own.
+  static void add_rows_of(const RowsToRead& rows, Index count, Index dim, T* to, Index row, Index column) {
+    for (Index i = 0; i < count; ++i)
+      for (Index c = 0; c < dim; ++c) to[i * row + c * column] += load_number<T>(rows, i, c);
   }
 
   const BackwardCall<T>& call_;

@@ -95,8 +95,9 @@ class BackwardInputs {
  public:
   using T = typename CheckedCall<Q, K, V, M>::T;
 
-  BackwardInputs(const G& g, const Q& query, const K& key, const V& value, const M& mods, const Options& options)
-      : call_(query, key, value, mods, options), grad_out_held_(grad_out_of(g)), call(call_) {
+  BackwardInputs(const G& g, const Q& query, const K& key, const V& value, const M& mods, const Options& options,
+                 Outputs outputs = Outputs::own)
+      : call_(query, key, value, mods, options, outputs), grad_out_held_(grad_out_of(g)), call(call_) {
     const Problem& p = call.problem;
     grad_out = checked_input<T>(grad_out_held_, {p.batch, p.heads, p.q_len, p.v_dim}, "grad_out");
     if constexpr (WholeResult<G>) grad_lse = checked_lse<T>(g.lse, p, "grad_lse");
@@ -124,8 +125,8 @@ class CheckedBackward {
   using T = typename BackwardInputs<G, Q, K, V, M>::T;
 
   CheckedBackward(const G& grad_out, const Q& query, const K& key, const V& value, const Out& out, const Lse& lse,
-                  const M& mods, const Options& options)
-      : in_(grad_out, query, key, value, mods, options), out_held_(evaluated(out)) {
+                  const M& mods, const Options& options, Outputs outputs = Outputs::own)
+      : in_(grad_out, query, key, value, mods, options, outputs), out_held_(evaluated(out)) {
     const Problem& p = in_.call.problem;
     out_ = checked_input<T>(out_held_, {p.batch, p.heads, p.q_len, p.v_dim}, "out");
     lse_ = checked_lse<T>(lse, p, "lse");
@@ -145,11 +146,20 @@ class CheckedBackward {
     const ScoreSlopesIfAny<T, Mods> own_slopes(call.mods);
     if constexpr (Mods::kHasScores) slopes = &own_slopes;
     const LearnedIfAny<T, Mods> learned(call.mods, call.problem);
-    backward<T>(
-        {call.tensors(), out_, in_.grad_out, lse_, in_.grad_lse, checked_gradient<T>(grad_query, call.q, "grad_query"),
-         checked_gradient<T>(grad_key, call.k, "grad_key"), checked_gradient<T>(grad_value, call.v, "grad_value"), mods,
-         slopes, learned.get()},
-        options);
+    backward<T>({call.tensors(),
+                 out_,
+                 in_.grad_out,
+                 lse_,
+                 in_.grad_lse,
+                 checked_gradient<T>(grad_query, call.q, "grad_query"),
+                 checked_gradient<T>(grad_key, call.k, "grad_key"),
+                 checked_gradient<T>(grad_value, call.v, "grad_value"),
+                 mods,
+                 slopes,
+                 learned.get(),
+                 {},
+                 options.accumulate},
+                options);
   }
 
   /// The same where the gradients are the caller's memory; see CheckedCall::caller_tensors().

@@ -109,7 +109,8 @@ class CheckedSequences {
   std::vector<Sequence<T>> sequences_;
 
  public:
-  CheckedSequences(const Query& query, const Cache& cache, const M& mods, const Options& options)
+  CheckedSequences(const Query& query, const Cache& cache, const M& mods, const Options& options,
+                   Outputs outputs = Outputs::own)
       : query_(query),
         q_held_(evaluated(Rows::tensor(query))),
         kept_(cache.view()),
@@ -122,7 +123,7 @@ class CheckedSequences {
     Rows::for_each(query, q_.shape(), kept_.size(), [&](Index s, Index element, const Range& rows) {
       own_options.q_offset = q_offset_of(options, s);
       const Problem own = make_problem<T>(part(q_, element, rows), keys_like(kept_.keys(s), kept_.length(s)),
-                                          keys_like(kept_.values(s), kept_.length(s)), own_options);
+                                          keys_like(kept_.values(s), kept_.length(s)), own_options, outputs);
       Problem for_mods = own;
       for_mods.batch = kept_.size();
       for_mods.sequence = s;
@@ -143,7 +144,9 @@ class CheckedSequences {
     sequences_.reserve(bound_.size());
     Rows::for_each(query_, q_.shape(), kept_.size(), [&](Index s, Index element, const Range& rows) {
       BoundSequence<T, M>& b = bound_[static_cast<std::size_t>(s)];
-      if (to.out.data()) b.rotation = rotation_of<T>(kept_.rope(), b.problem.q_offset, b.problem.q_len);
+      // Keys were turned by their rows, whatever the position of the first of them is.
+      if (to.out.data())
+        b.rotation = rotation_of<T>(kept_.rope(), b.problem.q_offset - b.problem.kv_offset, b.problem.q_len);
       const CallTensors<T> tensors{part(to.out, element, rows),
                                    part(to.lse, element, rows),
                                    part(q_, element, rows),

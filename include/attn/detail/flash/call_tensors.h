@@ -44,13 +44,18 @@ struct CallTensors {
   /// 512 KiB: a quarter of what today's server cores have, half of what others have.
   bool stay_in_cache(Index keys) const { return kv_bytes(keys) <= 512 * 1024; }
 
-  /// All pairs of these queries.
-  Tile tile_of(const QueryTile& queries) const {
-    const Index first = problem.first_query(queries.batch);
+  /// The pairs of these queries with some rows of keys, or all. Mods see positions, everything else counts rows: this
+  /// is where rows become positions, and keys_at() where those of keys become rows again.
+  Tile pairs(const QueryTile& queries, const Range& keys) const {
+    const Index first = problem.first_query(queries.batch), first_key = problem.kv_offset;
     return {first_batch + queries.batch,
             queries.head,
             {first + queries.rows.begin, first + queries.rows.end},
-            {0, problem.kv_len}};
+            {first_key + keys.begin, first_key + keys.end}};
+  }
+  Tile pairs(const QueryTile& queries) const { return pairs(queries, {0, problem.kv_len}); }
+  Range keys_at(const Range& positions) const {
+    return {positions.begin - problem.kv_offset, positions.end - problem.kv_offset};
   }
 
   /// The rows of these queries in `q` and `out`, from number `row` on.

@@ -98,14 +98,15 @@ class CheckedCall {
  public:
   using T = computed_t<typename Traits<Q>::Scalar>;
 
-  CheckedCall(const Q& query, const K& key, const V& value, const M& given_mods, const Options& options)
+  CheckedCall(const Q& query, const K& key, const V& value, const M& given_mods, const Options& options,
+              Outputs outputs = Outputs::own)
       : q_held_(evaluated(query)),
         k_held_(evaluated(key)),
         v_held_(evaluated(value)),
         q(as_rank4(view(q_held_))),
         k(as_rank4(view(k_held_))),
         v(as_rank4(view(v_held_))),
-        problem(make_problem<T>(q, k, v, options)),
+        problem(make_problem<T>(q, k, v, options, outputs)),
         mods(bind_call(given_mods, problem)) {}
   CheckedCall(const CheckedCall&) = delete;
 

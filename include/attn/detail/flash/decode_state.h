@@ -143,7 +143,7 @@ class DecodeState {
       const SoftmaxState<T> later = pass_->begun_later();
       *m.max = later.max, *m.sum = later.sum, *m.sum_rest = 0;
     }
-    if (is_first && pass_->resumes) {
+    if (is_first && pass_->resumes && *m.sum != T(0)) {
       family().pack_rows(RowsToRead(tensors.output(row.queries)), 1, v_dim, m.out);
       family().multiply(m.out, v_dim, static_cast<T>(inverse_of(kept_factor_)));
     } else {

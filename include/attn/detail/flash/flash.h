@@ -32,7 +32,7 @@ void for_each_pass(const CallTensors<T>& tensors, const PassSequence<T>& passes,
     ScheduledPass<T> scheduled(call, executor.concurrency());
     use(TaskList<T>({&scheduled, 1}), executor, scheduled);
   };
-  passes.for_each(tensors, std::cref(pass));  // a reference: a copy would be allocated
+  passes.for_each(tensors, options.accumulate, std::cref(pass));  // a reference: a copy would be allocated
 }
 
 template <class T>
@@ -69,16 +69,29 @@ class PassResults {
     return passes;
   }
 
+  /// Brings in the output of a call that goes on.
+  void load(const KernelFamily<T>& family) const {
+    each_head(
+        [&](const RowsToWrite& theirs, T* own, Index rows, Index dim) { family.pack_rows(theirs, rows, dim, own); });
+  }
+
   /// Rounds the output of the last pass.
   void end(const KernelFamily<T>& family) const {
+    each_head([&](const RowsToWrite& theirs, const T* own, Index rows, Index dim) {
+      family.unpack_rows(own, rows, dim, theirs);
+    });
+  }
+
+ private:
+  /// Calls visit(rows of the caller's output, the same in memory of its own, their number and length).
+  template <class Visit>
+  void each_head(const Visit& visit) const {
     if (!is_narrow(tensors_.out)) return;
     const Problem& p = tensors_.problem;
     for (Index b = 0; b < p.batch; ++b)
       for (Index h = 0; h < p.heads; ++h)
-        family.unpack_rows(reinterpret_cast<const T*>(out_.rows(b, h).data), p.q_len, p.v_dim, tensors_.out.rows(b, h));
+        visit(tensors_.out.rows(b, h), reinterpret_cast<T*>(out_.rows(b, h).data), p.q_len, p.v_dim);
   }
-
- private:
   template <class View>
   static bool is_narrow(const View& view) {
     return view.dtype() != DType::native;
@@ -143,8 +156,10 @@ void flash(const CallTensors<T>& tensors, const PassSequence<T>& passes, const O
   PassResults<T> results(tensors);
   const CallTensors<T> of_passes =
       results.begin(workspace, workspace.data() ? flash_workspace_bytes(tensors, passes, options) : 0);
+  const KernelFamily<T>& family = kernel_family<T>(vectors_of(isa_of(options)));
+  if (options.accumulate) results.load(family);
   run(of_passes, workspace);
-  results.end(kernel_family<T>(vectors_of(isa_of(options))));
+  results.end(family);
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -13,6 +13,12 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
+/// The rows of keys worth visiting for some queries. Null mods: nothing is dropped.
+template <class T>
+Range visited_keys(const CallTensors<T>& tensors, const TileMods<T>* mods, const QueryTile& queries) {
+  return mods ? tensors.keys_at(mods->kv_range(tensors.pairs(queries))) : Range{0, tensors.problem.kv_len};
+}
+
 /// One pass over the queries of a call. One that resumes takes what stands in out and lse for the result over other
 /// keys, and adds its own: these keys weigh as much as one with the score lse and the value out (Dao et al. 2022,
 /// section 3.1).
@@ -28,36 +34,34 @@ struct PassContext {
   const Problem& problem() const { return tensors.problem; }
 
   /// The keys worth visiting for some queries, and what is kept of a tile of those.
-  Range visited(const QueryTile& queries) const {
-    const Tile all = tensors.tile_of(queries);
-    return mods ? mods->kv_range(all) : all.kv;
-  }
+  Range visited(const QueryTile& queries) const { return visited_keys(tensors, mods, queries); }
   Coverage coverage(const QueryTile& queries, const Range& visited, const Range& keys) const {
     if (intersect(visited, keys).empty()) return Coverage::none;
-    return mods ? mods->coverage(kernels.vectors, pairs(queries, keys)) : Coverage::all;
+    return mods ? mods->coverage(kernels.vectors, tensors.pairs(queries, keys)) : Coverage::all;
   }
 
   /// Do mods touch the scores of a tile of which so much is kept?
   bool changes_scores(Coverage coverage) const { return coverage == Coverage::some || (mods && mods->has_scores()); }
   /// Scores (keys, queries), the keys `stride` numbers apart, become what the mods make of them.
   void apply_mods(T* scores, Index stride, const QueryTile& queries, const Range& keys, Coverage coverage) const {
-    mods->apply(kernels.vectors, scores, stride, pairs(queries, keys), coverage == Coverage::some);
+    mods->apply(kernels.vectors, scores, stride, tensors.pairs(queries, keys), coverage == Coverage::some);
   }
 
   /// What dropout multiplies the weights that it keeps by. Loops set the others to 0, and multiply the output once.
   T kept_factor() const { return mods ? static_cast<T>(mods->kept_factor()) : T(1); }
   /// Weights become 0 where dropout drops the pair; `width` are the columns of queries.
   void drop_weights(T* weights, WeightOrder order, Index width, const QueryTile& queries, const Range& keys) const {
-    mods->drop_weights(kernels.vectors, weights, order, width, pairs(queries, keys));
+    mods->drop_weights(kernels.vectors, weights, order, width, tensors.pairs(queries, keys));
   }
 
   /// Maximum and sum of `count` queries before all keys, or after those of the passes before; of `width` with
   /// repetitions of the last.
   void begin(const QueryTile& queries, Index count, Index width, const TileMemory<T>& m) const {
     const auto sink = SoftmaxState<T>::of(lone_score(queries.head));
+    const bool goes_on_from_lse = resumes && !problem().sigmoid_bias;
     for (Index i = 0; i < width; ++i) {
       const SoftmaxState<T> state =
-          resumes ? SoftmaxState<T>::of(tensors.lse_of(queries, std::min(i, count - 1))) : sink;
+          goes_on_from_lse ? SoftmaxState<T>::of(tensors.lse_of(queries, std::min(i, count - 1))) : sink;
       m.max[i] = state.max;
       m.sum[i] = state.sum;
       m.sum_rest[i] = 0;
@@ -81,12 +85,6 @@ struct PassContext {
   T lone_score(Index head) const {
     if (problem().sigmoid_bias) return static_cast<T>(-*problem().sigmoid_bias);
     return mods ? static_cast<T>(mods->sink(head)) : -kInfinity;
-  }
-
-  Tile pairs(const QueryTile& queries, const Range& keys) const {
-    Tile tile = tensors.tile_of(queries);
-    tile.kv = keys;
-    return tile;
   }
 };
 

@@ -18,8 +18,7 @@ inline namespace ATTN_BUILT_FOR {
 
 /// The tensors of some groups as those of a call of its own: each group is a batch element, its tokens are the rows.
 template <class T>
-CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, Index first_query,
-                          const Problem& problem) {
+CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, const Problem& problem) {
   // Rows of one group are `step` rows apart; the next group begins one row later. For a single row the stride is left
   // out, because it could overflow.
   const auto view = [&]<class View>(const View& of, Index heads, Index first, Index rows, Index step) {
@@ -31,10 +30,10 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, In
     return of.part(rows == 0 ? 0 : groups.batch * of.stride(0) + first * of.stride(2), shape, strides);
   };
   const auto of_queries = [&](const auto& of) {
-    return view(of, problem.heads, first_query, problem.q_len, groups.q_step);
+    return view(of, problem.heads, groups.first_query, problem.q_len, groups.q_step);
   };
   const auto of_keys = [&](const DTypeView<const T>& of) {
-    return view(of, problem.kv_heads, groups.kv_group, problem.kv_len, groups.kv_step);
+    return view(of, problem.kv_heads, groups.first_key, problem.kv_len, groups.kv_step);
   };
   CallTensors<T> of_groups{of_queries(t.out), of_queries(t.lse), of_queries(t.q), of_keys(t.k), of_keys(t.v), problem};
   of_groups.score = t.score;
@@ -65,37 +64,43 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const GatheredTokens& tokens,
   return gathered;
 }
 
-/// Calls visit(groups, first row of queries, problem) for all groups of a call. Neighbouring groups of equal sizes come
-/// together.
+/// Calls visit(groups, problem) for all groups of a call. Neighbouring groups of equal sizes come together.
 inline void for_each_token_groups(const Problem& call, const Grouping& g,
-                                  const std::function<void(const TokenGroups&, Index, const Problem&)>& visit) {
+                                  const std::function<void(const TokenGroups&, const Problem&)>& visit) {
   const auto rows_from = [](Index first, Index len, Index step) {
     return first < len ? ceil_div(len - first, step) : 0;
   };
   Problem problem = call;
   problem.q_offsets = {};
+  // The first row of the keys of a group. Their number within it follows.
+  const auto begin_keys = [&](Index group) {
+    const Index first = floor_mod(group - call.kv_offset, g.step);
+    problem.kv_len = rows_from(first, call.kv_len, g.step);
+    problem.kv_offset = floor_div(call.kv_offset + first, g.step);
+    return first;
+  };
   for (Index batch = 0; batch < call.batch; ++batch) {
     const Index first_query = call.first_query(batch);
     if (g.shared) {
       problem.q_offset = first_query;
       problem.batch = 1;
-      for (Index group = g.shared->begin; group < std::min(g.shared->end, call.kv_len); ++group) {
-        problem.kv_len = rows_from(group, call.kv_len, g.step);
-        visit(TokenGroups{batch, 1, 0, g.step, group}, 0, problem);
+      for (Index group = g.shared->begin; group < g.shared->end; ++group) {
+        const Index first_key = begin_keys(group);
+        if (problem.kv_len > 0) visit(TokenGroups{batch, 1, 0, g.step, group, 0, first_key}, problem);
       }
       continue;
     }
     const Index step = g.step, begun = std::min(step, call.q_len);  // groups that have a query
     for (Index first = 0; first < begun; first += problem.batch) {
-      const Index group = floor_mod(first_query + first, step);
+      const Index group = floor_mod(first_query + first, step), first_key = begin_keys(group);
       problem.q_offset = floor_div(first_query + first, step);
       problem.q_len = rows_from(first, call.q_len, step);
-      problem.kv_len = rows_from(group, call.kv_len, step);
-      // Groups come together until the numbers within a group begin anew, or a group has a query or a key less.
+      // Groups come together until the numbers within a group begin anew, those of queries or of keys, or a group has a
+      // query or a key less.
       const Index same_queries = call.q_len - (problem.q_len - 1) * step - first,
-                  same_keys = problem.kv_len == 0 ? step : call.kv_len - (problem.kv_len - 1) * step - group;
-      problem.batch = std::min({begun - first, step - group, same_queries, same_keys});
-      visit(TokenGroups{batch, step, group, step, group}, first, problem);
+                  same_keys = problem.kv_len == 0 ? step : call.kv_len - (problem.kv_len - 1) * step - first_key;
+      problem.batch = std::min({begun - first, step - group, step - first_key, same_queries, same_keys});
+      visit(TokenGroups{batch, step, group, step, group, first, first_key}, problem);
     }
   }
 }
@@ -153,8 +158,8 @@ class PassSequence {
   virtual bool resume(const Problem& problem) const = 0;
 
   /// Calls visit() for each pass over the rows of the output, in order. One that resumes adds to what stands in out and
-  /// lse. Null mods: nothing is changed or dropped.
-  virtual void for_each(const CallTensors<T>& tensors, const Visit& visit) const = 0;
+  /// lse; the first does where the call `goes_on`. Null mods: nothing is changed or dropped.
+  virtual void for_each(const CallTensors<T>& tensors, bool goes_on, const Visit& visit) const = 0;
 
   /// The mods of a single pass over everything. Null: as above.
   virtual const TileMods<T>* in_one() const = 0;
@@ -172,27 +177,29 @@ class PassSequenceOf final : public PassSequence<T> {
     return false;
   }
 
-  void for_each(const CallTensors<T>& tensors, const typename PassSequence<T>::Visit& visit) const override {
+  void for_each(const CallTensors<T>& tensors, bool goes_on,
+                const typename PassSequence<T>::Visit& visit) const override {
     if constexpr (!Mods::kIsGrouped) {
-      visit(tensors, in_one(), false);
+      visit(tensors, in_one(), goes_on);
     } else if constexpr (gathers_keys<Mods>()) {
-      const auto& gathering = *mods_.grouped().gathering;
-      if (!gathering.pays(tensors.problem)) return visit(tensors, in_one(), false);
-      gathering.for_each(tensors.problem, [&](const GatheredTokens& tokens, const auto& far, const Problem& problem) {
-        const auto others = mods_.of(tokens.batch).without_grouped();
-        pass(tensors_of(tensors, tokens, problem), RegroupedMods(far, others, tokens), false, visit);
-      });
+      const auto& mask = mods_.grouped();
+      if (!mask.gathers(tensors.problem)) return visit(tensors, in_one(), goes_on);
+      mask.gathering->for_each(
+          tensors.problem, [&](const GatheredTokens& tokens, const auto& far, const Problem& problem) {
+            const auto others = mods_.of(tokens.batch).without_grouped();
+            pass(tensors_of(tensors, tokens, problem), RegroupedMods(far, others, tokens), goes_on, visit);
+          });
     } else {
       const auto& mask = mods_.grouped();
-      if (!grouping_pays(tensors.problem, mask.grouping)) return visit(tensors, in_one(), false);
+      if (!grouping_pays(tensors.problem, mask.grouping)) return visit(tensors, in_one(), goes_on);
       constexpr bool kHasNear = has_near_part<Mods>();
-      if constexpr (kHasNear) pass(tensors, mods_.with_near_part(), false, visit);
-      const auto group_pass = [&](const TokenGroups& groups, Index first, const Problem& problem) {
-        const Tile all{0, 0, {problem.q_offset, problem.q_offset + problem.q_len}, {0, problem.kv_len}};
+      if constexpr (kHasNear) pass(tensors, mods_.with_near_part(), goes_on, visit);
+      const auto group_pass = [&](const TokenGroups& groups, const Problem& problem) {
+        const Tile all{0, 0, {problem.q_offset, problem.q_offset + problem.q_len}, problem.keys()};
         if (kHasNear && mask.far.kv_range(all).empty()) return;
         // The sinks stay among the others; a pass that resumes does not count them again.
         const auto others = mods_.of(groups.batch).without_grouped();
-        pass(tensors_of(tensors, groups, first, problem), RegroupedMods(mask.far, others, groups), kHasNear, visit);
+        pass(tensors_of(tensors, groups, problem), RegroupedMods(mask.far, others, groups), kHasNear || goes_on, visit);
       };
       for_each_token_groups(tensors.problem, mask.grouping, std::cref(group_pass));
     }

@@ -142,11 +142,13 @@ class PrefillState {
     load_query(*family_, rows, count, dim, scale, width(), packed, m_);
   }
 
-  /// What the passes before left, with zeros in the rest of its room.
+  /// What the passes before left, with zeros in the rest of its room, and where they had no keys.
   void load_output() {
     const Index v_dim = problem().v_dim, rest = padded(v_dim, family_->format.out) - v_dim;
     load_out(full_precision(), m_, width(), pass_->tensors.output(queries), queries.rows.size(), v_dim);
     std::fill_n(m_.out + v_dim * width(), rest * width(), T(0));
+    for (Index i = 0; i < queries.rows.size(); ++i)
+      for (Index c = 0; m_.sum[i] == T(0) && c < v_dim; ++c) m_.out[c * width() + i] = T(0);
     multiply_out(static_cast<T>(inverse_of(kept_factor_)));
   }
 

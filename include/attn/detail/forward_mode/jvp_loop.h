@@ -218,9 +218,8 @@ class JvpLoop {
 
   void apply_mods(const State& s, const Range& keys, Coverage coverage, T* slopes) const {
     if (slopes == nullptr) return pass_.apply_mods(s.m.scores, s.width, s.queries, keys, coverage);
-    Tile pairs = call_.tensors.tile_of(s.queries);
-    pairs.kv = keys;
-    call_.slopes->apply(pass_.kernels.vectors, s.m.scores, slopes, s.width, pairs, coverage == Coverage::some);
+    call_.slopes->apply(pass_.kernels.vectors, s.m.scores, slopes, s.width, call_.tensors.pairs(s.queries, keys),
+                        coverage == Coverage::some);
     // Columns without a query belong to no pair, and nothing else writes them.
     const Index queries = s.queries.rows.size();
     for (Index j = 0; j < keys.size(); ++j) std::fill_n(slopes + j * s.width + queries, s.width - queries, T(0));

@@ -83,7 +83,7 @@ void append_heads(Cache& cache, const Ragged<X>& x, const ProjectedHeads<T>& hea
 }
 
 /// A copy of the heads (batch, heads, len, head_dim) of tokens x, turned as the cache's rope turned their keys. The
-/// tokens are the last of their sequence, or begin where `options` say.
+/// tokens are the last of their sequence, or begin where `options` say, counted from the first key of the cache.
 template <class X, class T, class Number>
 Tensor<T, 4> turned_copy(const X& x, const TensorView<T, 4>& heads, const KvView<Number>& batch,
                          const Options& options) {
@@ -91,7 +91,8 @@ Tensor<T, 4> turned_copy(const X& x, const TensorView<T, 4>& heads, const KvView
   if (batch.rope() == nullptr) return copy;
   std::vector<Index> positions;
   QueryRows<X>::for_each(x, heads.shape(), batch.size(), [&](Index sequence, Index, const Range& rows) {
-    const Index begin = q_offset_of(options, sequence).value_or(batch.length(sequence) - rows.size());
+    const Index first_key = options.kv_offset.value_or(0), last = first_key + batch.length(sequence);
+    const Index begin = q_offset_of(options, sequence).value_or(last - rows.size()) - first_key;
     for (Index i = 0; i < rows.size(); ++i) positions.push_back(begin + i);
   });
   batch.rope()->rotate(copy, positions);

@@ -66,7 +66,7 @@ Problem sizes_of(const Inputs<T>& inputs, const Options& options) {
   sizes.batch = inputs[0].dim(0);
   sizes.q_len = inputs[0].dim(1);
   sizes.kv_len = inputs[1].dim(1);
-  set_q_offsets(sizes, options);
+  set_offsets(sizes, options);
   return sizes;
 }
 
@@ -91,7 +91,7 @@ void turn(const TensorView<T, 4>& query, const TensorView<T, 4>& key, const Prob
   turn(
       query, [&](Index batch) { return sizes.first_query(batch); }, asked, turn_tokens);
   turn(
-      key, [](Index) { return Index(0); }, asked, turn_tokens);
+      key, [&](Index) { return sizes.kv_offset; }, asked, turn_tokens);
 }
 
 /// A view of x, or of a copy of it, whose numbers lie next to each other.

@@ -58,7 +58,7 @@ Index most_states_kept(const RecurrenceCall<T>& call) {
     Index kept = 0;
     for (const TokenRun& run : call.runs.of(b)) {
       kept += 2;  // in front of the rows before all keys, and of those behind them
-      for_each_chunk(run, call.problem.first_query(b), call.is_causal, false,
+      for_each_chunk(run, call.problem.first_query_among_keys(b), call.is_causal, false,
                      [&](const TokenChunk& chunk) { kept += !chunk.keys.empty() && !chunk.rows.empty(); });
     }
     most = std::max(most, kept);

@@ -45,14 +45,15 @@ class RecurrenceBackwardLoop {
     w_.clear_state();
     Index states = 0;
     bool is_new = true;  // has the state changed since one was kept?
-    for_each_chunk(run, w_.call.problem.first_query(w_.batch), w_.call.is_causal, false, [&](const TokenChunk& chunk) {
-      if (!chunk.rows.empty() && is_new) keep(states++);
-      is_new = !chunk.keys.empty();
-      chunks_.push_back({chunk, states - 1});
-      if (chunk.keys.empty()) return;
-      w_.load_keys(chunk.keys, false);
-      w_.add_to_state();
-    });
+    for_each_chunk(run, w_.call.problem.first_query_among_keys(w_.batch), w_.call.is_causal, false,
+                   [&](const TokenChunk& chunk) {
+                     if (!chunk.rows.empty() && is_new) keep(states++);
+                     is_new = !chunk.keys.empty();
+                     chunks_.push_back({chunk, states - 1});
+                     if (chunk.keys.empty()) return;
+                     w_.load_keys(chunk.keys, false);
+                     w_.add_to_state();
+                   });
     std::fill_n(m_.grad_state.data, m_.grad_state.rows * m_.grad_state.stride, T(0));
     std::fill_n(m_.grad_normaliser, w_.call.row_of_features(), T(0));
     bool is_seen = false;  // by rows of the chunks behind

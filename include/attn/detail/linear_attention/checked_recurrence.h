@@ -215,7 +215,7 @@ class CheckedGated {
     require(p.q_len == p.kv_len, "each token has a query, a key and a gate; there are ", p.q_len, " queries and ",
             p.kv_len, " keys");
     for (Index b = 0; b < p.batch; ++b)
-      require(p.first_query(b) == 0, "q_offset is ", p.first_query(b),
+      require(p.first_query_among_keys(b) == 0, "q_offset is ", p.first_query(b), ", kv_offset ", p.kv_offset,
               "; with gates, query and key of a token have the same row");
     gates_ = gate_.view(p);
     if constexpr (kHasBeta) {

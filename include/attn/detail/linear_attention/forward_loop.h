@@ -24,7 +24,7 @@ class RecurrenceForwardLoop {
     w_.begin(batch, kv_head);
     for (const TokenRun& run : call.runs.of(batch)) {
       if (!call.state.sums) w_.clear_state();
-      for_each_chunk(run, call.problem.first_query(batch), call.is_causal, call.state.sums != nullptr,
+      for_each_chunk(run, call.problem.first_query_among_keys(batch), call.is_causal, call.state.sums != nullptr,
                      [&](const TokenChunk& chunk) {
                        if (chunk.rows.empty())
                          add(chunk.keys);

@@ -87,7 +87,8 @@ class TokenRuns {
   template <class M>
   static Index length_of([[maybe_unused]] Index batch, const Problem& problem, [[maybe_unused]] const M& mod) {
     if constexpr (std::is_same_v<M, LengthsMask>)
-      return bind_one(mod, problem).kv_range({batch, 0, {0, 1}, {0, problem.kv_len}}).end;
+      return std::max<Index>(
+          bind_one(mod, problem).kv_range({batch, 0, {0, 1}, problem.keys()}).end - problem.kv_offset, 0);
     else
       return problem.kv_len;
   }
@@ -102,13 +103,16 @@ class TokenRuns {
       runs_.resize(first);
       for (const TokenRun& run : whole)
         for (Index begin = run.keys.begin; begin < run.keys.end;) {
-          const Range document = mask.kv_range({batch, 0, {begin, begin + 1}, {0, problem.kv_len}});
+          const Index position = problem.kv_offset + begin;
+          const Range document = mask.kv_range({batch, 0, {position, position + 1}, problem.keys()});
           bool in_one_piece = true;
-          for (Index j = document.begin; j < document.end; ++j) in_one_piece &= mask.keep({batch, 0, begin, j});
-          require(in_one_piece, "documents: the one of position ", begin, " lies between others, in ", document.begin,
-                  "..", document.end - 1, "; a recurrent form needs each in one piece");
-          const Range keys = intersect(document, run.keys);
-          const Range rows = intersect({keys.begin - problem.q_offset, keys.end - problem.q_offset}, run.rows);
+          for (Index j = document.begin; j < document.end; ++j) in_one_piece &= mask.keep({batch, 0, position, j});
+          require(in_one_piece, "documents: the one of position ", position, " lies between others, in ",
+                  document.begin, "..", document.end - 1, "; a recurrent form needs each in one piece");
+          const Range keys =
+              intersect({document.begin - problem.kv_offset, document.end - problem.kv_offset}, run.keys);
+          const Index ahead = problem.first_query_among_keys(batch);
+          const Range rows = intersect({keys.begin - ahead, keys.end - ahead}, run.rows);
           runs_.push_back({{rows.begin, std::max(rows.begin, rows.end)}, keys});
           begin = keys.end;
         }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attn/detail/base/check.h"
+#include "attn/detail/mods/lengths.h"
 #include "attn/detail/tensor/viewable.h"
 
 namespace attn::detail {
@@ -35,13 +36,14 @@ class BroadcastTensor {
   /// @param of_keys  what to say of one that would fit as (batch, kv_len).
   PairTensor<T> over(const Problem& problem, const char* mod, const char* dims = kPairs,
                      const char* of_keys = "") const {
-    const Index want[4] = {problem.batch, problem.heads, problem.q_len, problem.kv_len};
-    const bool fits_keys = rank_ == 2 && shape_[2] == problem.batch && shape_[3] == problem.kv_len;
+    const Index want[4] = {problem.batch, problem.heads, problem.q_len, problem.keys().end};
+    const bool has_keys = fits_keys(shape_[3], problem);
+    const bool is_of_keys = rank_ == 2 && shape_[2] == problem.batch && has_keys;
     Index stride[4];
     for (int i = 0; i < 4; ++i) {
-      require(shape_[i] == want[i] || shape_[i] == 1, mod, ": the tensor has shape ",
+      require(shape_[i] == 1 || (i == 3 ? has_keys : shape_[i] == want[i]), mod, ": the tensor has shape ",
               std::span<const Index>(shape_).last(rank_), ", which does not broadcast to ",
-              std::span<const Index>(want), " as ", dims, fits_keys ? of_keys : "");
+              std::span<const Index>(want), " as ", dims, note_of_part(problem), is_of_keys ? of_keys : "");
       stride[i] = shape_[i] == 1 ? 0 : stride_[i];
     }
     return {data_, stride[0], stride[1], stride[2], stride[3], problem.q_offset};
@@ -49,9 +51,9 @@ class BroadcastTensor {
 
   /// Dimensions are (batch, kv_len), or (kv_len) for all batch elements; the batch may be 1.
   PairTensor<T> over_keys(const Problem& problem, const char* mod) const {
-    require(rank_ <= 2 && (shape_[2] == problem.batch || shape_[2] == 1) && shape_[3] == problem.kv_len, mod,
+    require(rank_ <= 2 && (shape_[2] == problem.batch || shape_[2] == 1) && fits_keys(shape_[3], problem), mod,
             ": the tensor has shape ", std::span<const Index>(shape_).last(rank_), ", the keys have (", problem.batch,
-            ", ", problem.kv_len, ") as (batch, kv_len)");
+            ", ", problem.keys().end, ") as (batch, kv_len)", note_of_part(problem));
     return {data_, shape_[2] == 1 ? 0 : stride_[2], 0, 0, stride_[3], problem.q_offset};
   }
 

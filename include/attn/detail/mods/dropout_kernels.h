@@ -53,10 +53,10 @@ struct DropoutKernels {
     positions(lower, upper, [&](Index lane) { return grid.q(i + lane); });
     for (Index j = 0; j < keys;) {
       const Index kv = grid.kv(j);
-      const std::uint64_t four = static_cast<std::uint64_t>(kv) / 4;
+      const std::uint64_t four = DroppedPairs::counter(kv);
       Words a = Words{} + DroppedPairs::lower(four), b = Words{} + DroppedPairs::upper(four), c = lower, d = upper;
       generator(a, b, c, d);
-      const Index first = kv % 4, count = grid.has_neighbouring_keys() ? std::min(4 - first, keys - j) : 1;
+      const Index first = kv & 3, count = grid.has_neighbouring_keys() ? std::min(4 - first, keys - j) : 1;
       const auto row = [&](Index word, const Words& random) __attribute__((always_inline)) {
         if (word < first || word >= first + count) return;
         const Index key = j + word - first;
@@ -85,9 +85,9 @@ struct DropoutKernels {
     const std::uint32_t largest = dropped.largest_dropped();
     const std::uint64_t q = static_cast<std::uint64_t>(grid.first.q);
     // The first four keys may begin before the tile.
-    for (Index j = -(grid.first.kv % 4); j < keys; j += 4 * kLanes) {
+    for (Index j = -(grid.first.kv & 3); j < keys; j += 4 * kLanes) {
       Words a, b, c = Words{} + DroppedPairs::lower(q), d = Words{} + DroppedPairs::upper(q);
-      positions(a, b, [first = (grid.first.kv + j) / 4](Index lane) { return first + lane; });
+      positions(a, b, [first = (grid.first.kv + j) >> 2](Index lane) { return first + lane; });
       generator(a, b, c, d);
       Array<Words, 4> words = {a, b, c, d};
       const auto* const numbers = reinterpret_cast<const Number*>(words);

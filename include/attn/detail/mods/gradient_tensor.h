@@ -60,7 +60,7 @@ class GradientTensor {
     return {strides[0], strides[1], strides[2], strides[3], problem.q_offset};
   }
   /// Do no two pairs of a head share a slot?
-  bool is_pairwise(const Problem& problem) const { return shape_[2] == problem.q_len && shape_[3] == problem.kv_len; }
+  bool is_pairwise(const Problem& problem) const { return shape_[2] == problem.q_len && fits_keys(shape_[3], problem); }
 
   /// Adds what was added up for each slot.
   template <class Sum>

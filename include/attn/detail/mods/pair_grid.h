@@ -16,19 +16,20 @@ struct PairGrid {
   Index q_step = 1, kv_step = 1;
   const Index* q_list = nullptr;  ///< the positions of `queries` queries; null: they are q_step apart
   Index queries = 0;
-  const Index* kv_list = nullptr;  ///< likewise those of keys
+  const Index* kv_list = nullptr;  ///< likewise those of keys, which lie `kv_offset` behind what it says
+  Index kv_offset = 0;
 
   /// The position of query, or key, number i of the tile. Tiles are whole vectors wide, and so may be asked about
   /// queries that do not exist.
   constexpr Index q(Index i) const {
     return q_list != nullptr ? q_list[std::min(i, queries - 1)] : first.q + i * q_step;
   }
-  constexpr Index kv(Index i) const { return kv_list != nullptr ? kv_list[i] : first.kv + i * kv_step; }
+  constexpr Index kv(Index i) const { return kv_list != nullptr ? kv_list[i] + kv_offset : first.kv + i * kv_step; }
   constexpr bool has_neighbouring_keys() const { return kv_list == nullptr && kv_step == 1; }
 };
 
 /// Which pairs a dropout drops. Each pair has a random word: number kv % 4 of the four that Threefry makes of the
-/// counter (kv / 4, q) with the key (seed, batch, head).
+/// counter (kv / 4, q) with the key (seed, batch, head). Of negative positions quotients are rounded down.
 class DroppedPairs {
  public:
   explicit DroppedPairs(const DropoutMod& mod)
@@ -47,12 +48,13 @@ class DroppedPairs {
   }
 
   bool keeps(const Position& p) const {
-    const std::uint64_t q = static_cast<std::uint64_t>(p.q), four = static_cast<std::uint64_t>(p.kv) / 4;
+    const std::uint64_t q = static_cast<std::uint64_t>(p.q), four = counter(p.kv);
     std::uint32_t words[] = {lower(four), upper(four), lower(q), upper(q)};
     generator<std::uint32_t>(p)(words[0], words[1], words[2], words[3]);
-    return none() || words[p.kv % 4] > largest_dropped();
+    return none() || words[p.kv & 3] > largest_dropped();
   }
 
+  static constexpr std::uint64_t counter(Index kv) { return static_cast<std::uint64_t>(kv >> 2); }
   static constexpr std::uint32_t lower(std::uint64_t x) { return static_cast<std::uint32_t>(x); }
   static constexpr std::uint32_t upper(std::uint64_t x) { return static_cast<std::uint32_t>(x >> 32); }
 

@@ -59,7 +59,7 @@ NaiveMods<T> naive_mods(const Mods& mods, const Problem& problem) {
       const Index first = problem.first_query(batch);
       for (Index i = 0; i < scores.rows(); ++i)
         for (Index j = 0; j < scores.cols(); ++j) {
-          const Position p{batch, head, first + i, j};
+          const Position p{batch, head, first + i, problem.kv_offset + j};
           scores(i, j) = own.keep(p) ? own.score(scores(i, j), p) : -std::numeric_limits<T>::infinity();
         }
     };
@@ -69,7 +69,8 @@ NaiveMods<T> naive_mods(const Mods& mods, const Problem& problem) {
       const Index first = problem.first_query(batch);
       for (Index i = 0; i < factors.rows(); ++i)
         for (Index j = 0; j < factors.cols(); ++j)
-          factors(i, j) = static_cast<T>(mods.of(batch).weight_factor(Position{batch, head, first + i, j}));
+          factors(i, j) =
+              static_cast<T>(mods.of(batch).weight_factor(Position{batch, head, first + i, problem.kv_offset + j}));
       return factors;
     };
   return erased;

@@ -25,7 +25,7 @@ NaiveSlopes<T> naive_slopes(const Mods& mods, const Problem& problem) {
       slopes.setZero(scores.rows(), scores.cols());
       for (Index i = 0; i < scores.rows(); ++i)
         for (Index j = 0; j < scores.cols(); ++j) {
-          const Position p{batch, head, first + i, j};
+          const Position p{batch, head, first + i, problem.kv_offset + j};
           if (!own.keep(p)) {
             scores(i, j) = -std::numeric_limits<T>::infinity();
             continue;
@@ -114,9 +114,10 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
   if (learned) {
     const Index first = problem.first_query(batch);
     for (Index i = 0; i < grad.rows(); ++i)
-      for (Index j = 0; j < grad.cols(); ++j)
-        if (kept(i, j))
-          learned->learn(&raw(i, j), &grad(i, j), 1, {batch, head, {first + i, first + i + 1}, {j, j + 1}}, sums);
+      for (Index j = 0; j < grad.cols(); ++j) {
+        const Index at = first + i, kv = problem.kv_offset + j;
+        if (kept(i, j)) learned->learn(&raw(i, j), &grad(i, j), 1, {batch, head, {at, at + 1}, {kv, kv + 1}}, sums);
+      }
     if (!problem.sigmoid_bias)
       learned->learn_sinks(head, lse.data(), delta.data(), problem.q_len, sums + learned->slots());
   } else if (slopes_of) {

@@ -13,10 +13,10 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// May query row 0 stand there? Sums of a few positions stay in range, and below detail::kUnbounded.
-constexpr bool is_near(Index q_offset) {
+/// May a row stand there? Sums of a few positions stay in range, and below detail::kUnbounded.
+constexpr bool is_near(Index position) {
   constexpr Index kFarthest = Index(1) << 60;
-  return q_offset >= -kFarthest && q_offset <= kFarthest;
+  return position >= -kFarthest && position <= kFarthest;
 }
 
 /// Checks the list of positions of query row 0, if there is one.
@@ -36,10 +36,14 @@ inline std::optional<Index> q_offset_of(const Options& options, Index sequence) 
   return each.empty() ? options.q_offset : each[static_cast<std::size_t>(sequence)];
 }
 
-/// Fills in the positions of query row 0. A list in `options` must live as long as `problem`.
-inline void set_q_offsets(Problem& problem, const Options& options) {
+/// Fills in the positions of key row 0 and of query row 0. A list in `options` must live as long as `problem`.
+inline void set_offsets(Problem& problem, const Options& options) {
+  problem.kv_offset = options.kv_offset.value_or(0);
+  problem.has_part_of_keys = options.kv_offset.has_value();
+  require(is_near(problem.kv_offset) && is_near(problem.kv_offset + problem.kv_len), "kv_offset ", problem.kv_offset,
+          ", with ", problem.kv_len, " keys from there on: positions outside ±2^60");
   check_q_offsets(options, problem.batch);
-  problem.q_offset = options.q_offset.value_or(problem.kv_len - problem.q_len);
+  problem.q_offset = options.q_offset.value_or(problem.keys().end - problem.q_len);
   problem.q_offsets = options.q_offsets.values;
   require(is_near(problem.q_offset), "q_offset ", problem.q_offset, " is outside ±2^60");
 }
@@ -72,12 +76,15 @@ template <class... Pieces>
           likely_remedy(q, k, v)});
 }
 
+/// Where a call writes to: it makes its results, or they are the caller's, in which something may stand already.
+enum class Outputs { own, given };
+
 /// Checks query (batch, heads, q_len, head_dim), key (batch, kv_heads, kv_len, head_dim) and value (batch, kv_heads,
 /// kv_len, v_dim) against each other and fills in the defaults of `options`. Every path uses this, so that all refuse
 /// the same calls with the same words.
 template <class T>
 Problem make_problem(const DTypeView<const T>& q, const DTypeView<const T>& k, const DTypeView<const T>& v,
-                     const Options& options) {
+                     const Options& options, Outputs outputs = Outputs::own) {
   const auto sizes = [&](const char* what, Index a, const char* name_a, Index b, const char* name_b) {
     if (a != b) [[unlikely]]
       refuse_sizes(q.shape(), k.shape(), v.shape(), what, " differs: ", name_a, " has ", a, ", ", name_b, " has ", b);
@@ -107,7 +114,11 @@ Problem make_problem(const DTypeView<const T>& q, const DTypeView<const T>& k, c
   p.scale = options.scale ? static_cast<Fine>(*options.scale) : Fine(1) / std::sqrt(static_cast<Fine>(p.head_dim));
   require(std::isfinite(static_cast<T>(p.scale)), "scale must be finite in the scalar type of the tensors, it is ",
           p.scale);
-  set_q_offsets(p, options);
+  set_offsets(p, options);
+  require(
+      !options.accumulate || outputs == Outputs::given,
+      "accumulate adds to what stands in memory of the caller's: only attention_into() and attention_backward_into() "
+      "can");
   p.sigmoid_bias = options.normaliser.sigmoid_bias();
   require(std::isfinite(static_cast<T>(p.sigmoid_bias.value_or(0))),
           "the bias of a sigmoid must be finite in the scalar type of the tensors, it is ", p.sigmoid_bias.value_or(0));
@@ -136,6 +147,11 @@ void check_written(const View& t, const Shape<Rank>& want, const char* name, con
 template <class T>
 void check_output(const Problem& p, const DTypeView<T>& out) {
   check_written<4>(out, {p.batch, p.heads, p.q_len, p.v_dim}, "out", "(batch, heads, q_len, v_dim)");
+}
+/// Refuses to go on from an output without its log-sum-exps.
+inline void check_goes_on_without_lse(const Problem& p, const Options& options) {
+  require(!options.accumulate || p.sigmoid_bias,
+          "accumulate needs the log-sum-exps of what stands in out: attention_into(out, lse, ...)");
 }
 /// Refuses a log-sum-exp of the caller's where there is none.
 inline void check_has_lse(const Problem& p, const char* name) {

@@ -19,12 +19,19 @@ namespace attn::detail {
 /// ask for any pair.
 template <class Mask, class Gathering>
 struct GatheredMask : Mask {
-  const Gathering* gathering;  ///< the mod's, which outlives the call
+  const Gathering* gathering;  ///< which outlives the call
+  Index q_len;                 ///< of the call that the mask was made for, like `keys`
+  Range keys;
+
+  /// Are keys of this call gathered? A mask that was made for more of them or for other queries is asked about pairs.
+  bool gathers(const Problem& call) const {
+    return call.q_len == q_len && call.keys() == keys && gathering->pays(call);
+  }
 };
 
 template <class Mask, class Gathering>
-GatheredMask<Mask, Gathering> gathered_mask(Mask mask, const Gathering& gathering) {
-  return {std::move(mask), &gathering};
+GatheredMask<Mask, Gathering> gathered_mask(Mask mask, const Gathering& gathering, const Problem& call) {
+  return {std::move(mask), &gathering, call.q_len, call.keys()};
 }
 
 template <class M>
@@ -44,6 +51,7 @@ struct GatheredTokens {
   Index rows_of_text = 0;
   Index q_offset = 0;                   ///< the position of query row 0 in the call
   RowList kv;                           ///< of the texts and key heads
+  Index kv_offset = 0;                  ///< the position of key row 0 in the call
   Index keys = 0;                       ///< entries of each list of keys
   Index first_head = 0, head_step = 1;  ///< of the query heads that take part
   Index heads_of_list = 1;              ///< how many neighbours of these share a list of keys
@@ -57,7 +65,7 @@ struct GatheredTokens {
 
   /// Where a pair of the texts lies in the whole call.
   constexpr Position in_call(const Position& p) const {
-    return {batch, head_in_call(p.head), query(p.batch, p.q), kv_list(p.batch, p.head)[p.kv]};
+    return {batch, head_in_call(p.head), query(p.batch, p.q), kv_list(p.batch, p.head)[p.kv] + kv_offset};
   }
   /// A tile of the whole call that has all pairs of a tile of the texts, and others between them.
   constexpr Tile in_call(const Tile& t) const {
@@ -71,12 +79,13 @@ struct GatheredTokens {
     if (q.exists()) grid.q_list = q.of(t.batch, 0) + t.q.begin;
     grid.queries = t.q.size();
     grid.kv_list = kv_list(t.batch, t.head) + t.kv.begin;
+    grid.kv_offset = kv_offset;
     return grid;
   }
   /// The numbers in the text of `tile` of the keys in a range of the whole call.
   Range kv_numbers(const Range& range, const Tile& tile) const {
     const Index* const list = kv_list(tile.batch, tile.head);
-    const auto first_from = [&](Index key) { return std::lower_bound(list, list + keys, key) - list; };
+    const auto first_from = [&](Index key) { return std::lower_bound(list, list + keys, key - kv_offset) - list; };
     return {first_from(range.begin), first_from(range.end)};
   }
 };

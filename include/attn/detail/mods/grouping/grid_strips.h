@@ -122,7 +122,7 @@ class StripGathering {
         if (call.first_query(b) != 0) return false;
       return true;
     };
-    return pays_ && call.q_len == tokens_ && call.kv_len == tokens_ && begins_at_0();
+    return pays_ && call.q_len == tokens_ && call.keys() == Range{0, tokens_} && begins_at_0();
   }
 
   template <class Visit>

@@ -42,8 +42,9 @@ constexpr bool is_mask<GroupedMask<Mask, Near, Far>> = true;
 /// positions count tokens within the group.
 struct TokenGroups {
   Index batch;
-  Index q_step, q_group;    ///< of the first group
-  Index kv_step, kv_group;  ///< likewise
+  Index q_step, q_group;         ///< of the first group
+  Index kv_step, kv_group;       ///< likewise
+  Index first_query, first_key;  ///< rows: those of the first tokens of that group
 
   /// Where a pair of the groups lies in the whole call.
   constexpr Position in_call(const Position& p) const {

@@ -41,6 +41,21 @@ struct KeyLists {
     keys.resize(first + static_cast<std::size_t>(room), count == 0 ? 0 : keys.back());
   }
 
+  /// The same lists as far as their keys are some of all, in rows from the first of these on.
+  KeyLists part(const Range& of) const {
+    KeyLists some;
+    some.batch = batch, some.heads = heads, some.rows = rows, some.room = room;
+    some.keys.reserve(keys.size());
+    std::vector<Index> own;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      own.clear();
+      for (const Index key : list(static_cast<Index>(i)))
+        if (of.begin <= key && key < of.end) own.push_back(key - of.begin);
+      some.add(own);
+    }
+    return some;
+  }
+
  private:
   /// The keys from number `first` on. A bit for each key, and then a look at all words of them, took 4 us for 2048 of
   /// 65536 keys, and std::sort() 70 us; where keys are few and far, words without a key would be most of the work.
@@ -124,7 +139,8 @@ struct OwnEntries {
   Range kv_range(const Tile& t) const { return {0, count(t.batch, t.head)}; }
 };
 
-/// Each query with the keys of its list, or all of them where they share one: see GatheredMask.
+/// Each query with the keys of its list, or all of them where they share one: see GatheredMask. The lists have rows of
+/// keys.
 class ListGathering {
  public:
   explicit ListGathering(const KeyLists& lists) : lists_(&lists) {}
@@ -144,7 +160,7 @@ class ListGathering {
     const Index turns = lists.heads == call.heads ? group : 1;
     Problem problem = call;
     problem.q_offsets = {};
-    problem.q_offset = 0;
+    problem.q_offset = problem.kv_offset = 0;
     problem.batch = shared ? 1 : call.q_len;
     problem.q_len = shared ? call.q_len : 1;
     problem.kv_len = lists.longest;
@@ -160,6 +176,7 @@ class ListGathering {
         tokens.kv = {lists.keys.data() + own.first * lists.room, own.of_text * lists.room, own.of_head * lists.room, 1,
                      1};
         tokens.keys = lists.longest;
+        tokens.kv_offset = call.kv_offset;
         tokens.first_head = turn;
         tokens.head_step = turns;
         tokens.heads_of_list = own.heads_of_list;
