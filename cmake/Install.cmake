@@ -21,7 +21,7 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/attnConfig.cmake.in ${PR
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/attnConfigVersion.cmake COMPATIBILITY SameMinorVersion
                                  ARCH_INDEPENDENT)
 install(FILES ${PROJECT_BINARY_DIR}/attnConfig.cmake ${PROJECT_BINARY_DIR}/attnConfigVersion.cmake
-              ${CMAKE_CURRENT_LIST_DIR}/attnCompiled.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/attnCompiled.cmake ${CMAKE_CURRENT_LIST_DIR}/attnMpi.cmake
         DESTINATION ${attn_package_dir})
 
 file(RELATIVE_PATH attn_pc_to_prefix ${CMAKE_INSTALL_FULL_DATADIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})

@@ -1,0 +1,14 @@
+# attn::mpi: attn::attn with the C interface of MPI, for programs that include attn/mpi.h. Nothing of MPI reaches others.
+include_guard(DIRECTORY)
+
+if(NOT TARGET MPI::MPI_CXX)
+  set(MPI_CXX_SKIP_MPICXX ON)  # the header needs no C++ bindings, which old MPIs link else
+  find_package(MPI 3.0 QUIET COMPONENTS CXX)
+  if(TARGET MPI::MPI_CXX)
+    set_target_properties(MPI::MPI_CXX PROPERTIES IMPORTED_GLOBAL TRUE)  # attn::mpi may be linked in other folders
+  endif()
+endif()
+if(TARGET MPI::MPI_CXX AND NOT TARGET attn::mpi)
+  add_library(attn::mpi INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(attn::mpi INTERFACE attn::attn MPI::MPI_CXX)
+endif()

@@ -1,0 +1,258 @@
+// What the ranks of a call must agree about, and how all of them learn that they do not.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <vector>
+
+#include "attn/detail/mpi/communicator.h"
+#include "attn/detail/mpi/token_layout.h"
+#include "attn/detail/tensor/problem.h"
+
+namespace attn::mpi {
+
+/// Another rank could not do its part of a call, because a mod or an allocation threw there. That rank throws what was
+/// thrown; all others throw this. The communicator stays usable.
+class RankError : public std::runtime_error {
+ public:
+  RankError(int rank, const std::string& what) : std::runtime_error(what), rank_(rank) {}
+  /// The rank, of the Ring's communicator; the lowest, if there are several.
+  int rank() const { return rank_; }
+
+ private:
+  int rank_;
+};
+
+}  // namespace attn::mpi
+
+namespace attn::detail {
+
+/// FNV-1a: equal on all ranks, which std::hash need not be.
+class Hash {
+ public:
+  void add(std::string_view bytes) {
+    for (const char c : bytes) value_ = (value_ ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  }
+  template <class X>
+  requires std::is_arithmetic_v<X>
+  void add(X x) {
+    char bytes[sizeof(X)];
+    std::memcpy(bytes, &x, sizeof(x));
+    add(std::string_view(bytes, sizeof(bytes)));
+  }
+  std::int64_t value() const { return static_cast<std::int64_t>(value_); }
+
+ private:
+  std::uint64_t value_ = 14695981039346656037u;
+};
+
+/// What the ranks of a call compare before anything of it travels: numbers with names, some of them hashes of what has no
+/// number. Plain bytes.
+struct Terms {
+  enum Name {
+    operation,
+    layout,
+    root,
+    q_type,
+    k_type,
+    v_type,
+    scalar,
+    batch,
+    heads,
+    kv_heads,
+    head_dim,
+    v_dim,
+    scale,
+    q_offset,
+    q_offsets,
+    kv_offset,
+    sigmoid_bias,
+    compute,
+    mods,
+    count
+  };
+  enum class Kind { size, real, opaque };
+  struct Description {
+    const char* text;
+    Kind kind;
+  };
+  static constexpr std::array<Description, count> kDescriptions{{
+      {"the function that is called", Kind::opaque},
+      {"the layout of tokens", Kind::opaque},
+      {"the root", Kind::size},
+      {"the type of the query's numbers", Kind::opaque},
+      {"the type of the key's numbers", Kind::opaque},
+      {"the type of the value's numbers", Kind::opaque},
+      {"the size of a number that is computed with", Kind::size},
+      {"batch", Kind::size},
+      {"the number of heads", Kind::size},
+      {"the number of key and value heads", Kind::size},
+      {"head_dim", Kind::size},
+      {"v_dim", Kind::size},
+      {"scale", Kind::real},
+      {"q_offset", Kind::size},
+      {"the list of q_offsets", Kind::opaque},
+      {"kv_offset", Kind::size},
+      {"the bias of the sigmoid", Kind::real},
+      {"Options::compute", Kind::opaque},
+      {"the type of the mods", Kind::opaque},
+  }};
+  /// What stands for an option that is not given.
+  static constexpr std::int64_t kNone = INT64_MIN;
+
+  std::array<std::int64_t, count> values{};
+  std::int64_t q_rows = 0, kv_rows = 0;  ///< the rank's own, which may differ
+  std::int64_t failed = 0;               ///< Failure::code(): then the other terms say nothing
+
+  template <class X>
+  void set(Name name, X x) {
+    if constexpr (std::is_floating_point_v<X>)
+      values[name] = std::bit_cast<std::int64_t>(static_cast<double>(x));
+    else
+      values[name] = static_cast<std::int64_t>(x);
+  }
+};
+
+/// How many tokens the ranks hold together.
+struct Lengths {
+  Index q = 0, kv = 0;
+};
+
+/// What a rank could not do, and what it threw.
+class Failure {
+ public:
+  /// Runs `work`, unless something failed before.
+  template <class Work>
+  void guard(const Work& work) {
+    if (error_) return;
+    try {
+      work();
+    } catch (const std::invalid_argument& e) {
+      error_ = std::current_exception();
+      text_ = e.what();
+      is_refusal_ = true;
+    } catch (const std::exception& e) {
+      error_ = std::current_exception();
+      text_ = e.what();
+    } catch (...) {
+      error_ = std::current_exception();
+      text_ = "an exception of a type of its own";
+    }
+  }
+  bool happened() const { return error_ != nullptr; }
+  /// For other ranks: 0 nothing happened, 1 a refusal of arguments, 2 another exception.
+  std::int64_t code() const { return happened() ? is_refusal_ ? 1 : 2 : 0; }
+  const std::string& text() const { return text_; }
+  [[noreturn]] void rethrow() const { std::rethrow_exception(error_); }
+
+ private:
+  std::exception_ptr error_;
+  std::string text_;
+  bool is_refusal_ = false;
+};
+
+/// The end of a call, on all ranks: throws if one of them failed.
+inline void end_together(const Communicator& comm, const Failure& failure) {
+  const int rank = comm.first_failed(failure.happened());
+  if (rank < 0) return;
+  const std::string text = comm.text_of(rank, failure.text());
+  if (failure.happened()) failure.rethrow();
+  throw mpi::RankError(rank, joined({"attn: rank ", rank, " failed: ", text}));
+}
+
+/// The same for what a rank refuses before anything travels: all ranks throw std::invalid_argument in its words. What a
+/// mod or an allocation threw stays what it is.
+[[noreturn]] inline void refuse_together(const Communicator& comm, int rank, bool is_refusal, const Failure& failure) {
+  std::string text = comm.text_of(rank, failure.text());
+  if (!is_refusal) {
+    if (failure.happened()) failure.rethrow();
+    throw mpi::RankError(rank, joined({"attn: rank ", rank, " failed: ", text}));
+  }
+  if (text.starts_with("attn: ")) text.erase(0, 6);
+  refuse({"rank ", rank, ": ", text});
+}
+
+inline std::string term_text(const Terms& terms, Terms::Name name) {
+  const std::int64_t x = terms.values[name];
+  if (x == Terms::kNone) return "none";
+  if (Terms::kDescriptions[name].kind == Terms::Kind::real) return joined({std::bit_cast<double>(x)});
+  return joined({x});
+}
+
+/// Compares the terms of all ranks. @returns the lengths of the whole text.
+/// @throws std::invalid_argument, the same on all ranks, if two disagree, one has refused its arguments, or one does not
+/// have the rows that the layout gives it. No layout: any rows will do.
+inline Lengths agree(const Communicator& comm, Terms own, const Failure& failure,
+                     const std::optional<mpi::Layout>& layout) {
+  own.failed = failure.code();
+  const std::vector<Terms> all = comm.all(own);
+  for (std::size_t r = 0; r < all.size(); ++r)
+    if (all[r].failed != 0) refuse_together(comm, static_cast<int>(r), all[r].failed == 1, failure);
+  Lengths lengths;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    for (std::size_t i = 0; i < Terms::count; ++i) {
+      const auto name = static_cast<Terms::Name>(i);
+      if (all[r].values[i] == all[0].values[i]) continue;
+      const char* const text = Terms::kDescriptions[i].text;
+      if (Terms::kDescriptions[i].kind == Terms::Kind::opaque)
+        refuse({"ranks disagree: ", text, " is another on rank ", r, " than on rank 0"});
+      refuse({"ranks disagree: ", text, " is ", term_text(all[0], name), " on rank 0, ", term_text(all[r], name),
+              " on rank ", r});
+    }
+    lengths.q += static_cast<Index>(all[r].q_rows);
+    lengths.kv += static_cast<Index>(all[r].kv_rows);
+  }
+  for (std::size_t r = 0; layout && r < all.size(); ++r) {
+    const auto rank = static_cast<Index>(r), ranks = static_cast<Index>(all.size());
+    const auto check = [&](const char* what, Index rows, Index len) {
+      const Index wanted = RankTokens(*layout, len, rank, ranks).rows();
+      require(rows == wanted, "rank ", rank, " has ", rows, " rows of ", what, "; of ", len, " tokens on ", ranks,
+              " ranks the layout gives it ", wanted);
+    };
+    check("queries", static_cast<Index>(all[r].q_rows), lengths.q);
+    check("keys", static_cast<Index>(all[r].kv_rows), lengths.kv);
+  }
+  return lengths;
+}
+
+/// Terms of a call with the given sizes of a rank. `Mods`: the type of its mods.
+template <class Mods>
+Terms terms_of(const char* operation, const Problem& p, const Options& options) {
+  Terms t;
+  const auto hash = [](std::string_view text) {
+    Hash h;
+    h.add(text);
+    return h.value();
+  };
+  t.set(Terms::operation, hash(operation));
+  t.set(Terms::batch, p.batch);
+  t.set(Terms::heads, p.heads);
+  t.set(Terms::kv_heads, p.kv_heads);
+  t.set(Terms::head_dim, p.head_dim);
+  t.set(Terms::v_dim, p.v_dim);
+  t.set(Terms::scale, static_cast<double>(p.scale));
+  t.set(Terms::q_offset, options.q_offset ? static_cast<std::int64_t>(*options.q_offset) : Terms::kNone);
+  Hash offsets;
+  for (const Index offset : options.q_offsets.values) offsets.add(static_cast<std::int64_t>(offset));
+  t.set(Terms::q_offsets, offsets.value());
+  if (p.sigmoid_bias)
+    t.set(Terms::sigmoid_bias, *p.sigmoid_bias);
+  else
+    t.set(Terms::sigmoid_bias, Terms::kNone);
+  t.set(Terms::compute, static_cast<int>(options.compute));
+  t.set(Terms::mods, hash(typeid(Mods).name()));
+  t.q_rows = p.q_len;
+  t.kv_rows = p.kv_len;
+  return t;
+}
+
+}  // namespace attn::detail

@@ -1,0 +1,123 @@
+// What the library asks of MPI: a communicator of its own, numbers that all ranks learn, and failures that all ranks hear
+// of. Nothing else includes <mpi.h>.
+#pragma once
+
+// The bindings for C++ are gone from the standard since MPI 3, and would have to be linked.
+#ifndef OMPI_SKIP_MPICXX
+#define OMPI_SKIP_MPICXX 1
+#endif
+#ifndef MPICH_SKIP_MPICXX
+#define MPICH_SKIP_MPICXX 1
+#endif
+#include <mpi.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/base/check.h"
+
+namespace attn::detail {
+
+/// Throws where a function of MPI returns an error instead of ending the program, as the caller's error handler says.
+inline void check_mpi(int code, const char* function) {
+  if (code == MPI_SUCCESS) [[likely]]
+    return;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw std::runtime_error(
+      joined({"attn: ", function, ": ", std::string_view(text, static_cast<std::size_t>(length))}));
+}
+
+/// A size or a count as MPI takes it.
+inline int mpi_count(Index count, const char* what) {
+  require(count <= INT_MAX, "MPI counts up to ", INT_MAX, ", and there are ", count, " ", what);
+  return static_cast<int>(count);
+}
+
+/// A duplicate of the caller's communicator, so that no message of his meets one of ours.
+class Communicator {
+ public:
+  /// @throws std::invalid_argument unless MPI may be used, and by this thread.
+  explicit Communicator(MPI_Comm comm) {
+    int initialized = 0, finalized = 0, support = 0, is_main = 0, between = 0;
+    check_mpi(MPI_Initialized(&initialized), "MPI_Initialized");
+    require(initialized != 0, "MPI is not initialized: call MPI_Init_thread before making a Ring");
+    check_mpi(MPI_Finalized(&finalized), "MPI_Finalized");
+    require(finalized == 0, "MPI is finalized: a Ring must be made, used and destroyed before MPI_Finalize");
+    require(comm != MPI_COMM_NULL, "a Ring needs a communicator; this one is MPI_COMM_NULL");
+    check_mpi(MPI_Query_thread(&support), "MPI_Query_thread");
+    check_mpi(MPI_Is_thread_main(&is_main), "MPI_Is_thread_main");
+    require(is_main != 0 || support >= MPI_THREAD_SERIALIZED,
+            "MPI was initialized for the main thread alone, and a Ring is made in another one; ask MPI_Init_thread for "
+            "MPI_THREAD_SERIALIZED");
+    check_mpi(MPI_Comm_test_inter(comm, &between), "MPI_Comm_test_inter");
+    require(between == 0, "a Ring needs the ranks of one group; this communicator lies between two");
+    check_mpi(MPI_Comm_dup(comm, &comm_), "MPI_Comm_dup");
+    check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+    check_mpi(MPI_Comm_size(comm_, &ranks_), "MPI_Comm_size");
+  }
+  Communicator(Communicator&& other) noexcept
+      : comm_(std::exchange(other.comm_, MPI_COMM_NULL)), rank_(other.rank_), ranks_(other.ranks_) {}
+  Communicator& operator=(Communicator&& other) noexcept {
+    std::swap(comm_, other.comm_);
+    std::swap(rank_, other.rank_);
+    std::swap(ranks_, other.ranks_);
+    return *this;
+  }
+  ~Communicator() {
+    int finalized = 0;
+    if (comm_ != MPI_COMM_NULL && MPI_Finalized(&finalized) == MPI_SUCCESS && finalized == 0) MPI_Comm_free(&comm_);
+  }
+
+  MPI_Comm get() const { return comm_; }
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+
+  /// What each rank has in `own`, in the order of ranks.
+  template <class X>
+  std::vector<X> all(const X& own) const {
+    static_assert(std::is_trivially_copyable_v<X>);
+    std::vector<X> each(static_cast<std::size_t>(ranks_));
+    check_mpi(MPI_Allgather(&own, sizeof(X), MPI_BYTE, each.data(), sizeof(X), MPI_BYTE, comm_), "MPI_Allgather");
+    return each;
+  }
+
+  /// Rank r gets to[r], and what comes back is what the others had for this one.
+  template <class X>
+  std::vector<X> exchanged(const std::vector<X>& to) const {
+    static_assert(std::is_trivially_copyable_v<X>);
+    std::vector<X> from(to.size());
+    check_mpi(MPI_Alltoall(to.data(), sizeof(X), MPI_BYTE, from.data(), sizeof(X), MPI_BYTE, comm_), "MPI_Alltoall");
+    return from;
+  }
+
+  /// The lowest rank for which `failed` holds, or -1. The last step of each call: nobody returns a result while another
+  /// could not make his.
+  int first_failed(bool failed) const {
+    const int own = failed ? rank_ : INT_MAX;
+    int lowest = INT_MAX;
+    check_mpi(MPI_Allreduce(&own, &lowest, 1, MPI_INT, MPI_MIN, comm_), "MPI_Allreduce");
+    return lowest == INT_MAX ? -1 : lowest;
+  }
+
+  /// The text of rank `root` on all ranks, its first thousand bytes.
+  std::string text_of(int root, const std::string& own) const {
+    char text[1024] = "";
+    if (rank_ == root) own.copy(text, sizeof(text) - 1);
+    check_mpi(MPI_Bcast(text, sizeof(text), MPI_BYTE, root, comm_), "MPI_Bcast");
+    return text;
+  }
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0, ranks_ = 1;
+};
+
+}  // namespace attn::detail

@@ -1,0 +1,142 @@
+// Rows of a tensor on their way from rank to rank, while others are worked on.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <list>
+#include <thread>
+#include <utility>
+
+#include "attn/detail/mpi/communicator.h"
+#include "attn/detail/tensor/dtype_view.h"
+#include "attn/executor.h"
+
+namespace attn::detail {
+
+/// Some rows of all heads of a tensor, wherever they lie, as MPI is told of them. Numbers travel as bytes: all ranks have
+/// the same representation of them.
+class RowsType {
+ public:
+  /// `View` is a DTypeView, or what else has data() and sizes like one.
+  template <class View>
+  explicit RowsType(const View& rows) {
+    const Index size = rows.size_of_number();
+    MPI_Datatype type = MPI_BYTE;
+    check_mpi(MPI_Type_contiguous(static_cast<int>(size), MPI_BYTE, &type), "MPI_Type_contiguous");
+    constexpr const char* kWhat[] = {"batch elements", "heads", "rows on a rank", "numbers in a row"};
+    for (const int dimension : {3, 2, 1, 0}) {
+      const int count = mpi_count(rows.dim(dimension), kWhat[dimension]);
+      MPI_Datatype of_more = MPI_DATATYPE_NULL;
+      const int code = MPI_Type_create_hvector(count, 1, rows.stride(dimension) * size, type, &of_more);
+      MPI_Type_free(&type);
+      check_mpi(code, "MPI_Type_create_hvector");
+      type = of_more;
+    }
+    type_ = type;
+    check_mpi(MPI_Type_commit(&type_), "MPI_Type_commit");
+  }
+  RowsType(const RowsType&) = delete;
+  ~RowsType() { MPI_Type_free(&type_); }
+
+  MPI_Datatype get() const { return type_; }
+
+ private:
+  MPI_Datatype type_ = MPI_DATATYPE_NULL;
+};
+
+/// What a message brings. Those of a kind, from one rank to another, arrive in the order in which they were sent.
+enum class MessageKind { keys, values, key_gradients, value_gradients, rows };
+
+/// The messages of a call that are under way. They move on in poll() alone, which the calling thread calls between its
+/// tasks: no thread of our own, so that MPI_THREAD_FUNNELED is enough.
+class Messages {
+ public:
+  explicit Messages(const Communicator& comm) : comm_(comm) {}
+  Messages(const Messages&) = delete;
+  /// What is under way when an exception passes is waited for: MPI would write to memory that is gone.
+  ~Messages() {
+    for (Message& m : pending_) MPI_Wait(&m.request, MPI_STATUS_IGNORE);
+  }
+
+  /// Adds 1 to `under_way`, which must live as long as this, until the message has left its memory, or is in it. A
+  /// message without a number is none.
+  template <class View>
+  void send(const View& rows, int to, MessageKind kind, int& under_way) {
+    if (Message* const m = add(rows, under_way)) {
+      check_mpi(MPI_Isend(rows.data(), 1, m->type.get(), to, static_cast<int>(kind), comm_.get(), &m->request),
+                "MPI_Isend");
+      bytes_sent_ += rows.size_of_number() * rows.dim(0) * rows.dim(1) * rows.dim(2) * rows.dim(3);
+    }
+  }
+  template <class View>
+  void receive(const View& rows, int from, MessageKind kind, int& under_way) {
+    if (Message* const m = add(rows, under_way))
+      check_mpi(MPI_Irecv(rows.data(), 1, m->type.get(), from, static_cast<int>(kind), comm_.get(), &m->request),
+                "MPI_Irecv");
+  }
+
+  /// Lets messages move on.
+  void poll() {
+    for (auto m = pending_.begin(); m != pending_.end();) {
+      int done = 0;
+      check_mpi(MPI_Test(&m->request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+      if (done != 0) --m->under_way;
+      m = done != 0 ? pending_.erase(m) : std::next(m);
+    }
+  }
+
+  Index bytes_sent() const { return bytes_sent_; }
+
+ private:
+  struct Message {
+    template <class View>
+    Message(const View& rows, int& counter) : type(rows), under_way(counter) {}
+
+    RowsType type;
+    int& under_way;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+
+  template <class View>
+  Message* add(const View& rows, int& under_way) {
+    if (rows.dim(0) == 0 || rows.dim(1) == 0 || rows.dim(2) == 0 || rows.dim(3) == 0) return nullptr;
+    Message& m = pending_.emplace_back(rows, under_way);
+    ++under_way;
+    return &m;
+  }
+
+  const Communicator& comm_;
+  std::list<Message> pending_;
+  Index bytes_sent_ = 0;
+};
+
+/// The caller's executor, which calls `between` on the calling thread after each task that this thread runs.
+class ProgressBackend final : public Executor::Backend {
+ public:
+  ProgressBackend(Executor inner, std::function<void()> between)
+      : inner_(std::move(inner)), between_(std::move(between)) {}
+
+  int concurrency() const override { return inner_.concurrency(); }
+  void run(Index tasks, TaskRef task) const override {
+    const std::thread::id caller = std::this_thread::get_id();
+    inner_.run(tasks, [&](Index i, int worker) {
+      task(i, worker);
+      if (std::this_thread::get_id() == caller) between_();
+    });
+  }
+
+ private:
+  Executor inner_;
+  std::function<void()> between_;
+};
+
+/// Calls advance() until it returns true. Returns the seconds that this took.
+template <class Advance>
+double wait_for(const Advance& advance) {
+  if (advance()) return 0;
+  const auto begin = std::chrono::steady_clock::now();
+  while (!advance()) std::this_thread::yield();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace attn::detail

@@ -1,0 +1,124 @@
+// The mods of a whole call, as some of its queries and keys see them that lie in memory of their own.
+#pragma once
+
+#include "attn/detail/base/ranges.h"
+#include "attn/detail/mods/call_mods.h"
+#include "attn/detail/mpi/token_layout.h"
+
+namespace attn::detail {
+
+/// Where the rows of a part lie in the call: the tokens of its queries and keys, the number of its first query head, and
+/// whether it is the first that its queries meet.
+struct Place {
+  Progression q, kv;
+  Index first_head = 0;
+  bool is_first = true;
+};
+
+/// What a path sees of a batch element's mods when it works on a part: its positions are row numbers of the part. Stands
+/// where BoundMods does. Masks that group tokens or gather keys are asked pair by pair, as their own hints say.
+template <class Own>
+class PlacedElement {
+ public:
+  static constexpr bool kHasScores = Own::kHasScores;
+  static constexpr bool kHasMasks = Own::kHasMasks;
+  static constexpr bool kIsOpaque = Own::kIsOpaque;
+  static constexpr bool kHasSinks = Own::kHasSinks;
+  static constexpr bool kHasDropout = Own::kHasDropout;
+  static constexpr bool kLearns = Own::kLearns;
+
+  /// `first_query` and `first_key`: the positions of row 0 of the whole call.
+  PlacedElement(const Own& own, const Place& place, Index first_query, Index first_key)
+      : own_(own),
+        q_first_(first_query + place.q.first),
+        q_step_(place.q.step),
+        kv_first_(first_key + place.kv.first),
+        kv_step_(place.kv.step),
+        first_head_(place.first_head),
+        is_first_(place.is_first) {}
+
+  template <class X>
+  X score(X x, const Position& p) const {
+    return own_.score(x, in_call(p));
+  }
+  bool keep(const Position& p) const { return own_.keep(in_call(p)); }
+  long double weight_factor(const Position& p) const { return own_.weight_factor(in_call(p)); }
+  long double kept_factor() const { return own_.kept_factor(); }
+  template <class Visit>
+  void each_dropout(const Visit& visit) const {
+    own_.each_dropout(visit);
+  }
+  double sink(Index head) const { return own_.sink(first_head_ + head); }
+  PairGrid grid(const Tile& t) const {
+    return {in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}), q_step_, kv_step_};
+  }
+
+  /// The mods are asked about all that lies between the pairs too: what they say of none or all is true of the pairs.
+  Coverage coverage(const Tile& tile) const {
+    if constexpr (Own::kHasMasks) return own_.coverage(in_call(tile));
+    return Coverage::all;
+  }
+  Range kv_range(const Tile& tile) const {
+    if (!Own::kHasMasks || tile.q.empty() || tile.kv.empty()) return tile.kv;
+    const Range visited = own_.kv_range(in_call(tile));
+    return intersect(tile.kv,
+                     {ceil_div(visited.begin - kv_first_, kv_step_), ceil_div(visited.end - kv_first_, kv_step_)});
+  }
+
+  template <class T, class Add>
+  T learn(T x, T grad, const Position& p, const Add& add) const {
+    return own_.learn(x, grad, in_call(p), add);
+  }
+  /// A sink learns from each query once, whatever parts its keys come in.
+  template <class Visit>
+  void each_learned(const Visit& visit) const {
+    own_.each_learned([&]<class Mod>(const Mod& mod) {
+      if (is_first_ || !is_sink<Mod>) visit(mod);
+    });
+  }
+
+ private:
+  Position in_call(const Position& p) const {
+    return {p.batch, first_head_ + p.head, q_first_ + q_step_ * p.q, kv_first_ + kv_step_ * p.kv};
+  }
+  /// A tile of the whole call that has all pairs of a tile of the part, and others between them. Neither range is empty.
+  Tile in_call(const Tile& t) const {
+    const Position first = in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}),
+                   last = in_call(Position{t.batch, t.head, t.q.end - 1, t.kv.end - 1});
+    return {t.batch, first.head, {first.q, last.q + 1}, {first.kv, last.kv + 1}};
+  }
+
+  const Own& own_;
+  Index q_first_, q_step_, kv_first_, kv_step_, first_head_;
+  bool is_first_;
+};
+
+/// The same of all batch elements. `mods` and `whole`, the sizes that they are bound to, must live as long.
+template <class Mods>
+class PlacedMods {
+  using Own = std::remove_cvref_t<decltype(std::declval<const Mods&>().of(0))>;
+
+ public:
+  static constexpr bool kHasScores = Mods::kHasScores;
+  static constexpr bool kHasMasks = Mods::kHasMasks;
+  static constexpr bool kIsOpaque = Mods::kIsOpaque;
+  static constexpr bool kHasSinks = Mods::kHasSinks;
+  static constexpr bool kHasDropout = Mods::kHasDropout;
+  static constexpr bool kIsGrouped = false;
+  static constexpr bool kLearns = Mods::kLearns;
+
+  PlacedMods(const Mods& mods, const Problem& whole, const Place& place) : mods_(mods), whole_(whole), place_(place) {}
+
+  PlacedElement<Own> of(Index batch) const {
+    // Without batch elements or tokens nobody asks for a pair, but sinks and factors may be asked for.
+    const bool exists = batch < whole_.batch;
+    return {mods_.of(batch), place_, exists ? whole_.first_query(batch) : 0, 0};
+  }
+
+ private:
+  const Mods& mods_;
+  const Problem& whole_;
+  Place place_;
+};
+
+}  // namespace attn::detail

@@ -1,0 +1,273 @@
+// The gradients of attention over ranks: keys come by as in the forward pass, and their gradients go home.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "attn/detail/backward/checked_backward.h"
+#include "attn/detail/mpi/ring_forward.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Calls visit(matrix of `to`, matrix of `from`) for each head of two tensors of the same shape.
+template <class T, class U, class Visit>
+void for_each_head(const DTypeView<T>& to, const DTypeView<U>& from, const Visit& visit) {
+  for (Index b = 0; b < to.dim(0); ++b)
+    for (Index h = 0; h < to.dim(1); ++h) visit(to.matrix(b, h), from.matrix(b, h));
+}
+template <class T>
+void add_rows(const DTypeView<T>& to, const DTypeView<T>& from) {
+  for_each_head(to, from, [](auto&& sum, const auto& part) { sum += part; });
+}
+template <class T>
+void set_zero(const DTypeView<T>& t) {
+  for_each_head(t, t, [](auto&& rows, const auto&) { rows.setZero(); });
+}
+
+/// Where a gradient is added up: the caller's memory, or floats of our own where that has 16 bits. Zero at first.
+template <class T>
+class GradientSum4 {
+ public:
+  explicit GradientSum4(const DTypeView<T>& result) : result_(result), sum(result) {
+    if (result.dtype() != DType::native) {
+      own_ = Tensor<T, 4>::uninitialized(result.shape());
+      sum = own_.view();
+    }
+    set_zero(sum);
+  }
+  DTypeView<T> rows(Index first, Index count) const { return rows_of_tensor(sum, first, count); }
+  void end(const KernelFamily<T>& family) const {
+    if (result_.dtype() != DType::native) round_rows(family, sum, result_);
+  }
+
+ private:
+  DTypeView<T> result_;
+  Tensor<T, 4> own_;
+
+ public:
+  DTypeView<T> sum;
+};
+
+/// What a backward call is given and gives on one rank.
+template <class T>
+struct RingGradients {
+  DTypeView<const T> out, grad_out;
+  TensorView<const T, 3> lse, grad_lse;
+  DTypeView<T> grad_q, grad_k, grad_v;
+};
+
+/// The work of a backward call on one rank.
+template <class Call, class T>
+class RingBackward {
+  using Mods = PlacedMods<typename Call::Mods>;
+
+ public:
+  RingBackward(Call& call, mpi::Layout layout, const RingGradients<T>& arrays, const RingPlan& plan,
+               const Options& options, mpi::Traffic& traffic)
+      : call_(call),
+        layout_(layout),
+        arrays_(arrays),
+        plan_(plan),
+        options_(options),
+        traffic_(traffic),
+        q_tokens_(layout, call.whole.q_len, call.comm.rank(), call.comm.ranks()),
+        kv_tokens_(layout, call.whole.kv_len, call.comm.rank(), call.comm.ranks()),
+        messages_(call.comm),
+        keys_(messages_, call.k, call.v, kv_tokens_, plan),
+        own_(own_parcels()),
+        grad_q_(arrays.grad_q),
+        grad_k_(arrays.grad_k),
+        grad_v_(arrays.grad_v),
+        part_q_(Tensor<T, 4>::uninitialized({call.own.batch, call.own.heads, most_queries(), call.own.head_dim})),
+        rooms_{room(most_keys()), room(most_keys())},
+        second_(room(q_tokens_.parts[1].count > 0 ? most_keys() : 0)),
+        arriving_(room(most_outgoing())) {
+    traffic_.bytes_held = keys_.bytes() + rooms_[0].bytes() + rooms_[1].bytes() + second_.bytes() + arriving_.bytes() +
+                          part_q_.size() * static_cast<Index>(sizeof(T));
+  }
+
+  void run() {
+    keys_.receive();
+    poll();
+    for (const Parcel& parcel : own_) meet(parcel, keys_.own_keys(parcel), keys_.own_values(parcel));
+    // Own gradients first, then those of others in the order in which they sent them: sums that never differ.
+    accepts_ = true;
+    for (std::size_t i = 0; i < plan_.incoming.size(); ++i) {
+      wait([&] { return keys_.has_arrived(i); });
+      keys_.receive();
+      meet(plan_.incoming[i], keys_.keys(i), keys_.values(i));
+    }
+    wait([&] {
+      return keys_.has_sent_all() && accepted_ == plan_.outgoing.size() && rooms_[0].under_way == 0 &&
+             rooms_[1].under_way == 0;
+    });
+    traffic_.bytes_sent = messages_.bytes_sent();
+    call_.failure.guard([&] {
+      const KernelFamily<T>& family = kernel_family<T>(vectors_of(isa_of(options_)));
+      for (const auto* sum : {&grad_q_, &grad_k_, &grad_v_}) sum->end(family);
+    });
+  }
+
+ private:
+  /// Own keys in parcels too, so that their gradients have room in the same memory; at least one, for sinks to learn
+  /// from queries without keys.
+  std::vector<Parcel> own_parcels() const {
+    std::vector<Parcel> own;
+    Need all;
+    for (int part = 0; part < 2; ++part) all.set(part, {0, kv_tokens_.parts[static_cast<std::size_t>(part)].count});
+    add_parcels(own, call_.comm.rank(), all, kv_tokens_.rows());
+    if (own.empty()) own.push_back({call_.comm.rank(), 0, {0, 0}});
+    return own;
+  }
+  Index most_queries() const { return std::max(q_tokens_.parts[0].count, q_tokens_.parts[1].count); }
+  Index most_keys() const {
+    Index most = plan_.most_rows;
+    for (const Parcel& parcel : own_) most = std::max(most, parcel.rows.size());
+    return most;
+  }
+  Index most_outgoing() const {
+    Index most = 0;
+    for (const Parcel& parcel : plan_.outgoing) most = std::max(most, parcel.rows.size());
+    return most;
+  }
+  KvRoom<T> room(Index rows) const { return KvRoom<T>(call_.k, call_.v, rows, true); }
+
+  void poll() {
+    messages_.poll();
+    keys_.advance();
+    while (accepts_ && accepted_ < plan_.outgoing.size() && arriving_.under_way == 0) accept();
+  }
+  template <class Condition>
+  void wait(const Condition& condition) {
+    traffic_.seconds_waited += wait_for([&] {
+      poll();
+      return condition();
+    });
+  }
+
+  /// Adds the gradients that have arrived to our own, and lets the next come.
+  void accept() {
+    const Parcel& parcel = plan_.outgoing[accepted_];
+    const Index rows = parcel.rows.size();
+    if (!receives_) {
+      receives_ = true;
+      messages_.receive(arriving_.keys(rows), parcel.rank, MessageKind::key_gradients, arriving_.under_way);
+      messages_.receive(arriving_.values(rows), parcel.rank, MessageKind::value_gradients, arriving_.under_way);
+    } else {
+      add_to_own(parcel, arriving_);
+      receives_ = false;
+      ++accepted_;
+    }
+  }
+  void add_to_own(const Parcel& parcel, KvRoom<T>& gradients) {
+    const Index first = kv_tokens_.first_row(parcel.part) + parcel.rows.begin, rows = parcel.rows.size();
+    add_rows(grad_k_.rows(first, rows), gradients.keys(rows));
+    add_rows(grad_v_.rows(first, rows), gradients.values(rows));
+  }
+
+  /// Computes what own queries and some keys give each other, and sends the gradients of these to whom they belong.
+  void meet(const Parcel& parcel, const DTypeView<const T>& k, const DTypeView<const T>& v) {
+    const Index rows = parcel.rows.size();
+    KvRoom<T>& room = rooms_[met_++ % rooms_.size()];
+    wait([&] { return room.under_way == 0; });
+    call_.failure.guard([&] {
+      const Progression tokens = tokens_of(parcel, layout_, call_.whole.kv_len, call_.comm.ranks());
+      bool any = false;
+      for (int part = 0; part < 2; ++part) {
+        const Place place{q_tokens_.parts[static_cast<std::size_t>(part)], tokens, 0,
+                          !begun_[static_cast<std::size_t>(part)]};
+        if (place.q.count == 0 || (!place.is_first && needed_rows(*call_.mods, call_.whole, place).empty())) continue;
+        begun_[static_cast<std::size_t>(part)] = true;
+        KvRoom<T>& to = any ? second_ : room;
+        differentiate(place, part, k, v, to);
+        if (any) {
+          add_rows(room.keys(rows), to.keys(rows));
+          add_rows(room.values(rows), to.values(rows));
+        }
+        any = true;
+      }
+      if (!any) {
+        set_zero(room.keys(rows));
+        set_zero(room.values(rows));
+      }
+      if (parcel.rank == call_.comm.rank()) add_to_own(parcel, room);
+    });
+    if (parcel.rank == call_.comm.rank()) return;
+    messages_.send(as_const(room.keys(rows)), parcel.rank, MessageKind::key_gradients, room.under_way);
+    messages_.send(as_const(room.values(rows)), parcel.rank, MessageKind::value_gradients, room.under_way);
+  }
+
+  void differentiate(const Place& place, int part, const DTypeView<const T>& k, const DTypeView<const T>& v,
+                     KvRoom<T>& to) {
+    const Index row = q_tokens_.first_row(part), rows = place.q.count, keys = place.kv.count;
+    const Problem problem = problem_of_part(call_.own, rows, keys);
+    const auto of_queries = [&](const auto& t) { return rows_of_tensor(t, row, rows); };
+    const auto of_lse = [&](const TensorView<const T, 3>& lse) {
+      return lse.data() == nullptr ? lse : lse.slice(2, row, row + rows);
+    };
+    const Mods mods(*call_.mods, call_.whole, place);
+    const TileModsIfAny<T, Mods> tile_mods(mods);
+    const ScoreSlopesIfAny<T, Mods> own_slopes(mods);
+    const ScoreSlopes<T>* slopes = nullptr;
+    if constexpr (Mods::kHasScores) slopes = &own_slopes;
+    const LearnedIfAny<T, Mods> learned(mods, problem);
+    const DTypeView<T> part_q = rows_of_tensor(DTypeView<T>(part_q_.view()), 0, rows);
+    backward<T>({{{}, {}, of_queries(call_.q), k, v, problem},
+                 of_queries(arrays_.out),
+                 of_queries(arrays_.grad_out),
+                 of_lse(arrays_.lse),
+                 of_lse(arrays_.grad_lse),
+                 part_q,
+                 to.keys(keys),
+                 to.values(keys),
+                 tile_mods_pointer<T>(tile_mods),
+                 slopes,
+                 learned.get()},
+                part_options(options_, problem, [this] { poll(); }));
+    add_rows(grad_q_.rows(row, rows), part_q);
+  }
+
+  Call& call_;
+  const mpi::Layout layout_;
+  const RingGradients<T>& arrays_;
+  const RingPlan& plan_;
+  const Options& options_;
+  mpi::Traffic& traffic_;
+  const RankTokens q_tokens_, kv_tokens_;
+  Messages messages_;
+  PassingKeys<T> keys_;
+  const std::vector<Parcel> own_;
+  GradientSum4<T> grad_q_, grad_k_, grad_v_;
+  Tensor<T, 4> part_q_;
+  std::array<KvRoom<T>, 2> rooms_;  ///< gradients of keys that are computed, and on their way
+  KvRoom<T> second_;                ///< the same of a second part of the queries
+  KvRoom<T> arriving_;              ///< gradients of own keys
+  std::array<bool, 2> begun_{};
+  std::size_t met_ = 0, accepted_ = 0;
+  bool accepts_ = false, receives_ = false;
+};
+
+template <class Call, class T>
+void ring_backward(Call& call, mpi::Layout layout, const RingGradients<T>& arrays, const Options& options,
+                   mpi::Traffic& traffic) {
+  const RingPlan plan = plan_of(call, layout);
+  std::optional<RingBackward<Call, T>> work;
+  call.failure.guard([&] { work.emplace(call, layout, arrays, plan, options, traffic); });
+  end_together(call.comm, call.failure);
+  work->run();
+  end_together(call.comm, call.failure);
+}
+
+/// grad_out as it is, or that of {grad_out, grad_lse}.
+template <class G>
+decltype(auto) gradient_of_out(const G& g) {
+  if constexpr (HasLse<G>)
+    return (g.out);
+  else
+    return (g);
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,246 @@
+// One call on all ranks: its own rows and their sizes, checked, the sizes of the whole, and how keys come by.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/flash/checked_call.h"
+#include "attn/detail/mpi/messages.h"
+#include "attn/detail/mpi/ring_plan.h"
+
+namespace attn::mpi {
+
+/// What a call has sent, waited for and taken on this rank.
+struct Traffic {
+  Index bytes_sent = 0;       ///< of keys, values, and their gradients
+  double seconds_waited = 0;  ///< for messages, while there was nothing to compute
+  Index bytes_held = 0;       ///< memory of keys and values of others, and of gradients on their way
+};
+
+}  // namespace attn::mpi
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Some rows of a tensor.
+template <class T>
+DTypeView<T> rows_of_tensor(const DTypeView<T>& t, Index first, Index count) {
+  typename DTypeView<T>::Shape shape = t.shape();
+  shape[2] = count;
+  return t.part(count == 0 ? 0 : first * t.stride(2), shape, t.strides());
+}
+
+/// Keys, or their gradients, with values behind them, in memory of our own. All heads of a row number together.
+template <class T>
+class KvRoom {
+ public:
+  /// Room for `rows` rows of numbers as in `k` and `v`, or, `is_computed`, as they are computed with.
+  KvRoom(const DTypeView<const T>& k, const DTypeView<const T>& v, Index rows, bool is_computed)
+      : k_dtype_(is_computed ? DType::native : k.dtype()),
+        v_dtype_(is_computed ? DType::native : v.dtype()),
+        k_shape_(k.shape()),
+        v_shape_(v.shape()),
+        k_bytes_(padded(bytes_of(k_dtype_, k_shape_, rows), kAlignment)),
+        memory_(Tensor<std::byte, 1>::uninitialized({k_bytes_ + bytes_of(v_dtype_, v_shape_, rows)})) {}
+
+  DTypeView<T> keys(Index rows) { return view(0, k_dtype_, k_shape_, rows); }
+  DTypeView<T> values(Index rows) { return view(k_bytes_, v_dtype_, v_shape_, rows); }
+  Index bytes() const { return memory_.size(); }
+
+  int under_way = 0;  ///< messages that read or write this memory
+
+ private:
+  static Index bytes_of(DType dtype, const Shape<4>& s, Index rows) {
+    return s[0] * s[1] * rows * s[3] * size_of_number<T>(dtype);
+  }
+  DTypeView<T> view(Index offset, DType dtype, Shape<4> shape, Index rows) {
+    shape[2] = rows;
+    return {memory_.data() + offset, dtype, shape, row_major_strides<4>(shape)};
+  }
+
+  DType k_dtype_, v_dtype_;
+  Shape<4> k_shape_, v_shape_;
+  Index k_bytes_;
+  Tensor<std::byte, 1> memory_;
+};
+
+/// A read-only view of the same.
+template <class T>
+DTypeView<const T> as_const(const DTypeView<T>& t) {
+  return {t.data(), t.dtype(), t.shape(), t.strides()};
+}
+
+/// The arguments of a call on a ring, as CheckedCall has those of a call on one machine: this rank's rows, and the mods
+/// bound to the whole text. Every entry point makes one first, on all ranks.
+/// @throws std::invalid_argument, the same on all ranks, if sizes disagree on one or between them, or a mod does not fit.
+template <class Q, class K, class V, class M>
+class RingCall {
+  static constexpr bool kIsCall = check_types<Q, K, V>() && check_mods<M>();
+  static_assert(kIsCall);
+
+  const Held<Q> q_held_;
+  const Held<K> k_held_;
+  const Held<V> v_held_;
+
+ public:
+  using T = computed_t<typename Traits<Q>::Scalar>;
+  using Mods = Bound<M>;
+
+  /// `more(call)` makes further checks and must be the same on all ranks.
+  template <class More>
+  RingCall(const Communicator& on, std::optional<mpi::Layout> how, const char* operation, const Q& query, const K& key,
+           const V& value, const M& given_mods, const Options& options, const More& more)
+      : q_held_(evaluated(query)),
+        k_held_(evaluated(key)),
+        v_held_(evaluated(value)),
+        comm(on),
+        q(as_rank4(view(q_held_))),
+        k(as_rank4(view(k_held_))),
+        v(as_rank4(view(v_held_))) {
+    Terms terms;
+    failure.guard([&] {
+      own = make_problem<T>(q, k, v, options);
+      require(options.workspace.data() == nullptr,
+              "a Ring allocates its own memory: leave Options::workspace empty, here it has ", options.workspace.size(),
+              " bytes");
+      more(*this);
+      terms = terms_of<M>(operation, own, options);
+      terms.set(Terms::layout, how ? static_cast<int>(*how) : -1);
+      terms.set(Terms::q_type, static_cast<int>(q.dtype()));
+      terms.set(Terms::k_type, static_cast<int>(k.dtype()));
+      terms.set(Terms::v_type, static_cast<int>(v.dtype()));
+      terms.set(Terms::scalar, sizeof(T));
+    });
+    const Lengths lengths = agree(comm, terms, failure, how);
+    whole = own;
+    whole.q_len = lengths.q;
+    whole.kv_len = lengths.kv;
+    failure.guard([&] {
+      set_q_offsets(whole, options);
+      mods.emplace(bind_call(given_mods, whole));
+    });
+  }
+  RingCall(const RingCall&) = delete;
+
+  const Communicator& comm;
+  const DTypeView<const T> q, k, v;
+  Problem own, whole;
+  Failure failure;
+  std::optional<Mods> mods;  ///< none: binding them failed, and the next step says so on all ranks
+};
+
+/// What a rank needs of the others, and they of it.
+template <class Call>
+RingPlan plan_of(Call& call, mpi::Layout layout) {
+  const Communicator& comm = call.comm;
+  const RankTokens queries(layout, call.whole.q_len, comm.rank(), comm.ranks());
+  Need own;
+  call.failure.guard([&] { sample_mods(*call.mods, call.whole, own); });
+  std::vector<Need> needs(static_cast<std::size_t>(comm.ranks()), own);
+  call.failure.guard([&] {
+    for (int r = 0; r < comm.ranks(); ++r) {
+      const RankTokens keys(layout, call.whole.kv_len, r, comm.ranks());
+      for (int part = 0; r != comm.rank() && part < 2; ++part) {
+        Range needed{};
+        for (const Progression& q : queries.parts)
+          needed = hull(needed, needed_rows(*call.mods, call.whole, {q, keys.parts[static_cast<std::size_t>(part)]}));
+        needs[static_cast<std::size_t>(r)].set(part, needed);
+      }
+    }
+  });
+  for (Need& need : needs) need.failed = call.failure.code();
+  return RingPlan(comm, needs, call.failure, layout, call.whole.kv_len);
+}
+
+/// The keys and values of all ranks, as they come by.
+template <class T>
+class PassingKeys {
+ public:
+  PassingKeys(Messages& messages, const DTypeView<const T>& k, const DTypeView<const T>& v, const RankTokens& tokens,
+              const RingPlan& plan)
+      : messages_(messages),
+        k_(k),
+        v_(v),
+        tokens_(tokens),
+        plan_(plan),
+        rooms_{KvRoom<T>(k, v, plan.most_rows, false),
+               KvRoom<T>(k, v, plan.incoming.size() > 1 ? plan.most_rows : 0, false)} {}
+
+  /// This rank's own rows of a parcel.
+  DTypeView<const T> own_keys(const Parcel& parcel) const { return own(k_, parcel); }
+  DTypeView<const T> own_values(const Parcel& parcel) const { return own(v_, parcel); }
+
+  /// Sends the next parcels, a few at a time: the others cannot use more.
+  void advance() {
+    constexpr int kMessages = 8;  // keys and values of four parcels
+    while (next_sent_ < plan_.outgoing.size() && sending_ < kMessages) {
+      const Parcel& parcel = plan_.outgoing[next_sent_++];
+      messages_.send(own_keys(parcel), parcel.rank, MessageKind::keys, sending_);
+      messages_.send(own_values(parcel), parcel.rank, MessageKind::values, sending_);
+    }
+  }
+  bool has_sent_all() const { return next_sent_ == plan_.outgoing.size() && sending_ == 0; }
+
+  /// Has the next parcel arrived?
+  bool has_arrived(std::size_t parcel) const { return rooms_[parcel % 2].under_way == 0; }
+  /// Lets the next parcel come. Not before the one before the last is done with: there is room for two.
+  void receive() {
+    if (next_received_ == plan_.incoming.size()) return;
+    KvRoom<T>& room = rooms_[next_received_ % 2];
+    const Parcel& parcel = plan_.incoming[next_received_++];
+    messages_.receive(room.keys(parcel.rows.size()), parcel.rank, MessageKind::keys, room.under_way);
+    messages_.receive(room.values(parcel.rows.size()), parcel.rank, MessageKind::values, room.under_way);
+  }
+  DTypeView<const T> keys(std::size_t parcel) {
+    return as_const(rooms_[parcel % 2].keys(plan_.incoming[parcel].rows.size()));
+  }
+  DTypeView<const T> values(std::size_t parcel) {
+    return as_const(rooms_[parcel % 2].values(plan_.incoming[parcel].rows.size()));
+  }
+  Index bytes() const { return rooms_[0].bytes() + rooms_[1].bytes(); }
+
+ private:
+  DTypeView<const T> own(const DTypeView<const T>& t, const Parcel& parcel) const {
+    return rows_of_tensor(t, tokens_.first_row(parcel.part) + parcel.rows.begin, parcel.rows.size());
+  }
+
+  Messages& messages_;
+  const DTypeView<const T>&k_, &v_;
+  const RankTokens tokens_;
+  const RingPlan& plan_;
+  std::array<KvRoom<T>, 2> rooms_;
+  std::size_t next_sent_ = 0, next_received_ = 0;
+  int sending_ = 0;
+};
+
+/// The tokens of a parcel of keys.
+inline Progression tokens_of(const Parcel& parcel, mpi::Layout layout, Index len, int ranks) {
+  const Progression part = RankTokens(layout, len, parcel.rank, ranks).parts[static_cast<std::size_t>(parcel.part)];
+  return {part[parcel.rows.begin], part.step, parcel.rows.size()};
+}
+
+/// The sizes of a call of some queries and keys by themselves, whose positions are row numbers.
+inline Problem problem_of_part(const Problem& own, Index q_len, Index kv_len) {
+  Problem p = own;
+  p.q_len = q_len;
+  p.kv_len = kv_len;
+  p.q_offset = 0;
+  p.q_offsets = {};
+  return p;
+}
+
+/// Options of a part, whose tasks let messages move on.
+template <class Poll>
+Options part_options(const Options& options, const Problem& part, const Poll& poll) {
+  const double flops = 2.0 * static_cast<double>(part.batch * part.heads) * static_cast<double>(part.q_len) *
+                       static_cast<double>(part.kv_len) * static_cast<double>(part.head_dim + part.v_dim);
+  Options own = options;
+  own.executor = Executor(std::make_shared<ProgressBackend>(executor_for(flops, options.executor), poll));
+  return own;
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

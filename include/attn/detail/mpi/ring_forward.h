@@ -1,0 +1,158 @@
+// Attention whose keys come by from rank to rank (Liu et al. 2023, "Ring Attention with Blockwise Transformers").
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "attn/detail/flash/flash.h"
+#include "attn/detail/mpi/ring_call.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// A pass over everything that begins anew or goes on from what stands in out and lse.
+template <class T>
+class OnePass final : public PassSequence<T> {
+ public:
+  OnePass(const TileMods<T>* mods, bool resumes) : mods_(mods), resumes_(resumes) {}
+
+  bool resume(const Problem&) const override { return false; }
+  void for_each(const CallTensors<T>& tensors, const typename PassSequence<T>::Visit& visit) const override {
+    visit(tensors, mods_, resumes_);
+  }
+  const TileMods<T>* in_one() const override { return mods_; }
+
+ private:
+  const TileMods<T>* mods_;
+  bool resumes_;
+};
+
+/// Tile mods of a part, or null where nothing is changed or dropped.
+template <class T, class Mods>
+const TileMods<T>* tile_mods_pointer(const TileModsOf<T, Mods>& mods) {
+  return &mods;
+}
+template <class T>
+const TileMods<T>* tile_mods_pointer(const NoTileMods&) {
+  return nullptr;
+}
+
+/// Rounds sums to the numbers of a tensor of the same shape.
+template <class T>
+void round_rows(const KernelFamily<T>& family, const DTypeView<T>& sums, const DTypeView<T>& to) {
+  for (Index b = 0; b < to.dim(0); ++b)
+    for (Index h = 0; h < to.dim(1); ++h)
+      family.unpack_rows(reinterpret_cast<const T*>(sums.rows(b, h).data), to.dim(2), to.dim(3), to.rows(b, h));
+}
+
+/// Where a rank adds up its output: the caller's memory, or memory of our own where that has 16 bits, or no log-sum-exps.
+template <class T>
+class OutputSums {
+ public:
+  OutputSums(const ResultViews<T>& result, const Problem& own) : result_(result), out(result.out), lse(result.lse) {
+    if (result.out.dtype() != DType::native) {
+      own_out_ = Tensor<T, 4>::uninitialized({own.batch, own.heads, own.q_len, own.v_dim});
+      out = own_out_.view();
+    }
+    if (lse.data() == nullptr) {
+      own_lse_ = Tensor<T, 3>::uninitialized({own.batch, own.heads, own.q_len});
+      lse = own_lse_.view();
+    }
+  }
+
+  /// Rounds what is in our own memory.
+  void end(const Options& options) const {
+    if (result_.out.dtype() == DType::native) return;
+    round_rows(kernel_family<T>(vectors_of(isa_of(options))), out, result_.out);
+  }
+
+ private:
+  ResultViews<T> result_;
+  Tensor<T, 4> own_out_;
+  Tensor<T, 3> own_lse_;
+
+ public:
+  DTypeView<T> out;
+  TensorView<T, 3> lse;
+};
+
+/// Lets the queries of a rank, `q_tokens`, meet some keys, of the tokens `kv_tokens`. `begun`: which parts of the queries
+/// have met keys before.
+template <class Call, class T, class Poll>
+void attend(const Call& call, const RankTokens& q_tokens, const Progression& kv_tokens, const DTypeView<const T>& k,
+            const DTypeView<const T>& v, const OutputSums<T>& to, std::array<bool, 2>& begun, const Options& options,
+            const Poll& poll) {
+  using Mods = PlacedMods<typename Call::Mods>;
+  for (std::size_t part = 0; part < begun.size(); ++part) {
+    const Place place{q_tokens.parts[part], kv_tokens, 0, !begun[part]};
+    // The first keys are met in any case: without a pass nothing would be written, and sinks join once.
+    if (begun[part] && needed_rows(*call.mods, call.whole, place).empty()) continue;
+    begun[part] = true;
+    if (place.q.count == 0) continue;
+    const Index row = q_tokens.first_row(static_cast<int>(part)), rows = place.q.count;
+    const Problem problem = problem_of_part(call.own, rows, kv_tokens.count);
+    const Mods mods(*call.mods, call.whole, place);
+    const TileModsIfAny<T, Mods> tile_mods(mods);
+    const CallTensors<T> tensors{rows_of_tensor(to.out, row, rows),
+                                 to.lse.slice(2, row, row + rows),
+                                 rows_of_tensor(call.q, row, rows),
+                                 k,
+                                 v,
+                                 problem};
+    flash<T>(tensors, OnePass<T>(tile_mods_pointer<T>(tile_mods), !place.is_first),
+             part_options(options, problem, poll));
+  }
+}
+
+/// The forward pass on one rank.
+template <class Call, class T>
+void ring_forward(Call& call, mpi::Layout layout, const ResultViews<T>& result, const Options& options,
+                  mpi::Traffic& traffic) {
+  const Communicator& comm = call.comm;
+  const RankTokens q_tokens(layout, call.whole.q_len, comm.rank(), comm.ranks()),
+      kv_tokens(layout, call.whole.kv_len, comm.rank(), comm.ranks());
+  const RingPlan plan = plan_of(call, layout);
+  std::optional<OutputSums<T>> sums;
+  std::optional<Messages> messages(comm);
+  std::optional<PassingKeys<T>> keys;
+  call.failure.guard([&] { sums.emplace(result, call.own); });
+  call.failure.guard([&] { keys.emplace(*messages, call.k, call.v, kv_tokens, plan); });
+  end_together(comm, call.failure);
+  const auto poll = [&] {
+    messages->poll();
+    keys->advance();
+  };
+  std::array<bool, 2> begun{};
+  const auto meet = [&](const Parcel& parcel, const DTypeView<const T>& k, const DTypeView<const T>& v) {
+    call.failure.guard([&] {
+      attend(call, q_tokens, tokens_of(parcel, layout, call.whole.kv_len, comm.ranks()), k, v, *sums, begun, options,
+             poll);
+    });
+  };
+  keys->receive();
+  poll();
+  for (int part = 0; part < 2; ++part) {
+    const Parcel own{comm.rank(), part, {0, kv_tokens.parts[static_cast<std::size_t>(part)].count}};
+    if (part == 0 || !own.rows.empty()) meet(own, keys->own_keys(own), keys->own_values(own));
+  }
+  // A rank that has failed goes on receiving and sending: the others cannot know.
+  for (std::size_t i = 0; i < plan.incoming.size(); ++i) {
+    traffic.seconds_waited += wait_for([&] {
+      poll();
+      return keys->has_arrived(i);
+    });
+    keys->receive();
+    meet(plan.incoming[i], keys->keys(i), keys->values(i));
+  }
+  traffic.seconds_waited += wait_for([&] {
+    poll();
+    return keys->has_sent_all();
+  });
+  traffic.bytes_sent = messages->bytes_sent();
+  traffic.bytes_held = keys->bytes();
+  call.failure.guard([&] { sums->end(options); });
+  end_together(comm, call.failure);
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,161 @@
+// Which keys and values travel where.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "attn/detail/base/ranges.h"
+#include "attn/detail/mpi/agreement.h"
+#include "attn/detail/mpi/placed_mods.h"
+
+namespace attn::detail {
+
+/// Some rows of a rank's keys and values, which the queries of another rank meet together.
+struct Parcel {
+  int rank;    ///< whose keys, or whose queries
+  int part;    ///< of that rank's tokens, see RankTokens
+  Range rows;  ///< of the part
+};
+
+/// What a rank tells another one before keys travel: the rows that it needs of each part of the other's tokens, and what
+/// its mods say of some pairs.
+struct Need {
+  std::array<std::int64_t, 4> bounds{};  ///< of two ranges
+  std::int64_t masks = 0;                ///< a hash
+  std::array<double, 4> scores{};
+  std::int64_t failed = 0;  ///< Failure::code()
+
+  void set(int part, const Range& rows) {
+    bounds[static_cast<std::size_t>(2 * part)] = rows.empty() ? 0 : rows.begin;
+    bounds[static_cast<std::size_t>(2 * part + 1)] = rows.empty() ? 0 : rows.end;
+  }
+  Range rows(int part) const {
+    return {static_cast<Index>(bounds[static_cast<std::size_t>(2 * part)]),
+            static_cast<Index>(bounds[static_cast<std::size_t>(2 * part + 1)])};
+  }
+};
+
+/// A rank's rows of one part travel in parcels of at most half of what it holds, so that two of them under way take no more
+/// memory than all of its keys. Short ones travel whole: 512 keys are work for a millisecond, in which the next arrive.
+inline Index parcels_of(Index rows, Index rows_of_rank) {
+  constexpr Index kShort = 512;
+  const Index longest = std::max(ceil_div(rows_of_rank, 2), kShort);
+  return ceil_div(rows, longest);
+}
+
+/// Adds the parcels of what `need` says of a rank's keys.
+inline void add_parcels(std::vector<Parcel>& parcels, int rank, const Need& need, Index rows_of_rank) {
+  for (int part = 0; part < 2; ++part) {
+    const Range rows = need.rows(part);
+    const Index count = parcels_of(rows.size(), rows_of_rank);
+    for (Index i = 0; i < count; ++i)
+      parcels.push_back(
+          {rank, part, {rows.begin + rows.size() * i / count, rows.begin + rows.size() * (i + 1) / count}});
+  }
+}
+
+/// The rows of some keys that some queries may need, as the hints of the mods say: a hull over all heads.
+template <class Mods>
+Range needed_rows(const Mods& mods, const Problem& whole, const Place& place) {
+  const Range all{0, place.kv.count};
+  if (place.q.count == 0 || place.kv.count == 0) return {};
+  if constexpr (!Mods::kHasMasks) return all;
+  const PlacedMods placed(mods, whole, place);
+  Range needed{};
+  for (Index batch = 0; batch < whole.batch; ++batch)
+    for (Index head = 0; head < whole.heads; ++head) {
+      const auto own = placed.of(batch);
+      Tile tile{batch, head, {0, place.q.count}, all};
+      tile.kv = own.kv_range(tile);
+      if (!tile.kv.empty() && own.coverage(tile) != Coverage::none) needed = hull(needed, tile.kv);
+      if (needed == all) return all;
+    }
+  return needed;
+}
+
+/// What the mods of a call say of some pairs, for ranks to compare. Masks and dropout must agree to the bit; scores may
+/// come from other mathematical functions on another machine, and are compared roughly.
+template <class Mods>
+void sample_mods(const Mods& mods, const Problem& whole, Need& need) {
+  Hash hash;
+  const bool any = whole.batch > 0 && whole.heads > 0 && whole.q_len > 0 && whole.kv_len > 0;
+  if constexpr (Mods::kHasSinks || Mods::kHasDropout) {
+    mods.of(0).each_dropout([&](const DropoutMod& mod) {
+      hash.add(mod.rate);
+      hash.add(mod.seed);
+    });
+    for (Index head = 0; head < whole.heads; ++head) hash.add(mods.of(0).sink(head));
+  }
+  std::uint64_t random = 0x9e3779b97f4a7c15u;  // any odd number: the same pairs on all ranks
+  const auto draw = [&](Index below) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<Index>((random >> 33) % static_cast<std::uint64_t>(below));
+  };
+  constexpr int kDrawn = 64;
+  for (int i = 0; any && i < kDrawn; ++i) {
+    const Index batch = draw(whole.batch), head = draw(whole.heads);
+    const Position p{batch, head, whole.first_query(batch) + draw(whole.q_len), draw(whole.kv_len)};
+    const auto& own = mods.of(batch);
+    if constexpr (Mods::kHasMasks) {
+      hash.add(own.keep(p));
+      // A query's range shows where a window ends, which a handful of pairs would not.
+      const Range visited = own.kv_range({batch, head, {p.q, p.q + 1}, {0, whole.kv_len}});
+      hash.add(static_cast<std::int64_t>(visited.begin));
+      hash.add(static_cast<std::int64_t>(visited.end));
+    }
+    if constexpr (Mods::kHasScores)
+      if (i < static_cast<int>(need.scores.size()))
+        need.scores[static_cast<std::size_t>(i)] = static_cast<double>(own.score(1.0f, p));
+  }
+  need.masks = hash.value();
+}
+
+/// Are two scores the same up to rounding?
+inline bool is_same_score(double a, double b) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) == std::isnan(b);
+  return a == b || std::abs(a - b) <= 1e-3 * std::max(std::abs(a), std::abs(b)) + 1e-6;
+}
+
+/// The keys that come to this rank, and those of its own that go to others, in the order in which they are worked on: step
+/// s brings keys from rank - s, and takes own ones to rank + s. A rank says itself what it needs, and the others send that:
+/// masks that differ in spite of all checks would give wrong results, but nobody would wait for a message for ever.
+struct RingPlan {
+  std::vector<Parcel> incoming, outgoing;
+  Index most_rows = 0;  ///< of an incoming parcel
+
+  /// @throws std::invalid_argument, the same on all ranks, where one has failed so far or mods differ.
+  RingPlan(const Communicator& comm, const std::vector<Need>& needs, const Failure& failure, mpi::Layout layout,
+           Index kv_len) {
+    const std::vector<Need> others = comm.exchanged(needs);
+    for (std::size_t r = 0; r < others.size(); ++r)
+      if (others[r].failed != 0) refuse_together(comm, static_cast<int>(r), others[r].failed == 1, failure);
+    // Every rank compares with itself, so one may see a difference that another does not: all hear of the first.
+    const Need& own = needs[static_cast<std::size_t>(comm.rank())];
+    std::size_t other = 0;
+    while (other < others.size() && is_same(others[other], own)) ++other;
+    const int found = comm.first_failed(other < others.size());
+    if (found >= 0) {
+      const int with = std::stoi(comm.text_of(found, joined({other})));
+      refuse({"ranks disagree: the mods are of one type, but those of ranks ", found, " and ", with,
+              " say different things of the same pairs"});
+    }
+    const auto rows_of = [&](int rank) { return RankTokens(layout, kv_len, rank, comm.ranks()).rows(); };
+    for (int step = 1; step < comm.ranks(); ++step) {
+      const int from = (comm.rank() + comm.ranks() - step) % comm.ranks(), to = (comm.rank() + step) % comm.ranks();
+      add_parcels(incoming, from, needs[static_cast<std::size_t>(from)], rows_of(from));
+      add_parcels(outgoing, to, others[static_cast<std::size_t>(to)], rows_of(comm.rank()));
+    }
+    for (const Parcel& parcel : incoming) most_rows = std::max(most_rows, parcel.rows.size());
+  }
+
+ private:
+  static bool is_same(const Need& a, const Need& b) {
+    return a.masks == b.masks && std::equal(a.scores.begin(), a.scores.end(), b.scores.begin(), is_same_score);
+  }
+};
+
+}  // namespace attn::detail

@@ -1,0 +1,171 @@
+// Tensors cut into the rows of ranks, and put together again.
+#pragma once
+
+#include <vector>
+
+#include "attn/detail/mpi/agreement.h"
+#include "attn/detail/mpi/messages.h"
+#include "attn/tensor.h"
+
+namespace attn::detail {
+
+/// A tensor of tokens as (batch, heads, len, dim): (len, dim) of one head, (batch, heads, len) of numbers.
+template <class T>
+TensorView<T, 4> tokens_view(const TensorView<T, 2>& t) {
+  return t.unsqueeze(0).unsqueeze(0);
+}
+template <class T>
+TensorView<T, 4> tokens_view(const TensorView<T, 3>& t) {
+  return t.unsqueeze(3);
+}
+template <class T>
+const TensorView<T, 4>& tokens_view(const TensorView<T, 4>& t) {
+  return t;
+}
+/// The dimension of tokens in a tensor of some rank.
+constexpr int token_dimension(int rank) { return rank == 2 ? 0 : 2; }
+
+/// The rows of a tensor that are some tokens.
+template <class T>
+TensorView<T, 4> rows_at(const TensorView<T, 4>& t, const Progression& tokens) {
+  Shape<4> shape = t.shape(), strides = t.strides();
+  shape[2] = tokens.count;
+  strides[2] = tokens.count > 1 ? t.stride(2) * tokens.step : t.stride(2);
+  return t.part(tokens.count == 0 ? 0 : tokens.first * t.stride(2), shape, strides);
+}
+/// A rank's rows of one of its parts, in the memory of the rank.
+template <class T>
+TensorView<T, 4> rows_of_rank(const TensorView<T, 4>& own, const RankTokens& tokens, int part) {
+  const Index first = tokens.first_row(part);
+  return own.slice(2, first, first + tokens.parts[static_cast<std::size_t>(part)].count);
+}
+
+/// Some rows as bytes, for messages: what their numbers are does not matter there.
+template <class T>
+auto as_bytes(const TensorView<T, 4>& t) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
+  static_assert(std::is_trivially_copyable_v<T>);
+  // In bytes, with a row of numbers as a row of bytes where they lie together.
+  struct Bytes {
+    Byte* data_;
+    Shape<4> shape, strides;
+
+    Byte* data() const { return data_; }
+    Index dim(int i) const { return shape[static_cast<std::size_t>(i)]; }
+    Index stride(int i) const { return strides[static_cast<std::size_t>(i)]; }
+    Index size_of_number() const { return static_cast<Index>(sizeof(T)); }
+  };
+  return Bytes{reinterpret_cast<Byte*>(t.data()), t.shape(), t.strides()};
+}
+
+/// Copies rows of the same shape.
+template <class T>
+void copy_rows(const TensorView<T, 4>& to, const TensorView<const T, 4>& from) {
+  for (Index b = 0; b < to.dim(0); ++b)
+    for (Index h = 0; h < to.dim(1); ++h)
+      for (Index i = 0; i < to.dim(2); ++i)
+        for (Index j = 0; j < to.dim(3); ++j) to(b, h, i, j) = from(b, h, i, j);
+}
+
+/// The shape of the whole, from what each rank holds of it: all agree about the rest of it.
+struct ShapeTerms {
+  std::int64_t operation = 0, rank = 0, root = -1;
+  std::array<std::int64_t, 4> shape{};  ///< (batch, heads, len, dim)
+};
+
+/// Compares the shapes of all ranks in all dimensions but that of tokens; `summed`: lengths are added up, else compared.
+/// With a root, the others' shapes do not count.
+inline Shape<4> agreed_shape(const Communicator& comm, const char* operation, int rank, const Shape<4>& own, int root,
+                             bool summed) {
+  Hash hash;
+  hash.add(operation);
+  ShapeTerms terms{hash.value(), rank, root, {}};
+  std::copy(own.begin(), own.end(), terms.shape.begin());
+  const std::vector<ShapeTerms> all = comm.all(terms);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    require(all[r].operation == all[0].operation && all[r].rank == all[0].rank, "ranks disagree: rank ", r,
+            " calls another function than rank 0, or with a tensor of another rank");
+    require(all[r].root == all[0].root, operation, ": the root is ", all[0].root, " on rank 0, ", all[r].root,
+            " on rank ", r);
+  }
+  require(root >= -1 && root < comm.ranks(), operation, ": the root is ", root, ", and there are ", comm.ranks(),
+          " ranks");
+  const auto shape_of = [&](std::size_t r) {
+    Shape<4> shape;
+    std::copy(all[r].shape.begin(), all[r].shape.end(), shape.begin());
+    return shape;
+  };
+  const bool one_counts = root >= 0 && !summed;
+  Shape<4> whole = shape_of(one_counts ? static_cast<std::size_t>(root) : 0);
+  for (std::size_t r = 1; r < all.size() && !one_counts; ++r) {
+    const Shape<4> shape = shape_of(r);
+    for (std::size_t i = 0; i < 4; ++i)
+      require((i == 2 && summed) || shape[i] == whole[i], operation, ": the tensor has shape ", shape_of(0),
+              " on rank 0, ", shape, " on rank ", r, " as (batch, heads, len, dim)");
+    if (summed) whole[2] += shape[2];
+  }
+  return whole;
+}
+
+/// A rank's rows of a tensor that all ranks hold (root -1), or the root.
+template <class T>
+Tensor<T, 4> scatter(const Communicator& comm, mpi::Layout layout, const TensorView<const T, 4>& tensor, int rank,
+                     int root) {
+  const Shape<4> whole = agreed_shape(comm, "scatter", rank, tensor.shape(), root, false);
+  const auto tokens_of_rank = [&](int r) { return RankTokens(layout, whole[2], r, comm.ranks()); };
+  const RankTokens own = tokens_of_rank(comm.rank());
+  auto rows = Tensor<T, 4>::uninitialized({whole[0], whole[1], own.rows(), whole[3]});
+  int under_way = 0;
+  Messages messages(comm);
+  for (int part = 0; part < 2; ++part) {
+    const auto to = rows_of_rank(rows.view(), own, part);
+    if (root < 0 || root == comm.rank())
+      copy_rows(to, rows_at(tensor, own.parts[static_cast<std::size_t>(part)]));
+    else
+      messages.receive(as_bytes(to), root, MessageKind::rows, under_way);
+    for (int r = 0; root == comm.rank() && r < comm.ranks(); ++r)
+      if (r != root)
+        messages.send(as_bytes(rows_at(tensor, tokens_of_rank(r).parts[static_cast<std::size_t>(part)])), r,
+                      MessageKind::rows, under_way);
+  }
+  while (under_way > 0) messages.poll();
+  return rows;
+}
+
+/// The way back: on all ranks (root -1), or on the root; empty on the others.
+template <class T>
+Tensor<T, 4> gather(const Communicator& comm, mpi::Layout layout, const TensorView<const T, 4>& own_rows, int rank,
+                    int root) {
+  const Shape<4> whole = agreed_shape(comm, "gather", rank, own_rows.shape(), root, true);
+  const auto tokens_of_rank = [&](int r) { return RankTokens(layout, whole[2], r, comm.ranks()); };
+  const RankTokens own = tokens_of_rank(comm.rank());
+  std::vector<std::int64_t> rows = comm.all(static_cast<std::int64_t>(own_rows.dim(2)));
+  for (int r = 0; r < comm.ranks(); ++r)
+    require(static_cast<Index>(rows[static_cast<std::size_t>(r)]) == tokens_of_rank(r).rows(), "gather: rank ", r,
+            " has ", rows[static_cast<std::size_t>(r)], " rows; of ", whole[2], " tokens on ", comm.ranks(),
+            " ranks the layout gives it ", tokens_of_rank(r).rows());
+  const bool gets = root < 0 || root == comm.rank();
+  Tensor<T, 4> tensor = gets ? Tensor<T, 4>::uninitialized(whole) : Tensor<T, 4>();
+  int under_way = 0;
+  Messages messages(comm);
+  // To all: each rank sends its rows to the next one that lacks them, so that every link carries as much.
+  for (int step = 0; step < comm.ranks(); ++step)
+    for (int part = 0; part < 2; ++part) {
+      const int from = (comm.rank() + comm.ranks() - step) % comm.ranks(), to = (comm.rank() + step) % comm.ranks();
+      if (step == 0) {
+        if (gets)
+          copy_rows(rows_at(tensor.view(), own.parts[static_cast<std::size_t>(part)]),
+                    rows_of_rank(own_rows, own, part));
+        continue;
+      }
+      if (gets)
+        messages.receive(as_bytes(rows_at(tensor.view(), tokens_of_rank(from).parts[static_cast<std::size_t>(part)])),
+                         from, MessageKind::rows, under_way);
+      if (root < 0 || to == root)
+        messages.send(as_bytes(rows_of_rank(own_rows, own, part)), to, MessageKind::rows, under_way);
+    }
+  while (under_way > 0) messages.poll();
+  return tensor;
+}
+
+}  // namespace attn::detail

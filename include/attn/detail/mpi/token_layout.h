@@ -1,0 +1,71 @@
+// Which tokens of a text a rank holds.
+#pragma once
+
+#include <array>
+
+#include "attn/types.h"
+
+namespace attn::mpi {
+
+/// Which tokens of a text each rank holds, in ascending order. Any length will do; ranks may have no token at all.
+///
+///     8 tokens, 2 ranks     contiguous  0 0 0 0 1 1 1 1
+///                           zigzag      0 0 1 1 1 1 0 0
+///                           striped     0 1 0 1 0 1 0 1
+enum class Layout {
+  /// Rank r of P holds the tokens from r/P to (r + 1)/P of the length. Windows need neighbours only. With a causal mask
+  /// the last rank has P times the pairs of the first one, and all wait for it.
+  contiguous,
+  /// Of 2P chunks, rank r holds number r and number 2P - 1 - r, so that a causal mask leaves all ranks as much work
+  /// (Llama Team 2024, "The Llama 3 Herd of Models", section 3.3.2).
+  zigzag,
+  /// Token t is on rank t mod P (Brandon et al. 2023, "Striped Attention"): the work is even with any mask, also one that
+  /// skips parts of the text, and ranks stay even while a text grows. But every tile of a causal mask's diagonal is kept
+  /// in part, and windows need keys of all ranks.
+  striped,
+};
+
+}  // namespace attn::mpi
+
+namespace attn::detail {
+
+/// Tokens at equal distances: first, first + step, …
+struct Progression {
+  Index first = 0, step = 1, count = 0;
+
+  constexpr Index operator[](Index i) const { return first + step * i; }
+};
+
+/// The tokens of one rank of a text of `len`: one progression, or two, of which either may be empty. Its rows are those
+/// of the first and then those of the second.
+struct RankTokens {
+  std::array<Progression, 2> parts;
+
+  RankTokens(mpi::Layout layout, Index len, Index rank, Index ranks) {
+    // Chunk c of n is [begin(c), begin(c + 1)). Quotient and remainder apart, so that no product overflows.
+    const auto chunk = [len](Index c, Index n) {
+      const auto begin = [&](Index i) { return len / n * i + len % n * i / n; };
+      return Progression{begin(c), 1, begin(c + 1) - begin(c)};
+    };
+    switch (layout) {
+      case mpi::Layout::contiguous:
+        parts[0] = chunk(rank, ranks);
+        break;
+      case mpi::Layout::zigzag:
+        // Neighbouring chunks of a rank stay apart: what others need of each has a hull of its own.
+        parts = {chunk(rank, 2 * ranks), chunk(2 * ranks - 1 - rank, 2 * ranks)};
+        break;
+      case mpi::Layout::striped:
+        parts[0] = {rank, ranks, rank < len ? (len - rank - 1) / ranks + 1 : 0};
+        break;
+    }
+  }
+
+  Index rows() const { return parts[0].count + parts[1].count; }
+  /// The number of the first row of a part.
+  Index first_row(int part) const { return part == 0 ? 0 : parts[0].count; }
+  /// The token of a row.
+  Index token(Index row) const { return row < parts[0].count ? parts[0][row] : parts[1][row - parts[0].count]; }
+};
+
+}  // namespace attn::detail

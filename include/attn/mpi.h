@@ -1,0 +1,164 @@
+// More than one machine: attention over tokens that lie on the ranks of an MPI communicator. Not part of attn.h; needs
+// MPI 3, of which it uses the C interface: `find_package(attn COMPONENTS mpi)` and attn::mpi, or the flags of mpicxx.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include "attn/attention.h"
+#include "attn/backward.h"
+#include "attn/detail/mpi/ring_backward.h"
+#include "attn/detail/mpi/scatter_gather.h"
+
+namespace attn::mpi {
+inline namespace ATTN_BUILT_FOR {
+
+/// The ranks of a communicator, each with some tokens of a text.
+///
+///     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+///     attn::mpi::Ring ring(MPI_COMM_WORLD, attn::mpi::Layout::zigzag);
+///     auto r = ring.attention(q, k, v, attn::causal());                      // own rows of q, k, v and of r.out, r.lse
+///     auto g = ring.attention_backward(grad_out, q, k, v, r, attn::causal());
+///
+/// Mods, options and results are those of the same call on one machine that has all rows: lambdas see positions in the
+/// whole text, tensors and lists of mods are for the whole text, dropout drops the same pairs. All ranks call the same
+/// functions in the same order with the same mods and options; executor and isa may differ. What they disagree about is
+/// compared before anything travels, and all ranks throw the same std::invalid_argument then: the function, sizes,
+/// scalars, options, the types of mods, and what these say of some pairs.
+///
+/// If a mod throws on a rank, or it runs out of memory, that rank takes part in the call to its end, without computing,
+/// and then throws what was thrown; all others throw a RankError that names it. A rank that does not come to a call, or
+/// ends, is MPI's affair: mpirun ends the others.
+///
+/// Messages are sent and received by the thread that calls, between its tasks: MPI_THREAD_FUNNELED is enough, and one
+/// thread at a time may use a Ring. It has a duplicate of the communicator. Making and destroying one is collective.
+class Ring {
+ public:
+  /// @throws std::invalid_argument if MPI is not initialized.
+  explicit Ring(MPI_Comm comm, Layout layout = Layout::contiguous) : comm_(comm), layout_(layout) {}
+
+  int rank() const { return comm_.rank(); }
+  int ranks() const { return comm_.ranks(); }
+  Layout layout() const { return layout_; }
+
+  /// How many of `len` tokens this rank holds, and which one each of its rows is.
+  Index rows(Index len) const { return tokens(len).rows(); }
+  Index token(Index len, Index row) const { return tokens(len).token(row); }
+
+  /// This rank's rows of a tensor: (len, dim), (batch, heads, len) or (batch, heads, len, dim), anything attn::view()
+  /// takes. Without a root all ranks hold the tensor, and nothing but its shape is compared; with one, only the root's is
+  /// read, and the others pass any of the same type and rank.
+  template <class X>
+  auto scatter(const X& tensor, int root = kAll) {
+    const auto v = view(tensor);
+    return own_rank<rank_of<decltype(v)>>(
+        detail::scatter<scalar_of<decltype(v)>>(comm_, layout_, detail::tokens_view(v), rank_of<decltype(v)>, root));
+  }
+
+  /// The whole tensor from the rows of all ranks: on all of them, or on the root alone; the others get an empty one.
+  template <class X>
+  auto gather(const X& own_rows, int root = kAll) {
+    const auto v = view(own_rows);
+    return own_rank<rank_of<decltype(v)>>(
+        detail::gather<scalar_of<decltype(v)>>(comm_, layout_, detail::tokens_view(v), rank_of<decltype(v)>, root));
+  }
+  static constexpr int kAll = -1;
+
+  /// attention() of the whole text. This rank passes its rows of query, key and value and gets those of out and lse, of
+  /// the same types. There may be other numbers of queries than of keys; both lie as the layout says.
+  ///
+  /// Own keys come first, then those of rank - 1, rank - 2, …; a rank that needs other rows than all of a block, as the
+  /// hints of the masks say, gets only those. So results depend on the number of ranks and the layout, but neither on
+  /// threads nor on time: the same bits from run to run. They differ from those of one machine by rounding. With 16 bits,
+  /// sums are float and are rounded once.
+  ///
+  /// Memory: the keys and values of one rank, in two halves, one worked on while the other comes; floats for out where
+  /// that has 16 bits. Cost besides: for each rank and part of its tokens the hints of the masks for each head; an
+  /// all-gather, an all-to-all and two reductions of some hundred bytes.
+  /// @throws std::invalid_argument as attention() does, on all ranks; RankError.
+  template <class Q, class K, class V, class M = Mods<>>
+  auto attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
+    traffic_ = {};
+    detail::RingCall call(comm_, layout_, "attention", query, key, value, mods, options, [](const auto&) {});
+    using T = typename decltype(call)::T;
+    auto result = detail::Answer<Q>::result(call.own);
+    detail::ring_forward<decltype(call), T>(call, layout_, detail::result_views<T>(call.own, result.out, result.lse),
+                                            options, traffic_);
+    return result;
+  }
+  template <class Q, class K, class V>
+  auto attention(const Q& query, const K& key, const V& value, const Options& options) {
+    return attention(query, key, value, Mods<>(), options);
+  }
+
+  /// attention_backward() of the whole text: this rank passes its rows of grad_out (or {grad_out, grad_lse}), query, key
+  /// and value, and what attention() returned to it, and gets the gradients of its rows.
+  ///
+  /// Keys and values come by again, and their gradients are sent to the rank that they belong to, which adds them up in a
+  /// fixed order: the same bits from run to run. With 16 bits, gradients travel and are added up as floats. What mods
+  /// learn (see bias() with a second tensor) is a sum over this rank's queries: add those of all ranks up, with
+  /// MPI_Allreduce, for that of the whole text.
+  ///
+  /// Memory: keys and values of one rank in two halves, one to one and a half times their gradients, half of that
+  /// arriving, and a gradient of the queries.
+  /// @throws std::invalid_argument as attention_backward() does, on all ranks; RankError.
+  template <class G, class Q, class K, class V, class R, class M = Mods<>>
+  auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
+                          const M& mods = {}, const Options& options = {}) {
+    traffic_ = {};
+    using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
+    decltype(auto) grad_held = detail::evaluated(detail::gradient_of_out(grad_out));
+    decltype(auto) out_held = detail::evaluated(result.out);
+    detail::RingGradients<T> arrays;
+    detail::RingCall call(comm_, layout_, "attention_backward", query, key, value, mods, options, [&](const auto& c) {
+      const Shape<4> want{c.own.batch, c.own.heads, c.own.q_len, c.own.v_dim};
+      arrays.grad_out = detail::checked_input<T>(grad_held, want, "grad_out");
+      arrays.out = detail::checked_input<T>(out_held, want, "out");
+      arrays.lse = detail::checked_lse<T>(result.lse, c.own, "lse");
+      if constexpr (detail::HasLse<G>) arrays.grad_lse = detail::checked_lse<T>(grad_out.lse, c.own, "grad_lse");
+    });
+    auto q = detail::gradient_like<Q>(call.q);
+    auto k = detail::gradient_like<K>(call.k);
+    auto v = detail::gradient_like<V>(call.v);
+    attn::Gradients<decltype(q), decltype(k), decltype(v)> grads{std::move(q), std::move(k), std::move(v)};
+    arrays.grad_q = detail::checked_gradient<T>(grads.query, call.q, "grad_query");
+    arrays.grad_k = detail::checked_gradient<T>(grads.key, call.k, "grad_key");
+    arrays.grad_v = detail::checked_gradient<T>(grads.value, call.v, "grad_value");
+    detail::ring_backward<decltype(call), T>(call, layout_, arrays, options, traffic_);
+    return grads;
+  }
+  template <class G, class Q, class K, class V, class R>
+  auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
+                          const Options& options) {
+    return attention_backward(grad_out, query, key, value, result, Mods<>(), options);
+  }
+
+  /// What the last call sent and waited for on this rank.
+  const Traffic& traffic() const { return traffic_; }
+
+ private:
+  template <class View>
+  static constexpr int rank_of = std::remove_cvref_t<View>::kRank;
+  template <class View>
+  using scalar_of = typename std::remove_cvref_t<View>::Scalar;
+
+  detail::RankTokens tokens(Index len) const { return {layout_, len, comm_.rank(), comm_.ranks()}; }
+
+  /// A tensor of rank 4 with the dimensions that the caller's has.
+  template <int kRank, class T>
+  static Tensor<T, kRank> own_rank(Tensor<T, 4> t) {
+    if constexpr (kRank == 4)
+      return t;
+    else if constexpr (kRank == 3)
+      return Tensor<T, 3>(TensorView<const T, 3>(t.view().squeeze(3)));
+    else
+      return Tensor<T, 2>(TensorView<const T, 2>(t.view().select(0, 0).select(0, 0)));
+  }
+
+  detail::Communicator comm_;
+  Layout layout_;
+  Traffic traffic_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::mpi

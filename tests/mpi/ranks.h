@@ -1,0 +1,68 @@
+// Rings of some of the ranks that mpirun started, and calls on them whose results rank 0 looks at.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "attn/attn.h"
+#include "attn/mpi.h"
+
+namespace attn::test {
+
+constexpr int kRanks[] = {1, 2, 3, 4, 7};
+constexpr mpi::Layout kRankLayouts[] = {mpi::Layout::contiguous, mpi::Layout::zigzag, mpi::Layout::striped};
+
+inline const char* name_of(mpi::Layout layout) {
+  switch (layout) {
+    case mpi::Layout::contiguous:
+      return "contiguous";
+    case mpi::Layout::zigzag:
+      return "zigzag";
+    case mpi::Layout::striped:
+      return "striped";
+  }
+  return "";
+}
+
+/// The first `count` ranks; the others have no communicator, and must leave the calls to them.
+class FirstRanks {
+ public:
+  explicit FirstRanks(int count) {
+    int rank = 0, ranks = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (count <= ranks) MPI_Comm_split(MPI_COMM_WORLD, rank < count ? 0 : MPI_UNDEFINED, 0, &comm_);
+  }
+  FirstRanks(const FirstRanks&) = delete;
+  ~FirstRanks() {
+    if (takes_part()) MPI_Comm_free(&comm_);
+  }
+  bool takes_part() const { return comm_ != MPI_COMM_NULL; }
+  MPI_Comm get() const { return comm_; }
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+};
+
+/// Calls visit(ring) on the ranks that take part, for all numbers of ranks and layouts.
+template <class Visit>
+void for_each_ring(const Visit& visit) {
+  for (const int count : kRanks) {
+    const FirstRanks ranks(count);
+    for (const mpi::Layout layout : kRankLayouts) {
+      if (!ranks.takes_part()) continue;
+      SCOPED_TRACE(std::to_string(count) + " ranks, " + name_of(layout));
+      mpi::Ring ring(ranks.get(), layout);
+      visit(ring);
+    }
+  }
+}
+
+/// All numbers of a tensor in row-major order.
+template <class T, int Rank>
+std::vector<T> plain(const Tensor<T, Rank>& t) {
+  return t.size() == 0 ? std::vector<T>() : std::vector<T>(t.data(), t.data() + t.size());
+}
+
+}  // namespace attn::test
