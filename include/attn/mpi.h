@@ -7,6 +7,8 @@
 
 #include "attn/attention.h"
 #include "attn/backward.h"
+#include "attn/detail/mpi/by_heads.h"
+#include "attn/detail/mpi/decode.h"
 #include "attn/detail/mpi/ring_backward.h"
 #include "attn/detail/mpi/scatter_gather.h"
 
@@ -79,7 +81,8 @@ class Ring {
   template <class Q, class K, class V, class M = Mods<>>
   auto attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
     traffic_ = {};
-    detail::RingCall call(comm_, layout_, "attention", query, key, value, mods, options, [](const auto&) {});
+    detail::RingCall call(comm_, detail::Sharing{layout_}, "attention", query, key, value, mods, options,
+                          [](const auto&) {});
     using T = typename decltype(call)::T;
     auto result = detail::Answer<Q>::result(call.own);
     detail::ring_forward<decltype(call), T>(call, layout_, detail::result_views<T>(call.own, result.out, result.lse),
@@ -110,13 +113,15 @@ class Ring {
     decltype(auto) grad_held = detail::evaluated(detail::gradient_of_out(grad_out));
     decltype(auto) out_held = detail::evaluated(result.out);
     detail::RingGradients<T> arrays;
-    detail::RingCall call(comm_, layout_, "attention_backward", query, key, value, mods, options, [&](const auto& c) {
-      const Shape<4> want{c.own.batch, c.own.heads, c.own.q_len, c.own.v_dim};
-      arrays.grad_out = detail::checked_input<T>(grad_held, want, "grad_out");
-      arrays.out = detail::checked_input<T>(out_held, want, "out");
-      arrays.lse = detail::checked_lse<T>(result.lse, c.own, "lse");
-      if constexpr (detail::HasLse<G>) arrays.grad_lse = detail::checked_lse<T>(grad_out.lse, c.own, "grad_lse");
-    });
+    detail::RingCall call(comm_, detail::Sharing{layout_}, "attention_backward", query, key, value, mods, options,
+                          [&](const auto& c) {
+                            const Shape<4> want{c.own.batch, c.own.heads, c.own.q_len, c.own.v_dim};
+                            arrays.grad_out = detail::checked_input<T>(grad_held, want, "grad_out");
+                            arrays.out = detail::checked_input<T>(out_held, want, "out");
+                            arrays.lse = detail::checked_lse<T>(result.lse, c.own, "lse");
+                            if constexpr (detail::HasLse<G>)
+                              arrays.grad_lse = detail::checked_lse<T>(grad_out.lse, c.own, "grad_lse");
+                          });
     auto q = detail::gradient_like<Q>(call.q);
     auto k = detail::gradient_like<K>(call.k);
     auto v = detail::gradient_like<V>(call.v);
@@ -131,6 +136,55 @@ class Ring {
   auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                           const Options& options) {
     return attention_backward(grad_out, query, key, value, result, Mods<>(), options);
+  }
+
+  /// attention() with the same arguments and results, another way: ranks exchange their rows for all rows of some heads,
+  /// work on these, and exchange the results back. Each number of q, k, v and out travels once, where a ring sends keys to
+  /// all ranks; but nothing is computed meanwhile, and there must be a head for each rank. Heads that ranks do not divide,
+  /// and ranks that need the same key head, are fine. Results differ from those of the ring by rounding.
+  ///
+  /// Memory: whole texts of this rank's heads, as much as its rows have.
+  /// @throws std::invalid_argument also where there are fewer heads than ranks.
+  template <class Q, class K, class V, class M = Mods<>>
+  auto attention_by_heads(const Q& query, const K& key, const V& value, const M& mods = {},
+                          const Options& options = {}) {
+    traffic_ = {};
+    detail::RingCall call(
+        comm_, detail::Sharing{layout_}, "attention_by_heads", query, key, value, mods, options, [](const auto& c) {
+          detail::require(c.own.heads >= c.comm.ranks(), "attention_by_heads: there are ", c.own.heads, " heads for ",
+                          c.comm.ranks(), " ranks, and each needs one; use attention()");
+        });
+    using T = typename decltype(call)::T;
+    auto result = detail::Answer<Q>::result(call.own);
+    detail::attention_by_heads<decltype(call), T>(
+        call, layout_, detail::result_views<T>(call.own, result.out, result.lse), options, traffic_);
+    return result;
+  }
+  template <class Q, class K, class V>
+  auto attention_by_heads(const Q& query, const K& key, const V& value, const Options& options) {
+    return attention_by_heads(query, key, value, Mods<>(), options);
+  }
+
+  /// attention() of a few queries that all ranks have, over keys and values of which each rank has its rows: a token that
+  /// is generated from a long text. All ranks get the whole result. With Layout::striped a text may grow: token t goes to
+  /// rank t mod P, and nothing moves.
+  ///
+  /// No key travels: ranks merge their results (see merge()) in the order of ranks, two by two, the same bits on all of
+  /// them. Each sends as much as twice the result has.
+  template <class Q, class K, class V, class M = Mods<>>
+  auto decode(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
+    traffic_ = {};
+    detail::RingCall call(comm_, detail::Sharing{layout_, false}, "decode", query, key, value, mods, options,
+                          [](const auto&) {});
+    using T = typename decltype(call)::T;
+    auto result = detail::Answer<Q>::result(call.own);
+    detail::decode_over_ranks<decltype(call), T>(
+        call, layout_, detail::result_views<T>(call.own, result.out, result.lse), options, traffic_);
+    return result;
+  }
+  template <class Q, class K, class V>
+  auto decode(const Q& query, const K& key, const V& value, const Options& options) {
+    return decode(query, key, value, Mods<>(), options);
   }
 
   /// What the last call sent and waited for on this rank.

@@ -3,10 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "attn/attn.h"
 #include "attn/mpi.h"
+#include "support/random.h"
+#include "support/sample.h"
 
 namespace attn::test {
 
@@ -45,18 +49,31 @@ class FirstRanks {
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
-/// Calls visit(ring) on the ranks that take part, for all numbers of ranks and layouts.
+/// Calls visit(ring, random, sample) on the ranks that take part, for all numbers of ranks and layouts. All of them draw
+/// alike, whatever the others have drawn before.
 template <class Visit>
-void for_each_ring(const Visit& visit) {
+void for_each_ring(std::uint64_t seed, const Visit& visit) {
   for (const int count : kRanks) {
     const FirstRanks ranks(count);
     for (const mpi::Layout layout : kRankLayouts) {
       if (!ranks.takes_part()) continue;
       SCOPED_TRACE(std::to_string(count) + " ranks, " + name_of(layout));
       mpi::Ring ring(ranks.get(), layout);
-      visit(ring);
+      const auto number = static_cast<std::uint64_t>(4 * count + static_cast<int>(layout));
+      Random random(100 * seed + number);
+      Sample sample;
+      for (std::uint64_t i = 0; i < number; ++i) sample.takes_next();
+      visit(ring, random, sample);
     }
   }
+}
+
+template <class T>
+Tensor<T, 4> drawn(const Shape<4>& shape, std::uint64_t seed) {
+  Random random(seed);
+  auto t = Tensor<T, 4>::uninitialized(shape);
+  for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<T>(static_cast<float>(random.uniform(-2, 2)));
+  return t;
 }
 
 /// All numbers of a tensor in row-major order.

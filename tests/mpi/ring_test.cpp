@@ -3,7 +3,6 @@
 #include "support/erased_rows.h"
 #include "support/gradient_oracle.h"
 #include "support/paths.h"
-#include "support/sample.h"
 
 namespace attn::test {
 
@@ -84,9 +83,7 @@ Sizes draw_rank_sizes(Random& random) {
 
 template <class T>
 void check_every_mod() {
-  Random random(21);
-  Sample sample;
-  for_each_ring([&](mpi::Ring& ring) {
+  for_each_ring(21, [&](mpi::Ring& ring, Random& random, Sample& sample) {
     RankCase<T> c(draw_rank_sizes(random), random);
     each_erased_row<Wide<T>, true>({c.sizes, c.numbers, random}, [&](const auto& row) {
       if (sample.takes_next()) c.check(ring, row);
@@ -99,8 +96,7 @@ TEST(Ring, EveryModBFloat16) { check_every_mod<Eigen::bfloat16>(); }
 
 /// Lengths that ranks do not divide, and fewer tokens than ranks.
 TEST(Ring, EveryLength) {
-  Random random(22);
-  for_each_ring([&](mpi::Ring& ring) {
+  for_each_ring(22, [&](mpi::Ring& ring, Random& random, Sample&) {
     for (const Index len : {0, 1, 2, 5, 6, 13, 14, 15, 28}) {
       RankCase<float> c({1, 2, 1, len, len, 3, 2}, random);
       const auto causal = attn::causal();
@@ -111,25 +107,25 @@ TEST(Ring, EveryLength) {
 
 /// Keys that come in several parcels from each rank, of which some are not needed.
 TEST(Ring, ManyParcels) {
-  Random random(23);
   for (const int count : {2, 3}) {
     const FirstRanks ranks(count);
     for (const mpi::Layout layout : kRankLayouts) {
       if (!ranks.takes_part()) continue;
       mpi::Ring ring(ranks.get(), layout);
+      Random random(23);
       RankCase<float> c({1, 2, 1, 40, 3700, 3, 2}, random);
       c.numbers.q_offset = 1900;
       c.check(ring, Row<Mods<>>{"plain", Mods<>(), {}});
       const auto window = attn::sliding_window(1500, 1000);
-      c.check(ring, Row<decltype(window)>{
-                        "window", window, {[](const Pair& p) { return p.kv >= p.q - 1500 && p.kv <= p.q + 1000; }, {}}});
+      c.check(ring,
+              Row<decltype(window)>{
+                  "window", window, {[](const Pair& p) { return p.kv >= p.q - 1500 && p.kv <= p.q + 1000; }, {}}});
     }
   }
 }
 
 TEST(Ring, Sigmoid) {
-  Random random(24);
-  for_each_ring([&](mpi::Ring& ring) {
+  for_each_ring(24, [&](mpi::Ring& ring, Random& random, Sample&) {
     RankCase<float> c({2, 4, 2, 30, 30, 5, 4}, random);
     c.numbers.sigmoid_bias = -2;
     const auto causal = attn::causal();

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -69,6 +68,7 @@ struct Terms {
     batch,
     heads,
     kv_heads,
+    q_len,
     head_dim,
     v_dim,
     scale,
@@ -96,6 +96,7 @@ struct Terms {
       {"batch", Kind::size},
       {"the number of heads", Kind::size},
       {"the number of key and value heads", Kind::size},
+      {"q_len", Kind::size},
       {"head_dim", Kind::size},
       {"v_dim", Kind::size},
       {"scale", Kind::real},
@@ -188,12 +189,19 @@ inline std::string term_text(const Terms& terms, Terms::Name name) {
   return joined({x});
 }
 
+/// Who holds which rows.
+struct Sharing {
+  mpi::Layout layout;
+  bool of_queries = true;  ///< false: all ranks have all of them
+};
+
 /// Compares the terms of all ranks. @returns the lengths of the whole text.
 /// @throws std::invalid_argument, the same on all ranks, if two disagree, one has refused its arguments, or one does not
-/// have the rows that the layout gives it. No layout: any rows will do.
-inline Lengths agree(const Communicator& comm, Terms own, const Failure& failure,
-                     const std::optional<mpi::Layout>& layout) {
+/// have the rows that the layout gives it.
+inline Lengths agree(const Communicator& comm, Terms own, const Failure& failure, const Sharing& sharing) {
   own.failed = failure.code();
+  own.set(Terms::layout, static_cast<int>(sharing.layout));
+  own.set(Terms::q_len, sharing.of_queries ? 0 : own.q_rows);
   const std::vector<Terms> all = comm.all(own);
   for (std::size_t r = 0; r < all.size(); ++r)
     if (all[r].failed != 0) refuse_together(comm, static_cast<int>(r), all[r].failed == 1, failure);
@@ -208,17 +216,17 @@ inline Lengths agree(const Communicator& comm, Terms own, const Failure& failure
       refuse({"ranks disagree: ", text, " is ", term_text(all[0], name), " on rank 0, ", term_text(all[r], name),
               " on rank ", r});
     }
-    lengths.q += static_cast<Index>(all[r].q_rows);
+    lengths.q = static_cast<Index>(all[r].q_rows) + (sharing.of_queries ? lengths.q : 0);
     lengths.kv += static_cast<Index>(all[r].kv_rows);
   }
-  for (std::size_t r = 0; layout && r < all.size(); ++r) {
+  for (std::size_t r = 0; r < all.size(); ++r) {
     const auto rank = static_cast<Index>(r), ranks = static_cast<Index>(all.size());
     const auto check = [&](const char* what, Index rows, Index len) {
-      const Index wanted = RankTokens(*layout, len, rank, ranks).rows();
+      const Index wanted = RankTokens(sharing.layout, len, rank, ranks).rows();
       require(rows == wanted, "rank ", rank, " has ", rows, " rows of ", what, "; of ", len, " tokens on ", ranks,
               " ranks the layout gives it ", wanted);
     };
-    check("queries", static_cast<Index>(all[r].q_rows), lengths.q);
+    if (sharing.of_queries) check("queries", static_cast<Index>(all[r].q_rows), lengths.q);
     check("keys", static_cast<Index>(all[r].kv_rows), lengths.kv);
   }
   return lengths;

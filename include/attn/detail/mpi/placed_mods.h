@@ -1,6 +1,8 @@
 // The mods of a whole call, as some of its queries and keys see them that lie in memory of their own.
 #pragma once
 
+#include <limits>
+
 #include "attn/detail/base/ranges.h"
 #include "attn/detail/mods/call_mods.h"
 #include "attn/detail/mpi/token_layout.h"
@@ -8,7 +10,7 @@
 namespace attn::detail {
 
 /// Where the rows of a part lie in the call: the tokens of its queries and keys, the number of its first query head, and
-/// whether it is the first that its queries meet.
+/// whether it is the first that its queries meet. Sinks belong to the first.
 struct Place {
   Progression q, kv;
   Index first_head = 0;
@@ -48,7 +50,9 @@ class PlacedElement {
   void each_dropout(const Visit& visit) const {
     own_.each_dropout(visit);
   }
-  double sink(Index head) const { return own_.sink(first_head_ + head); }
+  double sink(Index head) const {
+    return is_first_ ? own_.sink(first_head_ + head) : -std::numeric_limits<double>::infinity();
+  }
   PairGrid grid(const Tile& t) const {
     return {in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}), q_step_, kv_step_};
   }

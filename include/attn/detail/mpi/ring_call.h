@@ -91,7 +91,7 @@ class RingCall {
 
   /// `more(call)` makes further checks and must be the same on all ranks.
   template <class More>
-  RingCall(const Communicator& on, std::optional<mpi::Layout> how, const char* operation, const Q& query, const K& key,
+  RingCall(const Communicator& on, const Sharing& sharing, const char* operation, const Q& query, const K& key,
            const V& value, const M& given_mods, const Options& options, const More& more)
       : q_held_(evaluated(query)),
         k_held_(evaluated(key)),
@@ -108,13 +108,12 @@ class RingCall {
               " bytes");
       more(*this);
       terms = terms_of<M>(operation, own, options);
-      terms.set(Terms::layout, how ? static_cast<int>(*how) : -1);
       terms.set(Terms::q_type, static_cast<int>(q.dtype()));
       terms.set(Terms::k_type, static_cast<int>(k.dtype()));
       terms.set(Terms::v_type, static_cast<int>(v.dtype()));
       terms.set(Terms::scalar, sizeof(T));
     });
-    const Lengths lengths = agree(comm, terms, failure, how);
+    const Lengths lengths = agree(comm, terms, failure, sharing);
     whole = own;
     whole.q_len = lengths.q;
     whole.kv_len = lengths.kv;

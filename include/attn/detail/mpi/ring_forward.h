@@ -76,31 +76,31 @@ class OutputSums {
   TensorView<T, 3> lse;
 };
 
-/// Lets the queries of a rank, `q_tokens`, meet some keys, of the tokens `kv_tokens`. `begun`: which parts of the queries
-/// have met keys before.
+/// Lets queries, of the tokens `q_tokens`, meet some keys, of the tokens `kv_tokens`. `begun`: which parts of the queries
+/// have met keys before. `has_sinks`: sinks join before the first keys.
 template <class Call, class T, class Poll>
 void attend(const Call& call, const RankTokens& q_tokens, const Progression& kv_tokens, const DTypeView<const T>& k,
-            const DTypeView<const T>& v, const OutputSums<T>& to, std::array<bool, 2>& begun, const Options& options,
-            const Poll& poll) {
+            const DTypeView<const T>& v, const DTypeView<T>& out, const TensorView<T, 3>& lse,
+            std::array<bool, 2>& begun, bool has_sinks, const Options& options, const Poll& poll) {
   using Mods = PlacedMods<typename Call::Mods>;
   for (std::size_t part = 0; part < begun.size(); ++part) {
-    const Place place{q_tokens.parts[part], kv_tokens, 0, !begun[part]};
-    // The first keys are met in any case: without a pass nothing would be written, and sinks join once.
-    if (begun[part] && needed_rows(*call.mods, call.whole, place).empty()) continue;
+    const bool resumes = begun[part];
+    const Place place{q_tokens.parts[part], kv_tokens, 0, has_sinks && !resumes};
+    // The first keys are met in any case: without a pass nothing would be written.
+    if (resumes && needed_rows(*call.mods, call.whole, place).empty()) continue;
     begun[part] = true;
     if (place.q.count == 0) continue;
     const Index row = q_tokens.first_row(static_cast<int>(part)), rows = place.q.count;
     const Problem problem = problem_of_part(call.own, rows, kv_tokens.count);
     const Mods mods(*call.mods, call.whole, place);
     const TileModsIfAny<T, Mods> tile_mods(mods);
-    const CallTensors<T> tensors{rows_of_tensor(to.out, row, rows),
-                                 to.lse.slice(2, row, row + rows),
+    const CallTensors<T> tensors{rows_of_tensor(out, row, rows),
+                                 lse.slice(2, row, row + rows),
                                  rows_of_tensor(call.q, row, rows),
                                  k,
                                  v,
                                  problem};
-    flash<T>(tensors, OnePass<T>(tile_mods_pointer<T>(tile_mods), !place.is_first),
-             part_options(options, problem, poll));
+    flash<T>(tensors, OnePass<T>(tile_mods_pointer<T>(tile_mods), resumes), part_options(options, problem, poll));
   }
 }
 
@@ -125,8 +125,8 @@ void ring_forward(Call& call, mpi::Layout layout, const ResultViews<T>& result, 
   std::array<bool, 2> begun{};
   const auto meet = [&](const Parcel& parcel, const DTypeView<const T>& k, const DTypeView<const T>& v) {
     call.failure.guard([&] {
-      attend(call, q_tokens, tokens_of(parcel, layout, call.whole.kv_len, comm.ranks()), k, v, *sums, begun, options,
-             poll);
+      attend(call, q_tokens, tokens_of(parcel, layout, call.whole.kv_len, comm.ranks()), k, v, sums->out, sums->lse,
+             begun, true, options, poll);
     });
   };
   keys->receive();

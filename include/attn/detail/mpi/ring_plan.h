@@ -120,29 +120,32 @@ inline bool is_same_score(double a, double b) {
   return a == b || std::abs(a - b) <= 1e-3 * std::max(std::abs(a), std::abs(b)) + 1e-6;
 }
 
-/// The keys that come to this rank, and those of its own that go to others, in the order in which they are worked on: step
-/// s brings keys from rank - s, and takes own ones to rank + s. A rank says itself what it needs, and the others send that:
-/// masks that differ in spite of all checks would give wrong results, but nobody would wait for a message for ever.
+/// Refuses a call on all ranks where one of them has failed so far, or where mods say different things. `each`: what each
+/// rank has told this one.
+inline void compare_needs(const Communicator& comm, const std::vector<Need>& each, const Failure& failure) {
+  for (std::size_t r = 0; r < each.size(); ++r)
+    if (each[r].failed != 0) refuse_together(comm, static_cast<int>(r), each[r].failed == 1, failure);
+  const Need& first = each[0];
+  for (std::size_t r = 1; r < each.size(); ++r)
+    require(each[r].masks == first.masks &&
+                std::equal(first.scores.begin(), first.scores.end(), each[r].scores.begin(), is_same_score),
+            "ranks disagree: the mods of rank ", r,
+            " and of rank 0 have the same type, but say different things of the "
+            "same pairs");
+}
+
+/// The keys that come to this rank, and those of its own that go to others, in the order in which they are worked on:
+/// step s brings keys from rank - s, and takes own ones to rank + s. A rank says itself what it needs, and the others send
+/// that: masks that differ in spite of all checks would give wrong results, but nobody would wait for ever.
 struct RingPlan {
   std::vector<Parcel> incoming, outgoing;
   Index most_rows = 0;  ///< of an incoming parcel
 
-  /// @throws std::invalid_argument, the same on all ranks, where one has failed so far or mods differ.
+  /// `needs`: of each rank. @throws std::invalid_argument as compare_needs() does.
   RingPlan(const Communicator& comm, const std::vector<Need>& needs, const Failure& failure, mpi::Layout layout,
            Index kv_len) {
     const std::vector<Need> others = comm.exchanged(needs);
-    for (std::size_t r = 0; r < others.size(); ++r)
-      if (others[r].failed != 0) refuse_together(comm, static_cast<int>(r), others[r].failed == 1, failure);
-    // Every rank compares with itself, so one may see a difference that another does not: all hear of the first.
-    const Need& own = needs[static_cast<std::size_t>(comm.rank())];
-    std::size_t other = 0;
-    while (other < others.size() && is_same(others[other], own)) ++other;
-    const int found = comm.first_failed(other < others.size());
-    if (found >= 0) {
-      const int with = std::stoi(comm.text_of(found, joined({other})));
-      refuse({"ranks disagree: the mods are of one type, but those of ranks ", found, " and ", with,
-              " say different things of the same pairs"});
-    }
+    compare_needs(comm, others, failure);
     const auto rows_of = [&](int rank) { return RankTokens(layout, kv_len, rank, comm.ranks()).rows(); };
     for (int step = 1; step < comm.ranks(); ++step) {
       const int from = (comm.rank() + comm.ranks() - step) % comm.ranks(), to = (comm.rank() + step) % comm.ranks();
@@ -150,11 +153,6 @@ struct RingPlan {
       add_parcels(outgoing, to, others[static_cast<std::size_t>(to)], rows_of(comm.rank()));
     }
     for (const Parcel& parcel : incoming) most_rows = std::max(most_rows, parcel.rows.size());
-  }
-
- private:
-  static bool is_same(const Need& a, const Need& b) {
-    return a.masks == b.masks && std::equal(a.scores.begin(), a.scores.end(), b.scores.begin(), is_same_score);
   }
 };
 

@@ -1,0 +1,140 @@
+// Queries that all ranks have, over keys that lie on all of them.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "attn/detail/mpi/ring_forward.h"
+#include "attn/merge.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// The results of queries over some keys: rows of v_dim numbers and a log-sum-exp behind each other, so that a row is one
+/// message.
+template <class T>
+class PartialResults {
+ public:
+  PartialResults(Index rows, Index v_dim) : numbers_(Tensor<T, 2>::uninitialized({rows, v_dim + 1})) {}
+
+  T* data() { return numbers_.data(); }
+  /// Of all queries of a call with these sizes.
+  TensorView<T, 4> out(const Problem& p) {
+    const Index row = p.v_dim + 1;
+    return {data(), {p.batch, p.heads, p.q_len, p.v_dim}, {p.heads * p.q_len * row, p.q_len * row, row, 1}};
+  }
+  TensorView<T, 3> lse(const Problem& p) {
+    const Index row = p.v_dim + 1;
+    return {numbers_.size() == 0 ? nullptr : data() + p.v_dim,
+            {p.batch, p.heads, p.q_len},
+            {p.heads * p.q_len * row, p.q_len * row, row}};
+  }
+  /// `count` rows from `first` on.
+  TensorView<T, 2> out(Index first, Index count) {
+    const Index row = numbers_.dim(1);
+    return {data() + first * row, {count, row - 1}, {row, 1}};
+  }
+  TensorView<T, 1> lse(Index first, Index count) {
+    const Index row = numbers_.dim(1);
+    return {data() + first * row + row - 1, {count}, {row}};
+  }
+
+ private:
+  Tensor<T, 2> numbers_;
+};
+
+/// A row of partial results as MPI is told of it.
+class RowType {
+ public:
+  explicit RowType(Index bytes) {
+    check_mpi(MPI_Type_contiguous(mpi_count(bytes, "bytes in a row"), MPI_BYTE, &type_), "MPI_Type_contiguous");
+    check_mpi(MPI_Type_commit(&type_), "MPI_Type_commit");
+  }
+  RowType(const RowType&) = delete;
+  ~RowType() { MPI_Type_free(&type_); }
+  MPI_Datatype get() const { return type_; }
+
+ private:
+  MPI_Datatype type_ = MPI_DATATYPE_NULL;
+};
+
+/// Merges what all ranks have of the same rows. Each rank merges some rows of all ranks, two by two in the order of ranks,
+/// and tells the others: twice the size of the result travels, whatever the number of ranks.
+template <class T>
+void merge_ranks(const Communicator& comm, PartialResults<T>& own, PartialResults<T>& of_ranks, Index rows, Index v_dim,
+                 bool adds_up) {
+  const Index ranks = comm.ranks();
+  std::vector<int> counts(static_cast<std::size_t>(ranks)), firsts(counts.size());
+  std::vector<int> own_counts(counts.size()), own_firsts(counts.size());
+  mpi_count(rows, "rows of queries");
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    const auto first = [&](std::size_t rank) { return static_cast<int>(rows * static_cast<Index>(rank) / ranks); };
+    firsts[r] = first(r);
+    counts[r] = first(r + 1) - first(r);
+  }
+  const auto mine = static_cast<std::size_t>(comm.rank());
+  const Index share = counts[mine];
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    own_counts[r] = counts[mine];
+    own_firsts[r] = static_cast<int>(static_cast<Index>(r) * share);
+  }
+  const RowType row((v_dim + 1) * static_cast<Index>(sizeof(T)));
+  check_mpi(MPI_Alltoallv(own.data(), counts.data(), firsts.data(), row.get(), of_ranks.data(), own_counts.data(),
+                          own_firsts.data(), row.get(), comm.get()),
+            "MPI_Alltoallv");
+  for (Index distance = 1; distance < ranks && share > 0; distance *= 2)
+    for (Index r = 0; r + distance < ranks; r += 2 * distance) {
+      const auto to = of_ranks.out(r * share, share), from = of_ranks.out((r + distance) * share, share);
+      if (adds_up)
+        to.matrix() += from.matrix();
+      else
+        merge_into(to, of_ranks.lse(r * share, share), from, of_ranks.lse((r + distance) * share, share));
+    }
+  check_mpi(MPI_Allgatherv(of_ranks.data(), counts[mine], row.get(), own.data(), counts.data(), firsts.data(),
+                           row.get(), comm.get()),
+            "MPI_Allgatherv");
+}
+
+template <class Call, class T>
+void decode_over_ranks(Call& call, mpi::Layout layout, const ResultViews<T>& result, const Options& options,
+                       mpi::Traffic& traffic) {
+  const Communicator& comm = call.comm;
+  const Problem& p = call.own;
+  const RankTokens queries(mpi::Layout::contiguous, p.q_len, 0, 1),
+      keys(layout, call.whole.kv_len, comm.rank(), comm.ranks());
+  const Index rows = p.batch * p.heads * p.q_len;
+  std::optional<PartialResults<T>> own, of_ranks;
+  call.failure.guard([&] {
+    own.emplace(rows, p.v_dim);
+    of_ranks.emplace((rows / comm.ranks() + 1) * comm.ranks(), p.v_dim);
+    std::array<bool, 2> begun{};
+    for (int part = 0; part < 2; ++part) {
+      const Progression& tokens = keys.parts[static_cast<std::size_t>(part)];
+      if (part > 0 && tokens.count == 0) continue;
+      const auto own_rows = [&](const DTypeView<const T>& t) {
+        return rows_of_tensor(t, keys.first_row(part), tokens.count);
+      };
+      attend(call, queries, tokens, own_rows(call.k), own_rows(call.v), DTypeView<T>(own->out(p)), own->lse(p), begun,
+             comm.rank() == 0, options, [] {});
+    }
+  });
+  Need own_need;
+  call.failure.guard([&] { sample_mods(*call.mods, call.whole, own_need); });
+  own_need.failed = call.failure.code();
+  compare_needs(comm, comm.all(own_need), call.failure);
+  if (rows == 0) return;
+  merge_ranks(comm, *own, *of_ranks, rows, p.v_dim, p.sigmoid_bias.has_value());
+  traffic.bytes_sent = 2 * rows * (p.v_dim + 1) * static_cast<Index>(sizeof(T));
+  const auto out = own->out(p);
+  const auto lse = own->lse(p);
+  for (Index b = 0; b < p.batch; ++b)
+    for (Index h = 0; h < p.heads; ++h)
+      for (Index i = 0; i < p.q_len; ++i) {
+        for (Index c = 0; c < p.v_dim; ++c) store_number(result.out.rows(b, h), i, c, out(b, h, i, c));
+        if (result.lse.data() != nullptr) result.lse(b, h, i) = lse(b, h, i);
+      }
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

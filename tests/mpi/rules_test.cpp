@@ -1,0 +1,246 @@
+// What holds on all ranks: the same refusals everywhere, nobody waits for a rank that failed, bytes and memory, bits.
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+
+#include "ranks.h"
+
+namespace attn::test {
+
+struct Texts {
+  Tensor<float, 4> q, k, v;
+};
+Texts own_texts(mpi::Ring& ring, Index len, Index heads = 2, Index kv_heads = 2, Index dim = 8) {
+  return {ring.scatter(drawn<float>({1, heads, len, dim}, 1)), ring.scatter(drawn<float>({1, kv_heads, len, dim}, 2)),
+          ring.scatter(drawn<float>({1, kv_heads, len, dim}, 3))};
+}
+
+/// What `call` throws on this rank; all must throw the same, and the ring must serve again.
+template <class Call>
+std::string refusal(mpi::Ring& ring, const Call& call) {
+  std::string text = "nothing";
+  try {
+    call();
+  } catch (const std::invalid_argument& e) {
+    text = e.what();
+  }
+  // As a tensor, so that all see that of rank 0.
+  Tensor<char, 2> of_rank({text.size() + 1 > 512 ? 0 : 512, 1});
+  std::copy(text.begin(), text.end(), of_rank.data());
+  char first[512] = "";
+  std::memcpy(first, of_rank.data(), sizeof(first));
+  Tensor<char, 2> tensor({512, 1});
+  std::memcpy(tensor.data(), first, sizeof(first));
+  const auto from_root = ring.gather(ring.scatter(tensor, 0));
+  EXPECT_STREQ(from_root.data(), text.c_str()) << "rank " << ring.rank() << " throws something else than rank 0";
+  return text;
+}
+
+#define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+template <class Visit>
+void on_ranks(int count, mpi::Layout layout, const Visit& visit) {
+  const FirstRanks ranks(count);
+  if (!ranks.takes_part()) return;
+  mpi::Ring ring(ranks.get(), layout);
+  visit(ring);
+}
+
+TEST(Rules, RanksThatDisagreeAreRefused) {
+  for (const int count : {2, 3, 7})
+    on_ranks(count, mpi::Layout::contiguous, [](mpi::Ring& ring) {
+      const bool odd = ring.rank() == ring.ranks() - 1;
+      const std::string last = std::to_string(ring.ranks() - 1);
+      auto [q, k, v] = own_texts(ring, 40);
+      const auto all = [&](const auto& call) { return refusal(ring, call); };
+      EXPECT_EQ(all([&] { ring.attention(q, k, v); }), "nothing");
+
+      const Tensor<float, 4> more_heads(Shape<4>{1, 4, q.dim(2), 8});
+      std::string text = all([&] { ring.attention(odd ? more_heads : q, k, v); });
+      EXPECT_HAS(text, "the number of heads is 2 on rank 0, 4 on rank " + last);
+      text = all([&] { ring.attention(q, k, v, {.scale = odd ? 0.5 : 0.25}); });
+      EXPECT_HAS(text, "scale is 0.25 on rank 0, 0.5 on rank " + last);
+      text = all([&] { odd ? ring.attention(q, k, v, {.q_offset = 3}) : ring.attention(q, k, v); });
+      EXPECT_HAS(text, "q_offset is none on rank 0, 3 on rank " + last);
+      text = all([&] { odd ? ring.attention(q, k, v, attn::causal()) : ring.attention(q, k, v); });
+      EXPECT_HAS(text, "the type of the mods is another on rank " + last);
+      text = all([&] { ring.attention(q, k, v, attn::sliding_window(odd ? 7 : 8)); });
+      EXPECT_HAS(text, "the mods of rank " + last + " and of rank 0");
+      text = all([&] { ring.attention(q, k, v, attn::softcap(odd ? 30 : 31)); });
+      EXPECT_HAS(text, "the mods of rank");
+      text = all([&] { ring.attention(q, k, v, attn::dropout(0.1, odd ? 30 : 31)); });
+      EXPECT_HAS(text, "the mods of rank");
+      text = all([&] { odd ? ring.attention(q, k, v) : ring.attention_by_heads(q, k, v); });
+      EXPECT_HAS(text, ring.ranks() == 2 ? "the function that is called is another on rank 1" : "rank 0: ");
+      const Tensor<float, 4> a_row_less(q.slice(2, 0, q.dim(2) - 1));
+      text = all([&] { ring.attention(odd ? a_row_less : q, k, v); });
+      EXPECT_HAS(text, "rows of queries; of 39 tokens on " + std::to_string(ring.ranks()) + " ranks");
+      text = all([&] { ring.decode(odd ? a_row_less : q, k, v); });
+      EXPECT_HAS(text, "q_len is");
+      text = all([&] { odd ? (void)ring.gather(q) : (void)ring.gather(more_heads); });
+      EXPECT_HAS(text, "gather: the tensor has shape");
+      text = all([&] { ring.gather(q, odd ? 0 : 1); });
+      EXPECT_HAS(text, "gather: the root is 1 on rank 0, 0 on rank " + last);
+      text = all([&] { ring.gather(q, 99); });
+      EXPECT_HAS(text, "the root is 99");
+      EXPECT_EQ(all([&] { ring.attention(q, k, v, attn::causal()); }), "nothing");
+    });
+}
+
+TEST(Rules, WhatOneRankRefusesAllRefuse) {
+  on_ranks(3, mpi::Layout::zigzag, [](mpi::Ring& ring) {
+    const bool odd = ring.rank() == 1;
+    auto [q, k, v] = own_texts(ring, 40);
+    const auto all = [&](const auto& call) { return refusal(ring, call); };
+    const Tensor<float, 4> wide(Shape<4>{1, 2, k.dim(2), 9});
+    std::string text = all([&] { ring.attention(q, odd ? wide : k, v); });
+    EXPECT_HAS(text, "attn: rank 1: head_dim differs: query has 8, key has 9");
+    std::byte memory[64];
+    Options with_memory;
+    with_memory.workspace = memory;
+    text = all([&] { ring.attention(q, k, v, with_memory); });
+    EXPECT_HAS(text, "leave Options::workspace empty, here it has 64 bytes");
+    const std::vector<Index> lengths{40, 40};
+    text = all([&] { ring.attention(q, k, v, attn::key_lengths(lengths)); });
+    EXPECT_HAS(text, "key_lengths");
+    text = all([&] { ring.attention_by_heads(q, k, v); });
+    EXPECT_HAS(text, "there are 2 heads for 3 ranks");
+    const auto r = ring.attention(q, k, v);
+    text = all([&] { ring.attention_backward(odd ? Tensor<float, 4>({1, 2, 1, 8}) : q, q, k, v, r); });
+    EXPECT_HAS(text, "attn: rank 1: grad_out has shape (1, 2, 1, 8)");
+  });
+}
+
+/// A mod that throws on one rank, in the middle of the work: all throw, and the ring serves again.
+TEST(Rules, NobodyWaitsForARankWhoseModThrows) {
+  for (const int count : {1, 2, 3, 7})
+    for (const mpi::Layout layout : kRankLayouts)
+      on_ranks(count, layout, [&](mpi::Ring& ring) {
+        const int odd = ring.ranks() / 2;
+        auto [q, k, v] = own_texts(ring, 300, 8, 8);
+        const auto r = ring.attention(q, k, v);
+        // Not where ranks compare their mods.
+        const auto throwing = [&, calls = std::make_shared<std::atomic<int>>(0)](auto) {
+          if (ring.rank() == odd && ++*calls > 500) throw std::domain_error("a mod of its own");
+          return true;
+        };
+        const auto expect = [&](const auto& call) {
+          try {
+            call();
+            ADD_FAILURE() << "nothing was thrown";
+          } catch (const mpi::RankError& e) {
+            EXPECT_NE(ring.rank(), odd);
+            EXPECT_EQ(e.rank(), odd);
+            EXPECT_EQ(e.what(), "attn: rank " + std::to_string(odd) + " failed: a mod of its own");
+          } catch (const std::domain_error&) {
+            EXPECT_EQ(ring.rank(), odd);
+          }
+        };
+        const auto mod = attn::mask_mod(throwing);
+        expect([&] { ring.attention(q, k, v, mod); });
+        expect([&] { ring.attention_backward(q, q, k, v, r, mod); });
+        expect([&] { ring.decode(drawn<float>({1, 8, 3, 8}, 5), k, v, mod); });
+        expect([&] { ring.attention_by_heads(q, k, v, mod); });
+        const auto again = ring.attention(q, k, v);
+        EXPECT_EQ(std::memcmp(again.out.data(), r.out.data(), static_cast<std::size_t>(r.out.size()) * sizeof(float)),
+                  0);
+      });
+}
+
+/// A window's keys go to the neighbour, and nothing else; a causal mask sends nothing backwards.
+TEST(Rules, OnlyWhatIsNeededIsSent) {
+  on_ranks(4, mpi::Layout::contiguous, [](mpi::Ring& ring) {
+    constexpr Index kLen = 4096, kWindow = 256, kRow = 2 * 2 * 8 * sizeof(float);  // keys and values of two heads
+    auto [q, k, v] = own_texts(ring, kLen);
+    const auto r = ring.attention(q, k, v, attn::sliding_window(kWindow));
+    EXPECT_EQ(ring.traffic().bytes_sent, ring.rank() < 3 ? kWindow * kRow : 0);
+    ring.attention_backward(q, q, k, v, r, attn::sliding_window(kWindow));
+    const Index there = ring.rank() < 3 ? kWindow * kRow : 0, back = ring.rank() > 0 ? kWindow * kRow : 0;
+    EXPECT_EQ(ring.traffic().bytes_sent, there + back);
+    ring.attention(q, k, v, attn::causal());
+    EXPECT_EQ(ring.traffic().bytes_sent, (3 - ring.rank()) * kLen / 4 * kRow);
+    ring.attention(q, k, v, attn::key_lengths({kLen / 4}));
+    EXPECT_EQ(ring.traffic().bytes_sent, ring.rank() == 0 ? 3 * kLen / 4 * kRow : 0);
+  });
+  on_ranks(4, mpi::Layout::zigzag, [](mpi::Ring& ring) {
+    constexpr Index kLen = 4096, kWindow = 100, kRow = 2 * 2 * 8 * sizeof(float);
+    auto [q, k, v] = own_texts(ring, kLen);
+    ring.attention(q, k, v, attn::sliding_window(kWindow));
+    // Each chunk but the last goes to the next one's rank; chunks 3 and 4 are on one.
+    EXPECT_EQ(ring.traffic().bytes_sent, (ring.rank() == 3 || ring.rank() == 0 ? 1 : 2) * kWindow * kRow);
+  });
+}
+
+/// Two blocks of keys and values at most beside a rank's own, and four with their gradients.
+TEST(Rules, MemoryOfWhatTravels) {
+  for_each_ring(41, [](mpi::Ring& ring, Random&, Sample&) {
+    const Index len = 2100 * ring.ranks();
+    const auto [q, k, v] = own_texts(ring, len, 1, 1, 4);
+    const Index block = (k.size() + v.size()) * static_cast<Index>(sizeof(float));
+    const auto r = ring.attention(q, k, v, {.isa = std::nullopt});
+    EXPECT_LE(ring.traffic().bytes_held, block + block / 64);
+    ring.attention_backward(q, q, k, v, r);
+    EXPECT_LE(ring.traffic().bytes_held, 4 * block);
+    EXPECT_GT(ring.traffic().bytes_held, ring.ranks() > 1 ? block : 0);
+  });
+}
+
+/// The same bits from run to run, with any executor, whatever messages do on their way.
+TEST(Rules, BitsDependOnRanksAlone) {
+  for_each_ring(42, [](mpi::Ring& ring, Random&, Sample&) {
+    const auto [q, k, v] = own_texts(ring, 1500, 4, 2);
+    const auto same = [](const auto& a, const auto& b) {
+      return a.size() == b.size() &&
+             (a.size() == 0 ||
+              std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(float)) == 0);
+    };
+    const auto mods = attn::causal() | attn::dropout(0.1, 3);
+    const auto r = ring.attention(q, k, v, mods, {.executor = serial()});
+    const auto g = ring.attention_backward(q, q, k, v, r, mods, {.executor = serial()});
+    for (int round = 0; round < 2; ++round) {
+      const Options options{.executor = round == 0 ? threads(3) : serial()};
+      const auto again = ring.attention(q, k, v, mods, options);
+      EXPECT_TRUE(same(again.out, r.out) && same(again.lse, r.lse));
+      const auto g_again = ring.attention_backward(q, q, k, v, r, mods, options);
+      EXPECT_TRUE(same(g_again.query, g.query) && same(g_again.key, g.key) && same(g_again.value, g.value));
+    }
+  });
+}
+
+/// What a mod learns is a sum over the queries of a rank: all ranks' together are that of the whole text.
+TEST(Rules, LearnedNumbersAddUp) {
+  for_each_ring(43, [](mpi::Ring& ring, Random&, Sample&) {
+    const Index len = 30;
+    const auto q = drawn<float>({1, 2, len, 4}, 1), k = drawn<float>({1, 2, len, 4}, 2),
+               v = drawn<float>({1, 2, len, 4}, 3);
+    Tensor<double, 1> logits({2});
+    logits(0) = 0.5, logits(1) = -0.25;
+    const auto gradients = [&](const auto& call) {
+      Tensor<float, 2> bias = Tensor<float, 2>({len, len}), grad_bias({len, len});
+      Tensor<double, 1> grad_logits({2});
+      call(attn::bias(bias, grad_bias) | attn::sinks(logits, grad_logits));
+      std::vector<double> all(grad_bias.data(), grad_bias.data() + grad_bias.size());
+      all.insert(all.end(), grad_logits.data(), grad_logits.data() + 2);
+      return all;
+    };
+    auto own = gradients([&](const auto& mods) {
+      const auto own_q = ring.scatter(q), own_k = ring.scatter(k), own_v = ring.scatter(v);
+      const auto r = ring.attention(own_q, own_k, own_v, mods);
+      ring.attention_backward(own_v, own_q, own_k, own_v, r, mods);
+    });
+    const auto whole = gradients(
+        [&](const auto& mods) { attn::attention_backward(v, q, k, v, attn::attention(q, k, v, mods), mods); });
+    // The sum over ranks: rows of a tensor that they all give.
+    Tensor<double, 2> rows({static_cast<Index>(own.size()), 1});
+    std::vector<double> sum(own.size());
+    for (int r = 0; r < ring.ranks(); ++r) {
+      std::copy(own.begin(), own.end(), rows.data());
+      const auto of_rank = ring.gather(ring.scatter(rows, r));
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += of_rank.data()[i];
+    }
+    for (std::size_t i = 0; i < sum.size(); ++i) ASSERT_NEAR(sum[i], whole[i], 1e-5) << i;
+  });
+}
+
+}  // namespace attn::test

@@ -1,0 +1,120 @@
+// The other ways over ranks, and what they all have in common: tensors cut and put together, bytes, memory, bits.
+#include "ranks.h"
+#include "support/erased_rows.h"
+#include "support/paths.h"
+
+namespace attn::test {
+
+/// By heads, and decoding, against the oracle.
+template <class T>
+void check_every_mod() {
+  for_each_ring(31, [&](mpi::Ring& ring, Random& random, Sample& sample) {
+    Sizes s{random.integer(1, 2), 1, random.integer(1, 3), random.integer(0, 40), 0, random.integer(1, 9),
+            random.integer(1, 9)};
+    s.kv_len = random.chance(0.5) ? s.q_len : random.integer(0, 50);
+    s.heads = s.kv_heads * ((ring.ranks() + s.kv_heads - 1) / s.kv_heads + random.integer(0, 1));
+    Inputs inputs(s, random);
+    inputs.template round_to<T>();
+    Arguments<T> a(inputs);
+    const Numbers numbers;
+    each_erased_row<Wide<T>, true>({s, numbers, random}, [&](const auto& row) {
+      if (!sample.takes_next()) return;
+      SCOPED_TRACE(row.name);
+      const auto k = ring.scatter(a.k.cview()), v = ring.scatter(a.v.cview());
+      const auto by_heads = ring.attention_by_heads(ring.scatter(a.q.cview()), k, v, row.mod);
+      const auto decoded = ring.decode(a.q.cview(), k, v, row.mod);
+      const Computed<T> got{plain(ring.gather(by_heads.out, 0)), plain(ring.gather(by_heads.lse, 0))};
+      // All ranks have the same bits of what they all have.
+      const Tensor<T, 4> of_root = ring.gather(ring.scatter(decoded.out, 0));
+      EXPECT_TRUE(same_bits(plain(of_root), plain(decoded.out)));
+      if (ring.rank() != 0 || ::testing::Test::HasFailure()) return;
+      const Truth truth = oracle(inputs, row.meaning, numbers);
+      const Computed<T> by_definition = naive(a, row.mod);
+      expect_close(truth, by_definition, got);
+      expect_close(truth, by_definition, Computed<T>{plain(decoded.out), plain(decoded.lse)});
+    });
+  });
+}
+
+TEST(Ways, EveryMod) { check_every_mod<float>(); }
+TEST(Ways, EveryModHalf) { check_every_mod<Eigen::half>(); }
+
+TEST(Ways, DecodeWithSigmoids) {
+  for_each_ring(32, [&](mpi::Ring& ring, Random&, Sample&) {
+    const auto q = drawn<float>({2, 4, 3, 8}, 1), k = drawn<float>({2, 2, 33, 8}, 2),
+               v = drawn<float>({2, 2, 33, 5}, 3);
+    const Options options{.normaliser = Normaliser::sigmoid(-1)};
+    const auto whole = attn::attention(q, k, v, attn::causal(), options);
+    const auto r = ring.decode(q, ring.scatter(k), ring.scatter(v), attn::causal(), options);
+    EXPECT_EQ(r.lse.size(), 0);
+    for (Index i = 0; i < whole.out.size(); ++i) EXPECT_NEAR(r.out.data()[i], whole.out.data()[i], 1e-5);
+  });
+}
+
+TEST(Ways, MatricesGoWhereTensorsGo) {
+  for_each_ring(32, [&](mpi::Ring& ring, Random&, Sample&) {
+    Eigen::MatrixXf q = Eigen::MatrixXf::Random(37, 6), k = Eigen::MatrixXf::Random(37, 6),
+                    v = Eigen::MatrixXf::Random(37, 4);
+    std::vector<Index> rows;
+    for (Index i = 0; i < ring.rows(37); ++i) rows.push_back(ring.token(37, i));
+    const Eigen::MatrixXf own_q = q(rows, Eigen::all), own_k = k(rows, Eigen::all), own_v = v(rows, Eigen::all);
+    const auto whole = attn::attention(q, k, v, attn::causal());
+    const auto r = ring.attention(own_q, own_k, own_v, attn::causal());
+    static_assert(std::is_same_v<decltype(r.out), decltype(whole.out)>);
+    EXPECT_LE((r.out - whole.out(rows, Eigen::all)).cwiseAbs().sum(), 1e-4f);
+    const auto g = ring.attention_backward(own_v, own_q, own_k, own_v, r, attn::causal());
+    const auto g_whole = attn::attention_backward(v, q, k, v, whole, attn::causal());
+    EXPECT_LE((g.query - g_whole.query(rows, Eigen::all)).cwiseAbs().sum(), 1e-4f);
+    EXPECT_LE((g.key - g_whole.key(rows, Eigen::all)).cwiseAbs().sum(), 1e-4f);
+    const Tensor<float, 2> gathered = ring.gather(r.out);
+    EXPECT_EQ(gathered.shape(), (Shape<2>{37, 4}));
+  });
+}
+
+/// Cut and put together, by all and by a root, with strides and gaps.
+TEST(Ways, ScatterAndGather) {
+  for_each_ring(32, [&](mpi::Ring& ring, Random&, Sample&) {
+    for (const Index len : {0, 1, 6, 23}) {
+      const auto memory = drawn<double>({2, len, 3, 5}, 7);
+      const auto t = memory.view().transpose(1, 2);  // (batch, heads, len, dim)
+      const auto own = ring.scatter(t);
+      ASSERT_EQ(own.dim(2), ring.rows(len));
+      for (Index i = 0; i < own.dim(2); ++i)
+        for (Index h = 0; h < 3; ++h) EXPECT_EQ(own(1, h, i, 4), t(1, h, ring.token(len, i), 4));
+      const int root = ring.ranks() - 1;
+      const Tensor<double, 4> nothing;
+      const auto from_root = ring.rank() == root ? ring.scatter(t, root) : ring.scatter(nothing.view(), root);
+      EXPECT_TRUE(same_bits(plain(from_root), plain(own)));
+      EXPECT_TRUE(same_bits(plain(ring.gather(own)), plain(Tensor<double, 4>(t))));
+      const auto at_root = ring.gather(own, root);
+      EXPECT_TRUE(ring.rank() == root ? same_bits(plain(at_root), plain(Tensor<double, 4>(t))) : at_root.size() == 0);
+    }
+  });
+}
+
+/// Each token is on one rank, and rows ascend.
+TEST(Ways, Layouts) {
+  for (const mpi::Layout layout : kRankLayouts)
+    for (const Index ranks : {1, 2, 3, 7})
+      for (const Index len : {0, 1, 2, 3, 12, 13, 29}) {
+        std::vector<int> holders(static_cast<std::size_t>(len));
+        Index most = 0, least = len;
+        for (Index rank = 0; rank < ranks; ++rank) {
+          const attn::detail::RankTokens tokens(layout, len, rank, ranks);
+          most = std::max(most, tokens.rows()), least = std::min(least, tokens.rows());
+          for (Index i = 0; i < tokens.rows(); ++i) {
+            ++holders.at(static_cast<std::size_t>(tokens.token(i)));
+            EXPECT_LT(i > 0 ? tokens.token(i - 1) : -1, tokens.token(i));
+          }
+        }
+        EXPECT_EQ(std::count(holders.begin(), holders.end(), 1), len);
+        EXPECT_LE(most - least, layout == mpi::Layout::zigzag ? 2 : 1) << name_of(layout) << ' ' << len;
+      }
+  const attn::detail::RankTokens zigzag(mpi::Layout::zigzag, 16, 1, 4);  // by hand
+  EXPECT_EQ(zigzag.parts[0].first, 2);
+  EXPECT_EQ(zigzag.parts[1].first, 12);
+  EXPECT_EQ(attn::detail::RankTokens(mpi::Layout::striped, 10, 2, 4).token(1), 6);
+  EXPECT_EQ(attn::detail::RankTokens(mpi::Layout::contiguous, 10, 1, 4).token(0), 2);
+}
+
+}  // namespace attn::test
