@@ -19,7 +19,7 @@ inline namespace ATTN_BUILT_FOR {
 ///
 ///     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
 ///     attn::mpi::Ring ring(MPI_COMM_WORLD, attn::mpi::Layout::zigzag);
-///     auto r = ring.attention(q, k, v, attn::causal());                      // own rows of q, k, v and of r.out, r.lse
+///     auto r = ring.attention(q, k, v, attn::causal());                      // own rows of all
 ///     auto g = ring.attention_backward(grad_out, q, k, v, r, attn::causal());
 ///
 /// Mods, options and results are those of the same call on one machine that has all rows: lambdas see positions in the
@@ -48,8 +48,8 @@ class Ring {
   Index token(Index len, Index row) const { return tokens(len).token(row); }
 
   /// This rank's rows of a tensor: (len, dim), (batch, heads, len) or (batch, heads, len, dim), anything attn::view()
-  /// takes. Without a root all ranks hold the tensor, and nothing but its shape is compared; with one, only the root's is
-  /// read, and the others pass any of the same type and rank.
+  /// takes. Without a root all ranks hold the tensor, and nothing but its shape is compared; with one, only the root's
+  /// is read, and the others pass any of the same type and rank.
   template <class X>
   auto scatter(const X& tensor, int root = kAll) {
     const auto v = view(tensor);
@@ -71,8 +71,8 @@ class Ring {
   ///
   /// Own keys come first, then those of rank - 1, rank - 2, …; a rank that needs other rows than all of a block, as the
   /// hints of the masks say, gets only those. So results depend on the number of ranks and the layout, but neither on
-  /// threads nor on time: the same bits from run to run. They differ from those of one machine by rounding. With 16 bits,
-  /// sums are float and are rounded once.
+  /// threads nor on time: the same bits from run to run. They differ from those of one machine by rounding. With 16
+  /// bits, sums are float and are rounded once.
   ///
   /// Memory: the keys and values of one rank, in two halves, one worked on while the other comes; floats for out where
   /// that has 16 bits. Cost besides: for each rank and part of its tokens the hints of the masks for each head; an
@@ -94,11 +94,11 @@ class Ring {
     return attention(query, key, value, Mods<>(), options);
   }
 
-  /// attention_backward() of the whole text: this rank passes its rows of grad_out (or {grad_out, grad_lse}), query, key
-  /// and value, and what attention() returned to it, and gets the gradients of its rows.
+  /// attention_backward() of the whole text: this rank passes its rows of grad_out (or {grad_out, grad_lse}), query,
+  /// key and value, and what attention() returned to it, and gets the gradients of its rows.
   ///
-  /// Keys and values come by again, and their gradients are sent to the rank that they belong to, which adds them up in a
-  /// fixed order: the same bits from run to run. With 16 bits, gradients travel and are added up as floats. What mods
+  /// Keys and values come by again, and their gradients are sent to the rank that they belong to, which adds them up in
+  /// a fixed order: the same bits from run to run. With 16 bits, gradients travel and are added up as floats. What mods
   /// learn (see bias() with a second tensor) is a sum over this rank's queries: add those of all ranks up, with
   /// MPI_Allreduce, for that of the whole text.
   ///
@@ -138,10 +138,11 @@ class Ring {
     return attention_backward(grad_out, query, key, value, result, Mods<>(), options);
   }
 
-  /// attention() with the same arguments and results, another way: ranks exchange their rows for all rows of some heads,
-  /// work on these, and exchange the results back. Each number of q, k, v and out travels once, where a ring sends keys to
-  /// all ranks; but nothing is computed meanwhile, and there must be a head for each rank. Heads that ranks do not divide,
-  /// and ranks that need the same key head, are fine. Results differ from those of the ring by rounding.
+  /// attention() with the same arguments and results, another way: ranks exchange their rows for all rows of some
+  /// heads, work on these, and exchange the results back. Each number of q, k, v and out travels once, where a ring
+  /// sends keys to all ranks; but nothing is computed meanwhile, and there must be a head for each rank. Heads that
+  /// ranks do not divide, and ranks that need the same key head, are fine. Results differ from those of the ring by
+  /// rounding.
   ///
   /// Memory: whole texts of this rank's heads, as much as its rows have.
   /// @throws std::invalid_argument also where there are fewer heads than ranks.
@@ -165,9 +166,9 @@ class Ring {
     return attention_by_heads(query, key, value, Mods<>(), options);
   }
 
-  /// attention() of a few queries that all ranks have, over keys and values of which each rank has its rows: a token that
-  /// is generated from a long text. All ranks get the whole result. With Layout::striped a text may grow: token t goes to
-  /// rank t mod P, and nothing moves.
+  /// attention() of a few queries that all ranks have, over keys and values of which each rank has its rows: a token
+  /// that is generated from a long text. All ranks get the whole result. With Layout::striped a text may grow: token t
+  /// goes to rank t mod P, and nothing moves.
   ///
   /// No key travels: ranks merge their results (see merge()) in the order of ranks, two by two, the same bits on all of
   /// them. Each sends as much as twice the result has.
@@ -198,11 +199,13 @@ class Ring {
 
   detail::RankTokens tokens(Index len) const { return {layout_, len, comm_.rank(), comm_.ranks()}; }
 
-  /// A tensor of rank 4 with the dimensions that the caller's has.
+  /// A tensor of rank 4 with the dimensions that the caller's has. One that only the root gets has none on the others.
   template <int kRank, class T>
   static Tensor<T, kRank> own_rank(Tensor<T, 4> t) {
     if constexpr (kRank == 4)
       return t;
+    else if (t.dim(0) == 0 || t.dim(1) == 0 || t.dim(3) == 0)
+      return Tensor<T, kRank>();
     else if constexpr (kRank == 3)
       return Tensor<T, 3>(TensorView<const T, 3>(t.view().squeeze(3)));
     else

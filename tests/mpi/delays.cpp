@@ -1,5 +1,5 @@
-// A library between the tests and MPI (its profiling interface), which lets messages come late and out of order: what is
-// sent waits a little, and messages that have arrived are not seen at first. Put before MPI with LD_PRELOAD.
+// A library between the tests and MPI (its profiling interface), which lets messages come late and out of order: what
+// is sent waits a little, and messages that have arrived are not seen at first. Put before MPI with LD_PRELOAD.
 #include <mpi.h>
 
 #include <chrono>

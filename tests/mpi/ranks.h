@@ -49,8 +49,8 @@ class FirstRanks {
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
-/// Calls visit(ring, random, sample) on the ranks that take part, for all numbers of ranks and layouts. All of them draw
-/// alike, whatever the others have drawn before.
+/// Calls visit(ring, random, sample) on the ranks that take part, for all numbers of ranks and layouts. All of them
+/// draw alike, whatever the others have drawn before.
 template <class Visit>
 void for_each_ring(std::uint64_t seed, const Visit& visit) {
   for (const int count : kRanks) {

@@ -54,8 +54,8 @@ class Hash {
   std::uint64_t value_ = 14695981039346656037u;
 };
 
-/// What the ranks of a call compare before anything of it travels: numbers with names, some of them hashes of what has no
-/// number. Plain bytes.
+/// What the ranks of a call compare before anything of it travels: numbers with names, some of them hashes of what has
+/// no number. Plain bytes.
 struct Terms {
   enum Name {
     operation,
@@ -196,8 +196,8 @@ struct Sharing {
 };
 
 /// Compares the terms of all ranks. @returns the lengths of the whole text.
-/// @throws std::invalid_argument, the same on all ranks, if two disagree, one has refused its arguments, or one does not
-/// have the rows that the layout gives it.
+/// @throws std::invalid_argument, the same on all ranks, if two disagree, one has refused its arguments, or one does
+/// not have the rows that the layout gives it.
 inline Lengths agree(const Communicator& comm, Terms own, const Failure& failure, const Sharing& sharing) {
   own.failed = failure.code();
   own.set(Terms::layout, static_cast<int>(sharing.layout));

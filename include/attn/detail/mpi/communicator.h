@@ -1,5 +1,5 @@
-// What the library asks of MPI: a communicator of its own, numbers that all ranks learn, and failures that all ranks hear
-// of. Nothing else includes <mpi.h>.
+// What the library asks of MPI: a communicator of its own, numbers that all ranks learn, and failures that all ranks
+// hear of. Nothing else includes <mpi.h>.
 #pragma once
 
 // The bindings for C++ are gone from the standard since MPI 3, and would have to be linked.

@@ -11,8 +11,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The results of queries over some keys: rows of v_dim numbers and a log-sum-exp behind each other, so that a row is one
-/// message.
+/// The results of queries over some keys: rows of v_dim numbers and a log-sum-exp behind each other, so that a row is
+/// one message.
 template <class T>
 class PartialResults {
  public:
@@ -59,8 +59,8 @@ class RowType {
   MPI_Datatype type_ = MPI_DATATYPE_NULL;
 };
 
-/// Merges what all ranks have of the same rows. Each rank merges some rows of all ranks, two by two in the order of ranks,
-/// and tells the others: twice the size of the result travels, whatever the number of ranks.
+/// Merges what all ranks have of the same rows. Each rank merges some rows of all ranks, two by two in the order of
+/// ranks, and tells the others: twice the size of the result travels, whatever the number of ranks.
 template <class T>
 void merge_ranks(const Communicator& comm, PartialResults<T>& own, PartialResults<T>& of_ranks, Index rows, Index v_dim,
                  bool adds_up) {

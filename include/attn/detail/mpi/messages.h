@@ -13,8 +13,8 @@
 
 namespace attn::detail {
 
-/// Some rows of all heads of a tensor, wherever they lie, as MPI is told of them. Numbers travel as bytes: all ranks have
-/// the same representation of them.
+/// Some rows of all heads of a tensor, wherever they lie, as MPI is told of them. Numbers travel as bytes: all ranks
+/// have the same representation of them.
 class RowsType {
  public:
   /// `View` is a DTypeView, or what else has data() and sizes like one.

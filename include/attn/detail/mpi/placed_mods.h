@@ -9,16 +9,16 @@
 
 namespace attn::detail {
 
-/// Where the rows of a part lie in the call: the tokens of its queries and keys, the number of its first query head, and
-/// whether it is the first that its queries meet. Sinks belong to the first.
+/// Where the rows of a part lie in the call: the tokens of its queries and keys, the number of its first query head,
+/// and whether it is the first that its queries meet. Sinks belong to the first.
 struct Place {
   Progression q, kv;
   Index first_head = 0;
   bool is_first = true;
 };
 
-/// What a path sees of a batch element's mods when it works on a part: its positions are row numbers of the part. Stands
-/// where BoundMods does. Masks that group tokens or gather keys are asked pair by pair, as their own hints say.
+/// What a path sees of a batch element's mods when it works on a part: its positions are row numbers of the part.
+/// Stands where BoundMods does. Masks that group tokens or gather keys are asked pair by pair, as their own hints say.
 template <class Own>
 class PlacedElement {
  public:
@@ -85,7 +85,8 @@ class PlacedElement {
   Position in_call(const Position& p) const {
     return {p.batch, first_head_ + p.head, q_first_ + q_step_ * p.q, kv_first_ + kv_step_ * p.kv};
   }
-  /// A tile of the whole call that has all pairs of a tile of the part, and others between them. Neither range is empty.
+  /// A tile of the whole call that has all pairs of a tile of the part, and others between them. Neither range is
+  /// empty.
   Tile in_call(const Tile& t) const {
     const Position first = in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}),
                    last = in_call(Position{t.batch, t.head, t.q.end - 1, t.kv.end - 1});

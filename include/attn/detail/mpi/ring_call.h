@@ -75,7 +75,8 @@ DTypeView<const T> as_const(const DTypeView<T>& t) {
 
 /// The arguments of a call on a ring, as CheckedCall has those of a call on one machine: this rank's rows, and the mods
 /// bound to the whole text. Every entry point makes one first, on all ranks.
-/// @throws std::invalid_argument, the same on all ranks, if sizes disagree on one or between them, or a mod does not fit.
+/// @throws std::invalid_argument, the same on all ranks, if sizes disagree on one or between them, or a mod does not
+/// fit.
 template <class Q, class K, class V, class M>
 class RingCall {
   static constexpr bool kIsCall = check_types<Q, K, V>() && check_mods<M>();

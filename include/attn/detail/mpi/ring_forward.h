@@ -45,7 +45,8 @@ void round_rows(const KernelFamily<T>& family, const DTypeView<T>& sums, const D
       family.unpack_rows(reinterpret_cast<const T*>(sums.rows(b, h).data), to.dim(2), to.dim(3), to.rows(b, h));
 }
 
-/// Where a rank adds up its output: the caller's memory, or memory of our own where that has 16 bits, or no log-sum-exps.
+/// Where a rank adds up its output: the caller's memory, or memory of our own where that has 16 bits, or no
+/// log-sum-exps.
 template <class T>
 class OutputSums {
  public:
@@ -76,8 +77,8 @@ class OutputSums {
   TensorView<T, 3> lse;
 };
 
-/// Lets queries, of the tokens `q_tokens`, meet some keys, of the tokens `kv_tokens`. `begun`: which parts of the queries
-/// have met keys before. `has_sinks`: sinks join before the first keys.
+/// Lets queries, of the tokens `q_tokens`, meet some keys, of the tokens `kv_tokens`. `begun`: which parts of the
+/// queries have met keys before. `has_sinks`: sinks join before the first keys.
 template <class Call, class T, class Poll>
 void attend(const Call& call, const RankTokens& q_tokens, const Progression& kv_tokens, const DTypeView<const T>& k,
             const DTypeView<const T>& v, const DTypeView<T>& out, const TensorView<T, 3>& lse,

@@ -21,8 +21,8 @@ struct Parcel {
   Range rows;  ///< of the part
 };
 
-/// What a rank tells another one before keys travel: the rows that it needs of each part of the other's tokens, and what
-/// its mods say of some pairs.
+/// What a rank tells another one before keys travel: the rows that it needs of each part of the other's tokens, and
+/// what its mods say of some pairs.
 struct Need {
   std::array<std::int64_t, 4> bounds{};  ///< of two ranges
   std::int64_t masks = 0;                ///< a hash
@@ -39,8 +39,9 @@ struct Need {
   }
 };
 
-/// A rank's rows of one part travel in parcels of at most half of what it holds, so that two of them under way take no more
-/// memory than all of its keys. Short ones travel whole: 512 keys are work for a millisecond, in which the next arrive.
+/// A rank's rows of one part travel in parcels of at most half of what it holds, so that two of them under way take no
+/// more memory than all of its keys. Short ones travel whole: 512 keys are work for a millisecond, in which the next
+/// arrive.
 inline Index parcels_of(Index rows, Index rows_of_rank) {
   constexpr Index kShort = 512;
   const Index longest = std::max(ceil_div(rows_of_rank, 2), kShort);
@@ -107,9 +108,11 @@ void sample_mods(const Mods& mods, const Problem& whole, Need& need) {
       hash.add(static_cast<std::int64_t>(visited.begin));
       hash.add(static_cast<std::int64_t>(visited.end));
     }
-    if constexpr (Mods::kHasScores)
+    if constexpr (Mods::kHasScores) {
+      constexpr float kScores[] = {1, -9, 70, 600};  // what is near 0 passes many mods unchanged
       if (i < static_cast<int>(need.scores.size()))
-        need.scores[static_cast<std::size_t>(i)] = static_cast<double>(own.score(1.0f, p));
+        need.scores[static_cast<std::size_t>(i)] = static_cast<double>(own.score(kScores[i], p));
+    }
   }
   need.masks = hash.value();
 }
@@ -120,8 +123,8 @@ inline bool is_same_score(double a, double b) {
   return a == b || std::abs(a - b) <= 1e-3 * std::max(std::abs(a), std::abs(b)) + 1e-6;
 }
 
-/// Refuses a call on all ranks where one of them has failed so far, or where mods say different things. `each`: what each
-/// rank has told this one.
+/// Refuses a call on all ranks where one of them has failed so far, or where mods say different things. `each`: what
+/// each rank has told this one.
 inline void compare_needs(const Communicator& comm, const std::vector<Need>& each, const Failure& failure) {
   for (std::size_t r = 0; r < each.size(); ++r)
     if (each[r].failed != 0) refuse_together(comm, static_cast<int>(r), each[r].failed == 1, failure);
@@ -135,8 +138,8 @@ inline void compare_needs(const Communicator& comm, const std::vector<Need>& eac
 }
 
 /// The keys that come to this rank, and those of its own that go to others, in the order in which they are worked on:
-/// step s brings keys from rank - s, and takes own ones to rank + s. A rank says itself what it needs, and the others send
-/// that: masks that differ in spite of all checks would give wrong results, but nobody would wait for ever.
+/// step s brings keys from rank - s, and takes own ones to rank + s. A rank says itself what it needs, and the others
+/// send that: masks that differ in spite of all checks would give wrong results, but nobody would wait for ever.
 struct RingPlan {
   std::vector<Parcel> incoming, outgoing;
   Index most_rows = 0;  ///< of an incoming parcel

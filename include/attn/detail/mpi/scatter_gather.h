@@ -73,8 +73,8 @@ struct ShapeTerms {
   std::array<std::int64_t, 4> shape{};  ///< (batch, heads, len, dim)
 };
 
-/// Compares the shapes of all ranks in all dimensions but that of tokens; `summed`: lengths are added up, else compared.
-/// With a root, the others' shapes do not count.
+/// Compares the shapes of all ranks in all dimensions but that of tokens; `summed`: lengths are added up, else
+/// compared. With a root, the others' shapes do not count.
 inline Shape<4> agreed_shape(const Communicator& comm, const char* operation, int rank, const Shape<4>& own, int root,
                              bool summed) {
   Hash hash;

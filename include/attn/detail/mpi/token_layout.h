@@ -19,9 +19,9 @@ enum class Layout {
   /// Of 2P chunks, rank r holds number r and number 2P - 1 - r, so that a causal mask leaves all ranks as much work
   /// (Llama Team 2024, "The Llama 3 Herd of Models", section 3.3.2).
   zigzag,
-  /// Token t is on rank t mod P (Brandon et al. 2023, "Striped Attention"): the work is even with any mask, also one that
-  /// skips parts of the text, and ranks stay even while a text grows. But every tile of a causal mask's diagonal is kept
-  /// in part, and windows need keys of all ranks.
+  /// Token t is on rank t mod P (Brandon et al. 2023, "Striped Attention"): the work is even with any mask, also one
+  /// that skips parts of the text, and ranks stay even while a text grows. But every tile of a causal mask's diagonal
+  /// is kept in part, and windows need keys of all ranks.
   striped,
 };
 
