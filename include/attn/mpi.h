@@ -102,8 +102,7 @@ class Ring {
   /// learn (see bias() with a second tensor) is a sum over this rank's queries: add those of all ranks up, with
   /// MPI_Allreduce, for that of the whole text.
   ///
-  /// Memory: keys and values of one rank in two halves, one to one and a half times their gradients, half of that
-  /// arriving, and a gradient of the queries.
+  /// Memory: the keys and values of one rank in two halves, their gradients likewise, and half of these arriving.
   /// @throws std::invalid_argument as attention_backward() does, on all ranks; RankError.
   template <class G, class Q, class K, class V, class R, class M = Mods<>>
   auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,

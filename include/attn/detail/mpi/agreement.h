@@ -249,6 +249,7 @@ Terms terms_of(const char* operation, const Problem& p, const Options& options) 
   t.set(Terms::v_dim, p.v_dim);
   t.set(Terms::scale, static_cast<double>(p.scale));
   t.set(Terms::q_offset, options.q_offset ? static_cast<std::int64_t>(*options.q_offset) : Terms::kNone);
+  t.set(Terms::kv_offset, options.kv_offset ? static_cast<std::int64_t>(*options.kv_offset) : Terms::kNone);
   Hash offsets;
   for (const Index offset : options.q_offsets.values) offsets.add(static_cast<std::int64_t>(offset));
   t.set(Terms::q_offsets, offsets.value());

@@ -152,7 +152,6 @@ class ByHeads {
     const Range q_heads = in_room(heads, heads_.q.begin), kv_heads = in_room(kv, heads_.kv.begin);
     const Mods mods(*call_.mods, call_.whole,
                     {{0, 1, call_.whole.q_len}, {0, 1, call_.whole.kv_len}, heads.begin, true});
-    const TileModsIfAny<T, Mods> tile_mods(mods);
     const DTypeView<T> lse = heads_of_tensor(lse_.view(), q_heads);
     const CallTensors<T> tensors{
         heads_of_tensor(out_.view(), q_heads),
@@ -161,7 +160,7 @@ class ByHeads {
         as_const(heads_of_tensor(k_.view(), kv_heads)),
         as_const(heads_of_tensor(v_.view(), kv_heads)),
         problem};
-    flash<T>(tensors, OnePass<T>(tile_mods_pointer<T>(tile_mods), false), options_);
+    flash<T>(tensors, PassSequenceOf<T, Mods>(mods), options_);
   }
 
   Call& call_;

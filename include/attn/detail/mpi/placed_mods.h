@@ -117,7 +117,7 @@ class PlacedMods {
   PlacedElement<Own> of(Index batch) const {
     // Without batch elements or tokens nobody asks for a pair, but sinks and factors may be asked for.
     const bool exists = batch < whole_.batch;
-    return {mods_.of(batch), place_, exists ? whole_.first_query(batch) : 0, 0};
+    return {mods_.of(batch), place_, exists ? whole_.first_query(batch) : 0, whole_.kv_offset};
   }
 
  private:

@@ -80,17 +80,15 @@ class RingBackward {
         grad_q_(arrays.grad_q),
         grad_k_(arrays.grad_k),
         grad_v_(arrays.grad_v),
-        part_q_(Tensor<T, 4>::uninitialized({call.own.batch, call.own.heads, most_queries(), call.own.head_dim})),
         rooms_{room(most_keys()), room(most_keys())},
-        second_(room(q_tokens_.parts[1].count > 0 ? most_keys() : 0)),
         arriving_(room(most_outgoing())) {
-    traffic_.bytes_held = keys_.bytes() + rooms_[0].bytes() + rooms_[1].bytes() + second_.bytes() + arriving_.bytes() +
-                          part_q_.size() * static_cast<Index>(sizeof(T));
+    traffic_.bytes_held = keys_.bytes() + rooms_[0].bytes() + rooms_[1].bytes() + arriving_.bytes();
   }
 
   void run() {
     keys_.receive();
     poll();
+    if constexpr (Mods::kLearns) call_.failure.guard([&] { learn_sinks(); });
     for (const Parcel& parcel : own_) meet(parcel, keys_.own_keys(parcel), keys_.own_values(parcel));
     // Own gradients first, then those of others in the order in which they sent them: sums that never differ.
     accepts_ = true;
@@ -111,17 +109,14 @@ class RingBackward {
   }
 
  private:
-  /// Own keys in parcels too, so that their gradients have room in the same memory; at least one, for sinks to learn
-  /// from queries without keys.
+  /// Own keys in parcels too, so that their gradients have room in the same memory.
   std::vector<Parcel> own_parcels() const {
     std::vector<Parcel> own;
     Need all;
     for (int part = 0; part < 2; ++part) all.set(part, {0, kv_tokens_.parts[static_cast<std::size_t>(part)].count});
     add_parcels(own, call_.comm.rank(), all, kv_tokens_.rows());
-    if (own.empty()) own.push_back({call_.comm.rank(), 0, {0, 0}});
     return own;
   }
-  Index most_queries() const { return std::max(q_tokens_.parts[0].count, q_tokens_.parts[1].count); }
   Index most_keys() const {
     Index most = plan_.most_rows;
     for (const Parcel& parcel : own_) most = std::max(most, parcel.rows.size());
@@ -174,23 +169,11 @@ class RingBackward {
     wait([&] { return room.under_way == 0; });
     call_.failure.guard([&] {
       const Progression tokens = tokens_of(parcel, layout_, call_.whole.kv_len, call_.comm.ranks());
-      bool any = false;
+      set_zero(room.keys(rows));
+      set_zero(room.values(rows));
       for (int part = 0; part < 2; ++part) {
-        const Place place{q_tokens_.parts[static_cast<std::size_t>(part)], tokens, 0,
-                          !begun_[static_cast<std::size_t>(part)]};
-        if (place.q.count == 0 || (!place.is_first && needed_rows(*call_.mods, call_.whole, place).empty())) continue;
-        begun_[static_cast<std::size_t>(part)] = true;
-        KvRoom<T>& to = any ? second_ : room;
-        differentiate(place, part, k, v, to);
-        if (any) {
-          add_rows(room.keys(rows), to.keys(rows));
-          add_rows(room.values(rows), to.values(rows));
-        }
-        any = true;
-      }
-      if (!any) {
-        set_zero(room.keys(rows));
-        set_zero(room.values(rows));
+        const Place place{q_tokens_.parts[static_cast<std::size_t>(part)], tokens, 0, false};
+        if (!needed_rows(*call_.mods, call_.whole, place).empty()) differentiate(place, part, k, v, room, true);
       }
       if (parcel.rank == call_.comm.rank()) add_to_own(parcel, room);
     });
@@ -199,8 +182,17 @@ class RingBackward {
     messages_.send(as_const(room.values(rows)), parcel.rank, MessageKind::value_gradients, room.under_way);
   }
 
+  /// Sinks learn from each query once, whatever its keys: from calls without any, which begin.
+  void learn_sinks() {
+    KvRoom<T> none = room(0);
+    const DTypeView<const T> k = rows_of_tensor(call_.k, 0, 0), v = rows_of_tensor(call_.v, 0, 0);
+    for (int part = 0; part < 2; ++part)
+      differentiate({q_tokens_.parts[static_cast<std::size_t>(part)], {}, 0, true}, part, k, v, none, false);
+  }
+
+  /// Adds the gradients of some queries and keys to what stands in grad_q and `to`.
   void differentiate(const Place& place, int part, const DTypeView<const T>& k, const DTypeView<const T>& v,
-                     KvRoom<T>& to) {
+                     KvRoom<T>& to, bool accumulates) {
     const Index row = q_tokens_.first_row(part), rows = place.q.count, keys = place.kv.count;
     const Problem problem = problem_of_part(call_.own, rows, keys);
     const auto of_queries = [&](const auto& t) { return rows_of_tensor(t, row, rows); };
@@ -210,23 +202,25 @@ class RingBackward {
     const Mods mods(*call_.mods, call_.whole, place);
     const TileModsIfAny<T, Mods> tile_mods(mods);
     const ScoreSlopesIfAny<T, Mods> own_slopes(mods);
+    const TileMods<T>* tile_mods_or_null = nullptr;
     const ScoreSlopes<T>* slopes = nullptr;
+    if constexpr (!changes_nothing<Mods>) tile_mods_or_null = &tile_mods;
     if constexpr (Mods::kHasScores) slopes = &own_slopes;
     const LearnedIfAny<T, Mods> learned(mods, problem);
-    const DTypeView<T> part_q = rows_of_tensor(DTypeView<T>(part_q_.view()), 0, rows);
     backward<T>({{{}, {}, of_queries(call_.q), k, v, problem},
                  of_queries(arrays_.out),
                  of_queries(arrays_.grad_out),
                  of_lse(arrays_.lse),
                  of_lse(arrays_.grad_lse),
-                 part_q,
+                 grad_q_.rows(row, rows),
                  to.keys(keys),
                  to.values(keys),
-                 tile_mods_pointer<T>(tile_mods),
+                 tile_mods_or_null,
                  slopes,
-                 learned.get()},
-                part_options(options_, problem, [this] { poll(); }));
-    add_rows(grad_q_.rows(row, rows), part_q);
+                 learned.get(),
+                 {},
+                 accumulates},
+                part_options(options_, problem, accumulates, [this] { poll(); }));
   }
 
   Call& call_;
@@ -240,11 +234,8 @@ class RingBackward {
   PassingKeys<T> keys_;
   const std::vector<Parcel> own_;
   GradientSum4<T> grad_q_, grad_k_, grad_v_;
-  Tensor<T, 4> part_q_;
   std::array<KvRoom<T>, 2> rooms_;  ///< gradients of keys that are computed, and on their way
-  KvRoom<T> second_;                ///< the same of a second part of the queries
   KvRoom<T> arriving_;              ///< gradients of own keys
-  std::array<bool, 2> begun_{};
   std::size_t met_ = 0, accepted_ = 0;
   bool accepts_ = false, receives_ = false;
 };

@@ -119,7 +119,7 @@ class RingCall {
     whole.q_len = lengths.q;
     whole.kv_len = lengths.kv;
     failure.guard([&] {
-      set_q_offsets(whole, options);
+      set_offsets(whole, options);
       mods.emplace(bind_call(given_mods, whole));
     });
   }
@@ -229,15 +229,18 @@ inline Problem problem_of_part(const Problem& own, Index q_len, Index kv_len) {
   p.kv_len = kv_len;
   p.q_offset = 0;
   p.q_offsets = {};
+  p.kv_offset = 0;
+  p.has_part_of_keys = false;
   return p;
 }
 
-/// Options of a part, whose tasks let messages move on.
+/// Options of a part, whose tasks let messages move on. `accumulates`: goes it on from what other parts have left?
 template <class Poll>
-Options part_options(const Options& options, const Problem& part, const Poll& poll) {
+Options part_options(const Options& options, const Problem& part, bool accumulates, const Poll& poll) {
   const double flops = 2.0 * static_cast<double>(part.batch * part.heads) * static_cast<double>(part.q_len) *
                        static_cast<double>(part.kv_len) * static_cast<double>(part.head_dim + part.v_dim);
   Options own = options;
+  own.accumulate = accumulates;
   own.executor = Executor(std::make_shared<ProgressBackend>(executor_for(flops, options.executor), poll));
   return own;
 }

@@ -10,33 +10,6 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// A pass over everything that begins anew or goes on from what stands in out and lse.
-template <class T>
-class OnePass final : public PassSequence<T> {
- public:
-  OnePass(const TileMods<T>* mods, bool resumes) : mods_(mods), resumes_(resumes) {}
-
-  bool resume(const Problem&) const override { return false; }
-  void for_each(const CallTensors<T>& tensors, const typename PassSequence<T>::Visit& visit) const override {
-    visit(tensors, mods_, resumes_);
-  }
-  const TileMods<T>* in_one() const override { return mods_; }
-
- private:
-  const TileMods<T>* mods_;
-  bool resumes_;
-};
-
-/// Tile mods of a part, or null where nothing is changed or dropped.
-template <class T, class Mods>
-const TileMods<T>* tile_mods_pointer(const TileModsOf<T, Mods>& mods) {
-  return &mods;
-}
-template <class T>
-const TileMods<T>* tile_mods_pointer(const NoTileMods&) {
-  return nullptr;
-}
-
 /// Rounds sums to the numbers of a tensor of the same shape.
 template <class T>
 void round_rows(const KernelFamily<T>& family, const DTypeView<T>& sums, const DTypeView<T>& to) {
@@ -94,14 +67,13 @@ void attend(const Call& call, const RankTokens& q_tokens, const Progression& kv_
     const Index row = q_tokens.first_row(static_cast<int>(part)), rows = place.q.count;
     const Problem problem = problem_of_part(call.own, rows, kv_tokens.count);
     const Mods mods(*call.mods, call.whole, place);
-    const TileModsIfAny<T, Mods> tile_mods(mods);
     const CallTensors<T> tensors{rows_of_tensor(out, row, rows),
                                  lse.slice(2, row, row + rows),
                                  rows_of_tensor(call.q, row, rows),
                                  k,
                                  v,
                                  problem};
-    flash<T>(tensors, OnePass<T>(tile_mods_pointer<T>(tile_mods), resumes), part_options(options, problem, poll));
+    flash<T>(tensors, PassSequenceOf<T, Mods>(mods), part_options(options, problem, resumes, poll));
   }
 }
 

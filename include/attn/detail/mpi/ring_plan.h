@@ -99,12 +99,12 @@ void sample_mods(const Mods& mods, const Problem& whole, Need& need) {
   constexpr int kDrawn = 64;
   for (int i = 0; any && i < kDrawn; ++i) {
     const Index batch = draw(whole.batch), head = draw(whole.heads);
-    const Position p{batch, head, whole.first_query(batch) + draw(whole.q_len), draw(whole.kv_len)};
+    const Position p{batch, head, whole.first_query(batch) + draw(whole.q_len), whole.kv_offset + draw(whole.kv_len)};
     const auto& own = mods.of(batch);
     if constexpr (Mods::kHasMasks) {
       hash.add(own.keep(p));
       // A query's range shows where a window ends, which a handful of pairs would not.
-      const Range visited = own.kv_range({batch, head, {p.q, p.q + 1}, {0, whole.kv_len}});
+      const Range visited = own.kv_range({batch, head, {p.q, p.q + 1}, whole.keys()});
       hash.add(static_cast<std::int64_t>(visited.begin));
       hash.add(static_cast<std::int64_t>(visited.end));
     }
