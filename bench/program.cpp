@@ -28,6 +28,7 @@ int Program::main(int argc, char** argv, const std::function<void()>& run) {
   try {
     if (app_.count("--json") == 0 && !svg_.empty())
       json_ = std::filesystem::path(svg_).replace_extension(".json").string();
+    if (is_silent_) svg_ = json_ = "";
     expect_writable(svg_);
     expect_writable(json_);
     results_.about("attn", std::to_string(ATTN_VERSION_MAJOR) + '.' + std::to_string(ATTN_VERSION_MINOR) + '.' +

@@ -24,6 +24,9 @@ class Program {
   /// Parses, runs, and writes the numbers; returns the exit code. What `run` throws is a line on standard error.
   int main(int argc, char** argv, const std::function<void()>& run);
 
+  /// Writes nothing: one of the processes of a run does.
+  void be_silent() { is_silent_ = true; }
+
   /// The picture, which run() makes at its end.
   void draw(const std::string& svg) { picture_ = svg; }
   void draw(const BarChart& chart) { draw(svg_of(chart)); }
@@ -33,7 +36,7 @@ class Program {
 
   std::string name_, svg_, json_, picture_;
   CLI::App app_;
-  bool quick_ = false;
+  bool quick_ = false, is_silent_ = false;
   Results results_;
 };
 

@@ -1,0 +1,184 @@
+// What attention of a long text would take on many ranks: the model of scale, with the speed of this machine's kernels.
+// The bench `ring` says how far the model is from what it measures.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include <attn/attn.h>
+#include <CLI/CLI.hpp>
+
+#include "program.h"
+#include "random_tensor.h"
+#include "scale_model.h"
+#include "svg.h"
+#include "table.h"
+#include "timing.h"
+
+namespace {
+
+using namespace bench;
+using attn::Index;
+
+struct Settings {
+  double gflops = 0, latency_us = 2, gigabytes = 12.5;
+  Text text{.len = 1e7, .heads = 32, .kv_heads = 8, .dim = 128, .causal = true};
+  bool full = false;
+  int threads = 1, most_ranks = 1024;
+};
+
+/// The speed of attention of long texts on some threads of this machine.
+double measured_speed(const Settings& s, bool quick) {
+  const Index len = quick ? 256 : 2048, heads = 2 * s.threads, dim = static_cast<Index>(s.text.dim);
+  const auto q = random_tensor({1, heads, len, dim}, 1), k = random_tensor({1, heads, len, dim}, 2);
+  const attn::Options options{.executor = attn::threads(s.threads)};
+  std::vector<double> times;
+  for (int round = 0; round < 5; ++round) times.push_back(seconds([&] { attn::attention(q, k, k, options); }));
+  const auto n = static_cast<double>(len);
+  return 4 * n * n * static_cast<double>(heads * dim) / median(times);
+}
+
+struct Line {
+  std::string name;
+  Text text;
+  Way way;
+  std::vector<std::pair<int, Prediction>> points;
+};
+
+std::string count_text(double n) {
+  const double thousands = n / 1000, millions = n / 1e6;
+  if (n >= 1e6 && millions == std::floor(millions * 10) / 10)
+    return fixed(millions, std::fmod(n, 1e6) == 0 ? 0 : 1) + " million";
+  if (n >= 1e4 && std::fmod(n, 1000) == 0) return fixed(thousands, 0) + " thousand";
+  return fixed(n, 0);
+}
+
+/// Efficiency over ranks. Names stand at the ends of their lines.
+std::string svg_of(const Settings& s, const Cluster& cluster, const std::vector<Line>& lines) {
+  constexpr double kLeft = 70, kTop = 84, kWidth = 600, kHeight = 380, kNames = 250;
+  constexpr display::TextStyle kTick{11, "faint", "middle"}, kName{12};
+  const double octaves = std::max(1.0, std::log2(static_cast<double>(s.most_ranks)));
+  const auto at_x = [&](double ranks) { return kLeft + kWidth * std::log2(ranks) / octaves; };
+  const auto at_y = [&](double share) { return kTop + kHeight * (1 - share); };
+  const std::string title = "Predicted efficiency of attention over ranks";
+  display::Svg svg(kLeft + kWidth + kNames, kTop + kHeight + 60, title);
+  svg.text(24, 34, title, {20, "ink", "start", true});
+  svg.text(24, 56,
+           count_text(s.text.len) + " tokens" + (s.text.causal ? ", causal" : "") + ", " + fixed(s.text.heads, 0) +
+               " heads on " + fixed(s.text.kv_heads, 0) + " of " + fixed(s.text.dim, 0) + " features; " +
+               fixed(cluster.flops_per_second / 1e9, 0) + " GFLOP/s a rank, " + time_text(cluster.latency) + ", " +
+               fixed(cluster.bandwidth / 1e9, 2) + " GB/s",
+           {12, "faint"});
+  for (int percent = 0; percent <= 100; percent += 20) {
+    svg.line(kLeft, at_y(percent / 100.0), kLeft + kWidth, at_y(percent / 100.0), "grid");
+    svg.text(kLeft - 10, at_y(percent / 100.0) + 4, std::to_string(percent) + " %", {11, "faint", "end"});
+  }
+  for (int ranks = 1; ranks <= s.most_ranks; ranks *= 2) {
+    svg.line(at_x(ranks), kTop, at_x(ranks), kTop + kHeight, "grid");
+    svg.text(at_x(ranks), kTop + kHeight + 18, std::to_string(ranks), kTick);
+  }
+  svg.text(kLeft + kWidth / 2, kTop + kHeight + 42, "ranks (log scale)", {12, "ink", "middle"});
+
+  struct Name {
+    double y, x;
+    std::size_t line;
+  };
+  std::vector<Name> names;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const auto& points = lines[i].points;
+    for (std::size_t p = 0; p + 1 < points.size(); ++p)
+      svg.line(at_x(points[p].first), at_y(points[p].second.efficiency), at_x(points[p + 1].first),
+               at_y(points[p + 1].second.efficiency), display::series_class('s', i), 2,
+               lines[i].text.backward ? "6 3" : "");
+    for (const auto& [ranks, p] : points) svg.marker(at_x(ranks), at_y(p.efficiency), display::series_class('f', i), i);
+    if (!points.empty()) names.push_back({at_y(points.back().second.efficiency), at_x(points.back().first), i});
+  }
+  std::sort(names.begin(), names.end(), [](const Name& a, const Name& b) { return a.y < b.y; });
+  double last = -1e9;
+  for (Name& name : names) {
+    // All in one column, where no line passes.
+    last = name.y = std::max(name.y, last + 18);
+    svg.marker(kLeft + kWidth + 20, name.y, display::series_class('f', name.line), name.line);
+    svg.text(kLeft + kWidth + 30, name.y + 4, lines[name.line].name, kName);
+  }
+  return svg.str();
+}
+
+void run(Program& program, Settings s) {
+  s.text.causal = !s.full;
+  const Cluster cluster{s.gflops > 0 ? 1e9 * s.gflops : measured_speed(s, program.quick()), 1e-6 * s.latency_us,
+                        1e9 * s.gigabytes};
+  std::vector<Line> lines;
+  for (const bool backward : {false, true})
+    for (const Way way : {Way::contiguous, Way::zigzag, Way::by_heads}) {
+      Line line{
+          std::string(kWayNames[static_cast<std::size_t>(way)]) + (backward ? ", backward" : ""), s.text, way, {}};
+      line.text.backward = backward;
+      for (int ranks = 1; ranks <= s.most_ranks; ranks *= 2)
+        if (way != Way::by_heads || ranks <= s.text.heads)
+          line.points.emplace_back(ranks, predict(line.text, way, ranks, cluster));
+      lines.push_back(line);
+    }
+
+  std::cout << count_text(s.text.len) << " tokens" << (s.text.causal ? ", causal" : "") << ", " << s.text.heads
+            << " heads on " << s.text.kv_heads << " of " << s.text.dim << " features; a rank computes "
+            << fixed(cluster.flops_per_second / 1e9, 1) << " GFLOP/s and sends " << fixed(cluster.bandwidth / 1e9, 2)
+            << " GB/s after " << time_text(cluster.latency) << "\n\n";
+  Table table(1);
+  table.column("", "ranks");
+  for (const Line& line : lines)
+    for (const char* what : {"time", "efficiency", "waiting"}) table.column(line.name, what);
+  for (std::size_t row = 0; row < lines.front().points.size(); ++row) {
+    const int ranks = lines.front().points[row].first;
+    std::vector<std::string> cells{std::to_string(ranks)};
+    for (const Line& line : lines) {
+      if (row >= line.points.size()) {
+        cells.insert(cells.end(), 3, "");
+        continue;
+      }
+      const Prediction& p = line.points[row].second;
+      cells.insert(cells.end(), {time_text(p.seconds), fixed(100 * p.efficiency, 0) + " %",
+                                 fixed(100 * p.exposed / p.seconds, 0) + " %"});
+      program.results().add("ranks=" + std::to_string(ranks) + "/" + line.name, {p.seconds, 0, 1},
+                            {{"efficiency", p.efficiency}, {"bytes_sent", p.bytes_sent}});
+    }
+    table.row(cells);
+  }
+  table.print(std::cout);
+  program.draw(svg_of(s, cluster, lines));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Program program("ring_model",
+                  "Predicts time and efficiency of attention over many ranks, for keys that go round in a ring "
+                  "(contiguous and zigzag) and for heads that are exchanged. The speed of a rank is measured, unless "
+                  "--gflops says it.");
+  Settings s;
+  auto& app = program.options();
+  app.add_option("--gflops", s.gflops, "attention of a rank, GFLOP/s; 0: measure it here")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--threads", s.threads, "of a rank, where it is measured")->check(CLI::Range(1, 1024));
+  app.add_option("--latency", s.latency_us, "from rank to rank, microseconds")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--bandwidth", s.gigabytes, "into a rank and out of it, GB/s")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--len", s.text.len, "tokens")->check(CLI::Range(1.0, 1e12))->capture_default_str();
+  app.add_option("--heads", s.text.heads, "query heads")->check(CLI::Range(1.0, 1e6))->capture_default_str();
+  app.add_option("--kv-heads", s.text.kv_heads, "heads of keys and values")
+      ->check(CLI::Range(1.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--dim", s.text.dim, "features of a head")->check(CLI::Range(1.0, 1024.0))->capture_default_str();
+  app.add_option("--bytes", s.text.bytes_of_number, "of a number of keys and values: 4, or 2")
+      ->check(CLI::IsMember({2.0, 4.0}));
+  app.add_option("--most-ranks", s.most_ranks, "up to which powers of two are predicted")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_flag("--full", s.full, "no causal mask");
+  return program.main(argc, argv, [&] { run(program, s); });
+}

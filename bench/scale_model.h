@@ -1,0 +1,126 @@
+// What attention over the ranks of a network takes, predicted from the speed of a rank and of its link.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+namespace bench {
+
+/// A rank, and how it reaches the others: each sends and receives at the same time, and no two get into each other's way.
+struct Cluster {
+  double flops_per_second;  ///< of attention itself, as one rank computes it
+  double latency;           ///< seconds from one rank to another
+  double bandwidth;         ///< bytes per second into a rank, and out of it
+};
+
+/// Attention of a text with itself.
+struct Text {
+  double len;
+  double heads, kv_heads, dim;
+  double bytes_of_number = 4;
+  bool causal = false;
+  bool backward = false;  ///< the backward pass alone
+};
+
+/// How tokens and work are shared out; see attn::mpi::Ring.
+enum class Way { contiguous, zigzag, by_heads };
+inline constexpr std::string_view kWayNames[] = {"contiguous", "zigzag", "by heads"};
+
+struct Prediction {
+  double seconds;     ///< of the slowest rank
+  double exposed;     ///< seconds of them in which it only waits
+  double bytes_sent;  ///< by all ranks
+  double efficiency;  ///< work / (ranks * their speed * seconds)
+};
+
+namespace detail {
+
+/// Products of a pair and a feature, as flops: two forward, five backward.
+inline double flops_of(const Text& t, double pairs) { return pairs * t.heads * t.dim * 2 * (t.backward ? 5 : 2); }
+inline double all_pairs(const Text& t) { return t.causal ? t.len * (t.len + 1) / 2 : t.len * t.len; }
+
+/// Before anything travels, ranks compare the call: see RingCall. Four exchanges of some hundred bytes, each a tree.
+inline double agreement(const Cluster& c, int ranks) { return 4 * std::ceil(std::log2(ranks)) * c.latency; }
+
+/// Keys that a rank works on at once, which travel as one parcel, half of those of a rank: how many pairs its queries
+/// make with them, and how many of them it needs.
+struct Parcel {
+  double pairs, keys;
+};
+
+/// What rank `rank` works on, in its order: its own keys first, then those of rank - 1, rank - 2, …
+inline std::vector<Parcel> parcels_of(const Text& t, Way way, int ranks, int rank) {
+  const double half = t.len / ranks / 2;
+  const double own_pairs = t.causal ? half * (2 * half + 1) : 4 * half * half;
+  std::vector<Parcel> parcels{{own_pairs, 0}};
+  for (int step = 1; step < ranks; ++step) {
+    const int of = (rank - step + ranks) % ranks;
+    if (!t.causal || (way == Way::contiguous && of < rank)) {
+      parcels.insert(parcels.end(), 2, {2 * half * half, half});
+    } else if (way == Way::zigzag) {
+      // The first half of the queries sees the first halves of the ranks before; the second half of the queries sees
+      // those of all ranks, and the second halves of the ranks behind.
+      if (of < rank)
+        parcels.push_back({2 * half * half, half});
+      else
+        parcels.insert(parcels.end(), 2, {half * half, half});
+    }
+  }
+  return parcels;
+}
+
+/// The keys and values of the next parcel come while one is computed. Backward, the gradients of keys and values, floats,
+/// go home while the next ones are computed, those of the last parcel with nothing beside them.
+inline Prediction predict_ring(const Text& t, Way way, int ranks, const Cluster& c) {
+  const double numbers_of_key = 2 * t.kv_heads * t.dim;
+  const double setup = ranks > 1 ? agreement(c, ranks) : 0;
+  const auto travelling = [&](double bytes) { return bytes > 0 ? c.latency + bytes / c.bandwidth : 0; };
+  Prediction p{0, 0, 0, 0};
+  for (int rank = 0; rank < ranks; ++rank) {
+    double seconds = setup, exposed = setup;
+    double home = 0;  // bytes of gradients that leave while the next parcel is computed
+    const std::vector<Parcel> parcels = parcels_of(t, way, ranks, rank);
+    for (std::size_t i = 0; i <= parcels.size(); ++i) {
+      const bool computes = i < parcels.size();
+      const double computing = computes ? flops_of(t, parcels[i].pairs) / c.flops_per_second : 0;
+      // The link carries both directions at once: as much leaves here as arrives elsewhere.
+      const double bytes =
+          home + (i + 1 < parcels.size() ? parcels[i + 1].keys * numbers_of_key * t.bytes_of_number : 0);
+      seconds += std::max(computing, travelling(bytes));
+      exposed += std::max(0.0, travelling(bytes) - computing);
+      p.bytes_sent += bytes;
+      home = computes && t.backward ? parcels[i].keys * numbers_of_key * 4 : 0;
+    }
+    if (seconds > p.seconds) p.seconds = seconds, p.exposed = exposed;
+  }
+  return p;
+}
+
+/// Rows go out for whole texts of some heads, and come back: nothing is computed meanwhile.
+inline Prediction predict_by_heads(const Text& t, int ranks, const Cluster& c) {
+  const double own = t.len / ranks, others = ranks > 1 ? (ranks - 1.0) / ranks : 0;
+  const double row = t.dim * t.bytes_of_number;
+  // Query and output, and keys and values, of which ranks that share a key head each get a copy. Backward, the gradient of
+  // the output goes there as well, and the gradients come back.
+  const double kv = std::max(t.kv_heads, static_cast<double>(ranks));
+  const double numbers = (t.backward ? 2 : 1) * (2 * t.heads + 2 * kv);
+  const double bytes = own * numbers * row * others;
+  const double exchanges = ranks > 1 ? 2 * (ranks - 1) * c.latency + agreement(c, ranks) : 0;
+  const double exposed = bytes / c.bandwidth + exchanges;
+  const double heads = std::ceil(t.heads / ranks);
+  return {flops_of(t, all_pairs(t)) * heads / t.heads / c.flops_per_second + exposed, exposed, bytes * ranks, 0};
+}
+
+}  // namespace detail
+
+/// @pre way != by_heads or there is a head for each rank.
+inline Prediction predict(const Text& t, Way way, int ranks, const Cluster& c) {
+  Prediction p = way == Way::by_heads ? detail::predict_by_heads(t, ranks, c) : detail::predict_ring(t, way, ranks, c);
+  p.efficiency = detail::flops_of(t, detail::all_pairs(t)) / (ranks * c.flops_per_second * p.seconds);
+  return p;
+}
+
+}  // namespace bench
