@@ -1,4 +1,4 @@
-// Outputs that share memory with what a call reads, or with each other, are refused; those that only lie between are not.
+// Outputs that share memory with what a call reads, or with each other, are refused; those that lie between are not.
 #include <algorithm>
 #include <span>
 #include <vector>

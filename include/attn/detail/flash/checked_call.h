@@ -137,10 +137,12 @@ class CheckedCall {
     }
   }
 
-  void check_apart_from_inputs(const Footprint& out, const char* name) const {
-    check_apart(out, name, q, "query");
-    check_apart(out, name, k, "key");
-    check_apart(out, name, v, "value");
+  template <class Out>
+  void check_apart_from_inputs(const Out& out, const char* name) const {
+    const Bytes bytes = bytes_of(out);
+    check_apart(out, bytes, name, q, "query");
+    check_apart(out, bytes, name, k, "key");
+    check_apart(out, bytes, name, v, "value");
   }
 
   /// The passes of the flash path.
