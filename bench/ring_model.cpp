@@ -23,8 +23,9 @@ using namespace bench;
 using attn::Index;
 
 struct Settings {
-  double gflops = 0, latency_us = 2, gigabytes = 12.5;
-  Text text{.len = 1e7, .heads = 32, .kv_heads = 8, .dim = 128, .causal = true};
+  double gflops = 0, latency_us = 20, gigabytes = 1.25;  // Ethernet of 10 Gbit/s
+  std::vector<double> lens{1e4, 1e5, 1e7};
+  Text text{.len = 0, .heads = 32, .kv_heads = 8, .dim = 128, .causal = true};
   bool full = false;
   int threads = 1, most_ranks = 1024;
 };
@@ -47,6 +48,12 @@ struct Line {
   std::vector<std::pair<int, Prediction>> points;
 };
 
+/// All ways of texts of one length, of which the backward passes come last.
+struct Panel {
+  double len;
+  std::vector<Line> lines;
+};
+
 std::string count_text(double n) {
   const double thousands = n / 1000, millions = n / 1e6;
   if (n >= 1e6 && millions == std::floor(millions * 10) / 10)
@@ -55,99 +62,110 @@ std::string count_text(double n) {
   return fixed(n, 0);
 }
 
-/// Efficiency over ranks. Names stand at the ends of their lines.
-std::string svg_of(const Settings& s, const Cluster& cluster, const std::vector<Line>& lines) {
-  constexpr double kLeft = 70, kTop = 84, kWidth = 600, kHeight = 380, kNames = 250;
-  constexpr display::TextStyle kTick{11, "faint", "middle"}, kName{12};
+/// Efficiency over ranks, a panel for each length.
+std::string svg_of(const Settings& s, const Cluster& cluster, const std::vector<Panel>& panels) {
+  constexpr double kLeft = 64, kTop = 128, kWidth = 300, kHeight = 300, kGap = 40;
+  constexpr display::TextStyle kTick{11, "faint", "middle"};
+  const auto count = static_cast<double>(panels.size());
   const double octaves = std::max(1.0, std::log2(static_cast<double>(s.most_ranks)));
-  const auto at_x = [&](double ranks) { return kLeft + kWidth * std::log2(ranks) / octaves; };
   const auto at_y = [&](double share) { return kTop + kHeight * (1 - share); };
   const std::string title = "Predicted efficiency of attention over ranks";
-  display::Svg svg(kLeft + kWidth + kNames, kTop + kHeight + 60, title);
+  display::Svg svg(kLeft + count * (kWidth + kGap), kTop + kHeight + 60, title);
   svg.text(24, 34, title, {20, "ink", "start", true});
   svg.text(24, 56,
-           count_text(s.text.len) + " tokens" + (s.text.causal ? ", causal" : "") + ", " + fixed(s.text.heads, 0) +
-               " heads on " + fixed(s.text.kv_heads, 0) + " of " + fixed(s.text.dim, 0) + " features; " +
+           std::string(s.text.causal ? "Causal, " : "") + fixed(s.text.heads, 0) + " heads on " +
+               fixed(s.text.kv_heads, 0) + " of " + fixed(s.text.dim, 0) + " features; " +
                fixed(cluster.flops_per_second / 1e9, 0) + " GFLOP/s a rank, " + time_text(cluster.latency) + ", " +
                fixed(cluster.bandwidth / 1e9, 2) + " GB/s",
            {12, "faint"});
-  for (int percent = 0; percent <= 100; percent += 20) {
-    svg.line(kLeft, at_y(percent / 100.0), kLeft + kWidth, at_y(percent / 100.0), "grid");
-    svg.text(kLeft - 10, at_y(percent / 100.0) + 4, std::to_string(percent) + " %", {11, "faint", "end"});
+  double x = 24;
+  for (std::size_t i = 0; i < panels.front().lines.size(); ++i) {
+    const Line& line = panels.front().lines[i];
+    svg.line(x, 80, x + 28, 80, display::series_class('s', i % 3), 2, line.text.backward ? "6 3" : "");
+    svg.marker(x + 14, 80, display::series_class('f', i % 3), i % 3);
+    svg.text(x + 36, 84, line.name);
+    x += 60 + display::text_width(line.name);
   }
-  for (int ranks = 1; ranks <= s.most_ranks; ranks *= 2) {
-    svg.line(at_x(ranks), kTop, at_x(ranks), kTop + kHeight, "grid");
-    svg.text(at_x(ranks), kTop + kHeight + 18, std::to_string(ranks), kTick);
-  }
-  svg.text(kLeft + kWidth / 2, kTop + kHeight + 42, "ranks (log scale)", {12, "ink", "middle"});
-
-  struct Name {
-    double y, x;
-    std::size_t line;
-  };
-  std::vector<Name> names;
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    const auto& points = lines[i].points;
-    for (std::size_t p = 0; p + 1 < points.size(); ++p)
-      svg.line(at_x(points[p].first), at_y(points[p].second.efficiency), at_x(points[p + 1].first),
-               at_y(points[p + 1].second.efficiency), display::series_class('s', i), 2,
-               lines[i].text.backward ? "6 3" : "");
-    for (const auto& [ranks, p] : points) svg.marker(at_x(ranks), at_y(p.efficiency), display::series_class('f', i), i);
-    if (!points.empty()) names.push_back({at_y(points.back().second.efficiency), at_x(points.back().first), i});
-  }
-  std::sort(names.begin(), names.end(), [](const Name& a, const Name& b) { return a.y < b.y; });
-  double last = -1e9;
-  for (Name& name : names) {
-    // All in one column, where no line passes.
-    last = name.y = std::max(name.y, last + 18);
-    svg.marker(kLeft + kWidth + 20, name.y, display::series_class('f', name.line), name.line);
-    svg.text(kLeft + kWidth + 30, name.y + 4, lines[name.line].name, kName);
+  for (std::size_t p = 0; p < panels.size(); ++p) {
+    const double left = kLeft + static_cast<double>(p) * (kWidth + kGap);
+    const auto at_x = [&](double ranks) { return left + kWidth * std::log2(ranks) / octaves; };
+    svg.text(left + kWidth / 2, kTop - 12, count_text(panels[p].len) + " tokens", {13, "ink", "middle", true});
+    for (int percent = 0; percent <= 100; percent += 20) {
+      svg.line(left, at_y(percent / 100.0), left + kWidth, at_y(percent / 100.0), "grid");
+      if (p == 0) svg.text(left - 10, at_y(percent / 100.0) + 4, std::to_string(percent) + " %", {11, "faint", "end"});
+    }
+    for (int ranks = 1; ranks <= s.most_ranks; ranks *= 4) {
+      svg.line(at_x(ranks), kTop, at_x(ranks), kTop + kHeight, "grid");
+      svg.text(at_x(ranks), kTop + kHeight + 18, std::to_string(ranks), kTick);
+    }
+    svg.text(left + kWidth / 2, kTop + kHeight + 42, "ranks (log scale)", {12, "ink", "middle"});
+    for (std::size_t i = 0; i < panels[p].lines.size(); ++i) {
+      const auto& points = panels[p].lines[i].points;
+      for (std::size_t n = 0; n + 1 < points.size(); ++n)
+        svg.line(at_x(points[n].first), at_y(points[n].second.efficiency), at_x(points[n + 1].first),
+                 at_y(points[n + 1].second.efficiency), display::series_class('s', i % 3), 2,
+                 panels[p].lines[i].text.backward ? "6 3" : "");
+      for (const auto& [ranks, prediction] : points)
+        svg.marker(at_x(ranks), at_y(prediction.efficiency), display::series_class('f', i % 3), i % 3);
+    }
   }
   return svg.str();
+}
+
+Panel predicted(const Settings& s, double len, const Cluster& cluster) {
+  Panel panel{len, {}};
+  for (const bool backward : {false, true})
+    for (const Way way : {Way::contiguous, Way::zigzag, Way::by_heads}) {
+      Line line{
+          std::string(kWayNames[static_cast<std::size_t>(way)]) + (backward ? ", backward" : ""), s.text, way, {}};
+      line.text.len = len;
+      line.text.backward = backward;
+      for (int ranks = 1; ranks <= s.most_ranks; ranks *= 2)
+        if (way != Way::by_heads || ranks <= s.text.heads)
+          line.points.emplace_back(ranks, predict(line.text, way, ranks, cluster));
+      panel.lines.push_back(line);
+    }
+  return panel;
+}
+
+void print(const Panel& panel, Results& results) {
+  std::cout << '\n' << count_text(panel.len) << " tokens\n\n";
+  Table table(1);
+  table.column("", "ranks");
+  for (const Line& line : panel.lines)
+    for (const char* what : {"time", "efficiency"}) table.column(line.name, what);
+  for (std::size_t row = 0; row < panel.lines.front().points.size(); ++row) {
+    const int ranks = panel.lines.front().points[row].first;
+    std::vector<std::string> cells{std::to_string(ranks)};
+    for (const Line& line : panel.lines) {
+      if (row >= line.points.size()) {
+        cells.insert(cells.end(), 2, "");
+        continue;
+      }
+      const Prediction& p = line.points[row].second;
+      cells.insert(cells.end(), {time_text(p.seconds), fixed(100 * p.efficiency, 1) + " %"});
+      results.add("N=" + fixed(panel.len, 0) + " ranks=" + std::to_string(ranks) + "/" + line.name, {p.seconds, 0, 1},
+                  {{"efficiency", p.efficiency}, {"bytes_sent", p.bytes_sent}});
+    }
+    table.row(cells);
+  }
+  table.print(std::cout);
 }
 
 void run(Program& program, Settings s) {
   s.text.causal = !s.full;
   const Cluster cluster{s.gflops > 0 ? 1e9 * s.gflops : measured_speed(s, program.quick()), 1e-6 * s.latency_us,
                         1e9 * s.gigabytes};
-  std::vector<Line> lines;
-  for (const bool backward : {false, true})
-    for (const Way way : {Way::contiguous, Way::zigzag, Way::by_heads}) {
-      Line line{
-          std::string(kWayNames[static_cast<std::size_t>(way)]) + (backward ? ", backward" : ""), s.text, way, {}};
-      line.text.backward = backward;
-      for (int ranks = 1; ranks <= s.most_ranks; ranks *= 2)
-        if (way != Way::by_heads || ranks <= s.text.heads)
-          line.points.emplace_back(ranks, predict(line.text, way, ranks, cluster));
-      lines.push_back(line);
-    }
-
-  std::cout << count_text(s.text.len) << " tokens" << (s.text.causal ? ", causal" : "") << ", " << s.text.heads
-            << " heads on " << s.text.kv_heads << " of " << s.text.dim << " features; a rank computes "
-            << fixed(cluster.flops_per_second / 1e9, 1) << " GFLOP/s and sends " << fixed(cluster.bandwidth / 1e9, 2)
-            << " GB/s after " << time_text(cluster.latency) << "\n\n";
-  Table table(1);
-  table.column("", "ranks");
-  for (const Line& line : lines)
-    for (const char* what : {"time", "efficiency", "waiting"}) table.column(line.name, what);
-  for (std::size_t row = 0; row < lines.front().points.size(); ++row) {
-    const int ranks = lines.front().points[row].first;
-    std::vector<std::string> cells{std::to_string(ranks)};
-    for (const Line& line : lines) {
-      if (row >= line.points.size()) {
-        cells.insert(cells.end(), 3, "");
-        continue;
-      }
-      const Prediction& p = line.points[row].second;
-      cells.insert(cells.end(), {time_text(p.seconds), fixed(100 * p.efficiency, 0) + " %",
-                                 fixed(100 * p.exposed / p.seconds, 0) + " %"});
-      program.results().add("ranks=" + std::to_string(ranks) + "/" + line.name, {p.seconds, 0, 1},
-                            {{"efficiency", p.efficiency}, {"bytes_sent", p.bytes_sent}});
-    }
-    table.row(cells);
+  std::cout << s.text.heads << " heads on " << s.text.kv_heads << " of " << s.text.dim << " features"
+            << (s.text.causal ? ", causal" : "") << "; a rank computes " << fixed(cluster.flops_per_second / 1e9, 1)
+            << " GFLOP/s and sends " << fixed(cluster.bandwidth / 1e9, 2) << " GB/s after "
+            << time_text(cluster.latency) << '\n';
+  std::vector<Panel> panels;
+  for (const double len : s.lens) {
+    panels.push_back(predicted(s, len, cluster));
+    print(panels.back(), program.results());
   }
-  table.print(std::cout);
-  program.draw(svg_of(s, cluster, lines));
+  program.draw(svg_of(s, cluster, panels));
 }
 
 }  // namespace
@@ -168,7 +186,9 @@ int main(int argc, char** argv) {
   app.add_option("--bandwidth", s.gigabytes, "into a rank and out of it, GB/s")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--len", s.text.len, "tokens")->check(CLI::Range(1.0, 1e12))->capture_default_str();
+  app.add_option("--len", s.lens, "tokens; several lengths have a panel each")
+      ->check(CLI::Range(1.0, 1e12))
+      ->capture_default_str();
   app.add_option("--heads", s.text.heads, "query heads")->check(CLI::Range(1.0, 1e6))->capture_default_str();
   app.add_option("--kv-heads", s.text.kv_heads, "heads of keys and values")
       ->check(CLI::Range(1.0, 1e6))
