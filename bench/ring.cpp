@@ -1,6 +1,7 @@
 // Attention over the ranks of MPI against one process with as many threads: time, bytes sent, waiting, and what the model
 // of scale says. Start it with mpirun.
 #include <mpi.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +10,7 @@
 #include <functional>
 #include <iostream>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -41,13 +43,16 @@ struct Work {
 
 struct Settings {
   Index heads = 8, kv_heads = 8, dim = 64;
-  int threads = 1, rounds = 5;
+  int threads = 1, rounds = 3;
+  std::string only;  ///< of the rows those whose names have it
 };
 
 std::string text(const Work& w) {
   return "N=" + std::to_string(w.len) + (w.causal ? " causal" : "") +
          (w.window > 0 ? " window=" + std::to_string(w.window) : "") + (w.backward ? " backward" : "");
 }
+
+std::string way_text(const Work& w) { return "/" + std::string(kWayNames[static_cast<std::size_t>(w.way)]); }
 
 /// The ranks, as this program meets them.
 class World {
@@ -82,6 +87,18 @@ class World {
 
   int rank_ = 0, ranks_ = 1;
 };
+
+/// Rank 0 is compared with as many threads as all ranks have, which must not share a core.
+void expect_cores(const Settings& s, const World& world) {
+  cpu_set_t cores;
+  if (!world.is_first() || sched_getaffinity(0, sizeof cores, &cores) != 0) return;
+  const int needed = s.threads * world.ranks(), has = CPU_COUNT(&cores);
+  if (has < needed)
+    std::cerr
+        << "ring: rank 0 may use " << has << (has == 1 ? " core" : " cores") << ", and is to run " << needed
+        << " threads by itself: that side of the comparison will be slow. Open MPI binds ranks to cores unless told "
+           "--bind-to none\n";
+}
 
 /// Calls use(mods) with the masks of a work.
 template <class Use>
@@ -216,12 +233,17 @@ std::vector<Work> works(bool quick, int ranks, const Settings& s) {
   all.push_back({n, false, 0, true});
   all.push_back({n, true, 0, true});
   all.push_back({quick ? 2048 : 65536, true, quick ? 64 : 1024, false, Way::contiguous});
+  all.erase(std::remove_if(all.begin(), all.end(),
+                           [&](const Work& w) { return (text(w) + way_text(w)).find(s.only) == std::string::npos; }),
+            all.end());
+  if (all.empty()) throw std::invalid_argument("no row has \"" + s.only + "\" in its name");
   return all;
 }
 
 void run(Program& program, const Settings& settings, const World& world) {
   Settings s = settings;
   if (program.quick()) s.rounds = 2;
+  expect_cores(s, world);
   const std::vector<Work> all = works(program.quick(), world.ranks(), s);
   std::optional<Progress> progress;
   if (world.is_first()) progress.emplace(all.size());
@@ -247,7 +269,7 @@ void run(Program& program, const Settings& settings, const World& world) {
                  .mark = "one process with as many threads",
                  .axes = {{.heading = "time (shorter is better)", .unit = "seconds"}}};
   for (const Work& w : all) {
-    if (progress) progress->begin_row(text(w) + ", " + std::string(kWayNames[static_cast<std::size_t>(w.way)]));
+    if (progress) progress->begin_row(text(w) + way_text(w));
     const Row row = measure(w, s, world, progress ? &*progress : nullptr);
     if (!world.is_first()) continue;
     const double time = row.ring.seconds;
@@ -256,7 +278,7 @@ void run(Program& program, const Settings& settings, const World& world) {
       predicted = predict({static_cast<double>(w.len), static_cast<double>(s.heads), static_cast<double>(s.kv_heads),
                            static_cast<double>(s.dim), sizeof(float), w.causal, w.backward},
                           w.way, world.ranks(), cluster);
-    const std::string way(kWayNames[static_cast<std::size_t>(w.way)]);
+    const std::string way = way_text(w).substr(1);
     std::string sent = bytes_text(row.bytes_sent);
     if (w.window > 0 && world.ranks() > 1)
       sent += " (" + fixed(row.bytes_sent / bytes_needed(w, s, world.ranks()), 2) + " x needed)";
@@ -302,6 +324,7 @@ int main(int argc, char** argv) {
     Settings settings;
     program.options().add_option("--threads", settings.threads, "of each rank")->check(CLI::Range(1, 1024));
     program.options().add_option("--rounds", settings.rounds, "of which medians are taken")->check(CLI::Range(1, 100));
+    program.options().add_option("--only", settings.only, "rows whose name (\"N=16384 causal/zigzag\") has this text");
     program.options().add_option("--heads", settings.heads, "query heads")->check(CLI::Range(1, 1024));
     program.options()
         .add_option("--kv-heads", settings.kv_heads, "heads of keys and values")
