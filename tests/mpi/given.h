@@ -1,0 +1,12 @@
+// What the blocks of C++ in attn/mpi.md are given. They are compiled, never run.
+#pragma once
+
+#include <iostream>
+
+#include <attn/attn.h>
+#include <attn/mpi.h>
+
+namespace given::ranks {
+extern attn::mpi::Ring ring;
+extern const attn::Tensor<float, 4> all_q, all_k, all_v, q, k, v, token_q, grad_out;
+}  // namespace given::ranks
