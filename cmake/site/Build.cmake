@@ -119,8 +119,8 @@ foreach(page IN LISTS pages)
   endif()
   navigation(${name} "" above)
   execute_process(
-    COMMAND ${pandoc} --from gfm --to html5 --wrap=preserve --template ${SITE_SOURCE}/page.html --lua-filter
-            ${SITE_SOURCE}/page.lua -M page=${file} -M site=${WORK_DIR}/site.lua -V version=${VERSION} -V
+    COMMAND ${pandoc} --from gfm --to html5 --wrap=preserve --template ${SITE_SOURCE}/page.html
+            --lua-filter ${SITE_SOURCE}/page.lua -M page=${file} -M site=${WORK_DIR}/site.lua -V version=${VERSION} -V
             "navigation=${above}" -o ${made}/${name}.html ${markdown}
     RESULT_VARIABLE code OUTPUT_VARIABLE log ERROR_VARIABLE log)
   if(NOT code STREQUAL 0 OR log)

@@ -141,6 +141,19 @@ local function name(c)
   if word and names[word] then return pandoc.Link({c}, "reference/" .. names[word], "", {class = "name"}), false end
 end
 
+-- Numbers stay beside their units where lines are broken.
+local units = {}
+for unit in ("ms s µs ns % × MiB KiB GiB Ki GFLOP/s GB/s threads tokens"):gmatch("%S+") do units[unit] = true end
+local function glue(inlines)
+  for i = 2, #inlines - 1 do
+    local before, after = inlines[i - 1], inlines[i + 1]
+    local is_measure = inlines[i].t == "Space" and before.t == "Str" and after.t == "Str" and
+                         before.text:find("%d$") and units[after.text:match("^[^,;)]*")]
+    if is_measure then inlines[i] = pandoc.Str("\u{a0}") end
+  end
+  return inlines
+end
+
 -- The headings below the title as a list of links.
 local function contents(blocks)
   local html, depth = {}, 1
@@ -178,6 +191,7 @@ function Pandoc(doc)
     Link = link,
     CodeBlock = masks,
     RawBlock = comment,
+    Inlines = glue,
     Table = function(t) return pandoc.Div({t}, {class = "scroll"}) end,
   })
   doc.blocks = blocks.content
