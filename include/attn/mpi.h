@@ -39,12 +39,16 @@ class Ring {
   /// @throws std::invalid_argument if MPI is not initialized.
   explicit Ring(MPI_Comm comm, Layout layout = Layout::contiguous) : comm_(comm), layout_(layout) {}
 
+  /// This rank's number, from 0.
   int rank() const { return comm_.rank(); }
+  /// How many ranks there are.
   int ranks() const { return comm_.ranks(); }
+  /// Which rank holds which tokens.
   Layout layout() const { return layout_; }
 
-  /// How many of `len` tokens this rank holds, and which one each of its rows is.
+  /// How many of `len` tokens this rank holds.
   Index rows(Index len) const { return tokens(len).rows(); }
+  /// Which of `len` tokens a row of this rank's is.
   Index token(Index len, Index row) const { return tokens(len).token(row); }
 
   /// This rank's rows of a tensor: (len, dim), (batch, heads, len) or (batch, heads, len, dim), anything attn::view()
@@ -64,7 +68,7 @@ class Ring {
     return own_rank<rank_of<decltype(v)>>(
         detail::gather<scalar_of<decltype(v)>>(comm_, layout_, detail::tokens_view(v), rank_of<decltype(v)>, root));
   }
-  static constexpr int kAll = -1;
+  static constexpr int kAll = -1;  ///< in the place of a root: all ranks
 
   /// attention() of the whole text. This rank passes its rows of query, key and value and gets those of out and lse, of
   /// the same types. There may be other numbers of queries than of keys; both lie as the layout says.
@@ -89,6 +93,7 @@ class Ring {
                                             options, traffic_);
     return result;
   }
+  /// The same with options in the place of mods.
   template <class Q, class K, class V>
   auto attention(const Q& query, const K& key, const V& value, const Options& options) {
     return attention(query, key, value, Mods<>(), options);
@@ -131,6 +136,7 @@ class Ring {
     detail::ring_backward<decltype(call), T>(call, layout_, arrays, options, traffic_);
     return grads;
   }
+  /// The same with options in the place of mods.
   template <class G, class Q, class K, class V, class R>
   auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                           const Options& options) {
@@ -160,6 +166,7 @@ class Ring {
         call, layout_, detail::result_views<T>(call.own, result.out, result.lse), options, traffic_);
     return result;
   }
+  /// The same with options in the place of mods.
   template <class Q, class K, class V>
   auto attention_by_heads(const Q& query, const K& key, const V& value, const Options& options) {
     return attention_by_heads(query, key, value, Mods<>(), options);
@@ -182,6 +189,7 @@ class Ring {
         call, layout_, detail::result_views<T>(call.own, result.out, result.lse), options, traffic_);
     return result;
   }
+  /// The same with options in the place of mods.
   template <class Q, class K, class V>
   auto decode(const Q& query, const K& key, const V& value, const Options& options) {
     return decode(query, key, value, Mods<>(), options);
