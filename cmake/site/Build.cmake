@@ -14,6 +14,7 @@ set(pages
     "include/attn/mods/README.md|mods|Mods"
     "include/attn/positions.md|positions|Positions"
     "include/attn/errors.md|errors|Errors"
+    "include/attn/mpi.md|ranks|Ranks"
     "bench/README.md|measurements|Measurements"
     "|reference/index|Reference"
     "include/attn/README.md|architecture|Architecture"
