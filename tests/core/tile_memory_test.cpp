@@ -43,7 +43,7 @@ TEST(TileMemory, PartsLieApart) {
                                     .packed_value = 7,
                                     .arranged = 32,
                                     .weights = 24,
-                                    .chunk = 4,
+                                    .chunk = 4 * kKeyTile,
                                     .totals = totals};
       const detail::TileLayout<float> layout(sizes, tiles);
       EXPECT_EQ(layout.bytes() % kAlignment, 0);

@@ -105,6 +105,12 @@ bool in_place(const Format& format, const DTypeView<T>& t) {
          t.stride(1) % format.per_number() == 0;
 }
 
+/// Do rows of such numbers lie side by side, so that they come into a tile and out of it column by column?
+template <class Byte>
+bool side_by_side(const DTypeRows<Byte>& rows) {
+  return rows.dtype == DType::native && rows.stride == 1 && rows.column != 1;
+}
+
 /// `count` rows of `dim` numbers as the kernels read them. They are copied to `packed` where kernels cannot read them
 /// in place, or where `count` is no multiple of `multiple`.
 template <class T>
@@ -163,10 +169,20 @@ void load_query(const KernelFamily<T>& family, const Rows<T>& rows, Index count,
   family.load_columns(m.query, width, rows, count, format.row(dim), now ? scale : T(1));
 }
 
+/// Does load_query() copy queries on their way to a tile?
+template <class T>
+bool copies_queries(const Format& format, const DTypeView<T>& q) {
+  return !in_place(format, q) && !(format.dtype == DType::native && side_by_side(q.rows(0, 0)));
+}
+
 /// The same of rows that kernels may not be able to read. `packed` has room for a copy of them.
 template <class T>
 void load_query(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, T scale, Index width,
                 T* packed, TileMemory<T>& m) {
+  if (family.format.dtype == DType::native && side_by_side(rows)) {
+    m.scale = 1;
+    return family.copy_columns(m.query, width, reinterpret_cast<const T*>(rows.data), rows.column, count, dim, scale);
+  }
   load_query(family, rows_of(family, rows, count, dim, 1, packed), count, dim, scale, width, m);
 }
 
@@ -199,6 +215,8 @@ void store_out(const KernelFamily<T>& family, TileMemory<T> m, Index width, cons
                Index dim) {
   if (rows.dtype == DType::native && rows.column == 1)
     return family.store_out(m, width, reinterpret_cast<T*>(rows.data), rows.stride, count, dim);
+  if (side_by_side(rows))
+    return family.store_columns(m, width, reinterpret_cast<T*>(rows.data), rows.column, count, dim);
   T* const out = m.out;
   by_columns(rows, dim, size_of_number<T>(rows.dtype), [&](Index c, Index columns, const RowsToWrite& to) {
     m.out = out + c * width;
@@ -233,6 +251,8 @@ void load_out(const KernelFamily<T>& family, const TileMemory<T>& m, Index width
               Index dim) {
   if (rows.dtype == DType::native && rows.column == 1)
     return family.load_columns(m.out, width, {reinterpret_cast<const T*>(rows.data), rows.stride}, count, dim, T(1));
+  if (side_by_side(rows))
+    return family.copy_columns(m.out, width, reinterpret_cast<const T*>(rows.data), rows.column, count, dim, T(1));
   by_columns(rows, dim, size_of_number<T>(rows.dtype), [&](Index c, Index columns, const RowsToRead& from) {
     family.pack_rows(from, count, columns, m.scores);
     family.load_columns(m.out + c * width, width, {m.scores, columns}, count, columns, T(1));

@@ -40,8 +40,8 @@ class DecodeLoop {
   /// The memory of a worker for so many blocks at a time.
   Index bytes(Index blocks) const { return layout(blocks).bytes(); }
   bool fetches_ahead() const { return key_tiles_.are_far(); }
-  bool packs_keys() const { return DecodeTiles<T>::copies(tensors_.k); }
-  bool packs_values() const { return DecodeTiles<T>::copies(tensors_.v); }
+  bool packs_keys() const { return key_tiles_.copies(tensors_.k); }
+  bool packs_values() const { return key_tiles_.copies(tensors_.v); }
 
   /// How the keys are cut, each split a task of its own.
   const KvSplits<T>& splits() const { return splits_; }
@@ -121,8 +121,8 @@ class DecodeLoop {
                                                         : tensors_.score ? 2
                                                                          : 1),
                           .out = problem_.v_dim,
-                          .packed_key = packs_keys() ? problem_.head_dim : 0,
-                          .packed_value = packs_values() ? problem_.v_dim : 0,
+                          .packed_key = key_tiles_.copies_any(tensors_.k) ? problem_.head_dim : 0,
+                          .packed_value = key_tiles_.copies_any(tensors_.v) ? problem_.v_dim : 0,
                           .keys = step_,
                           .totals = has_totals(problem_.kv_len)},
                          blocks);

@@ -10,7 +10,7 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// Kernels read rows where they lie, whatever numbers they hold, if those of a row lie side by side and rows a stride
-/// apart.
+/// apart; or the other way round, if they hold a T.
 template <class T>
 class DecodeTiles {
  public:
@@ -44,8 +44,10 @@ class DecodeTiles {
     return padded(tensors_.k.cuts_tiles_of(kKeyTile) ? kKeyTile : tensors_.k.page_size(), step);
   }
 
-  /// Are rows copied?
-  static bool copies(const KvRows<T>& t) { return !has_rows(t) || t.cuts_tiles_of(kKeyTile); }
+  /// Are rows copied, most of them?
+  bool copies(const KvRows<T>& t) const { return copies(t, problem_.kv_len); }
+  /// Those of any tile?
+  bool copies_any(const KvRows<T>& t) const { return copies(t, 1); }
 
   /// Does the matrix unit serve, for whole tiles of keys? It reads rows of whole registers at any address. A query that
   /// shares them with no other would leave it idle.
@@ -104,6 +106,15 @@ class DecodeTiles {
 
  private:
   static bool has_rows(const KvRows<T>& t) { return t.stride(3) == 1 || t.dim(3) <= 1; }
+  /// Those of a tile of so many keys?
+  bool copies(const KvRows<T>& t, Index keys) const {
+    return !(has_rows(t) || (has_columns(t) && keys >= kFewestKeys)) || t.cuts_tiles_of(kKeyTile);
+  }
+  /// Do rows lie side by side? Kernels of other scores read one row after the other.
+  bool has_columns(const KvRows<T>& t) const {
+    return Simd<T, 16>::kVector && t.stride(2) == 1 && t.dtype() == DType::native && !t.is_paged() &&
+           !t.is_gathered() && tensors_.score == nullptr;
+  }
 
   Gathered gathered(const KvRows<T>& t, const Tile& tile) const {
     if (!t.is_gathered()) return {};
@@ -114,7 +125,7 @@ class DecodeTiles {
 
   RowsToRead rows(const KernelFamily<T>& family, const KvRows<T>& t, const Tile& tile, T* packed,
                   const Gathered& ahead) const {
-    if (!copies(t)) return t.rows(tile.batch, tile.kv_head, tile.keys.begin);
+    if (!copies(t, tile.keys.size())) return t.rows(tile.batch, tile.kv_head, tile.keys.begin);
     const Index dim = t.dim(3);
     auto* const bytes = reinterpret_cast<std::byte*>(packed);
     if (!has_rows(t)) {
@@ -164,7 +175,7 @@ class DecodeTiles {
     return Prefetcher::of<T>(ahead(t, tile), t.dim(3), {nullptr, DType::native, 0, 0}, 0, tile.keys.size());
   }
   RowsToRead ahead(const KvRows<T>& t, const Tile& tile) const {
-    if (tile.keys.empty() || tile.keys.end > problem_.kv_len || !t.in_one_piece(tile.keys))
+    if (tile.keys.empty() || tile.keys.end > problem_.kv_len || !t.in_one_piece(tile.keys) || !has_rows(t))
       return {nullptr, DType::native, 0, 0};
     return t.rows(tile.batch, tile.kv_head, tile.keys.begin);
   }

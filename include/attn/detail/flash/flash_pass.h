@@ -133,12 +133,13 @@ class FlashPass {
 
   Index query_tiles() const { return problem_.batch * problem_.heads * tiles_.count(); }
 
-  /// Blocks get smaller where there would be too few of them to keep all workers busy.
+  /// Blocks get smaller where there would be too few of them to keep all workers busy, each of which packs the keys
+  /// again. One worker is busy with one.
   QueryBlocks<T> blocks_for(Index workers) const {
     constexpr Index kBlocksPerWorker = 4;
     if (tiles_.are_single()) return {problem_, tiles_, DecodeLoop<T>::kMostQueries};
-    return {problem_, tiles_,
-            std::min(prefill_loop_.most_tiles(), query_tiles() / (kBlocksPerWorker * std::max<Index>(workers, 1)))};
+    const Index wanted = workers > 1 ? kBlocksPerWorker * workers : 1;
+    return {problem_, tiles_, std::min(prefill_loop_.most_tiles(), query_tiles() / wanted)};
   }
 
   /// How many neighbouring blocks make a task. Neighbours share keys, or their keys are adjacent in memory. Small tasks

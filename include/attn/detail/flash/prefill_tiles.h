@@ -82,8 +82,10 @@ class PrefillTiles {
   TileLayout<T> layout(const KernelFamily<T>& family, Index queries, Index tiles) const {
     const Format& format = family.format;
     const Index row = format.row(problem_.head_dim), value_row = format.row(problem_.v_dim);
-    const bool packs_keys = packs(format, tensors_.k) || !in_place(format, tensors_.q) || format.keys > 1 ||
-                            tensors_.rotation || tensors_.q_list.exists();
+    const bool has_queries =
+        copies_queries(format, tensors_.q) || tensors_.rotation || tensors_.q_list.exists();  // in the place of keys
+    const bool packs_keys = packs(format, tensors_.k) || format.keys > 1 || has_queries;
+    const Index whole = chunk() * kKeyTile, keys = std::min(whole, padded(problem_.kv_len, format.keys));
     return TileLayout<T>({.queries = queries,
                           .query = row,
                           .out = padded(problem_.v_dim, format.out),
@@ -91,7 +93,7 @@ class PrefillTiles {
                           .packed_value = packs(format, tensors_.v) ? value_row : 0,
                           .arranged = format.arranges_values ? value_row : 0,
                           .weights = format.defers_value_product ? queries / format.per_number() : 0,
-                          .chunk = chunk(),
+                          .chunk = has_queries ? whole : keys,
                           .totals = has_totals(problem_.kv_len)},
                          tiles);
   }

@@ -47,11 +47,11 @@ struct TileSizes {
   Index queries;
   Index query;  ///< for each query, as `out`
   Index out;
-  Index packed_key = 0;    ///< for each key of a chunk; 0 where all are read in place
+  Index packed_key = 0;    ///< for each row of a chunk; 0 where all are read in place
   Index packed_value = 0;  ///< likewise
-  Index arranged = 0;      ///< for each key of a chunk
+  Index arranged = 0;      ///< likewise
   Index weights = 0;       ///< likewise; 0 where they take the place of the scores
-  Index chunk = 1;         ///< tiles of keys
+  Index chunk = kKeyTile;  ///< rows that a chunk of keys has
   Index keys = kKeyTile;   ///< that scores have room for
   bool totals = false;     ///< may there be more than one stretch?
 };
@@ -66,7 +66,7 @@ class TileLayout {
   /// Bytes for one worker, whole cache lines, so that two workers never write to the same one.
   Index bytes() const {
     const Index of_key = sizes_.packed_key + sizes_.packed_value + sizes_.arranged + sizes_.weights;
-    const Index shared = sizes_.queries * (sizes_.keys + 2) + sizes_.chunk * kKeyTile * of_key;
+    const Index shared = sizes_.queries * (sizes_.keys + 2) + sizes_.chunk * of_key;
     const Index flags = sizes_.keys * sizes_.queries;
     return padded((shared + tiles_ * own()) * static_cast<Index>(sizeof(T)) + flags, kAlignment);
   }
@@ -79,10 +79,10 @@ class TileLayout {
     TileMemory<T> m{};
     m.scores = take(sizes_.keys * queries);
     m.row = sizes_.keys;
-    m.weights = sizes_.weights == 0 ? m.scores : take(sizes_.chunk * kKeyTile * sizes_.weights);
-    m.arranged = take(sizes_.chunk * kKeyTile * sizes_.arranged);
-    m.packed_key = take(sizes_.chunk * kKeyTile * sizes_.packed_key);
-    m.packed_value = take(sizes_.chunk * kKeyTile * sizes_.packed_value);
+    m.weights = sizes_.weights == 0 ? m.scores : take(sizes_.chunk * sizes_.weights);
+    m.arranged = take(sizes_.chunk * sizes_.arranged);
+    m.packed_key = take(sizes_.chunk * sizes_.packed_key);
+    m.packed_value = take(sizes_.chunk * sizes_.packed_value);
     m.tile_max = take(queries);
     m.rescale = take(queries);
     take(tile * own());

@@ -3,6 +3,7 @@
 // that keys and values are read once, in place, at the speed of memory.
 #pragma once
 
+#include "attn/detail/kernels/decode_column_kernels.h"
 #include "attn/detail/kernels/packing_kernels.h"
 #include "attn/detail/kernels/prefetcher.h"
 
@@ -21,6 +22,7 @@ struct DecodeKernels {
   using S = Simd<T, Bytes>;
   using Vec = typename S::Vec;
   using Packing = PackingKernels<T, Bytes>;
+  using Columns = DecodeColumnKernels<T, Bytes, kRegisters>;
   static constexpr int kLanes = S::kLanes;
   static constexpr int kWidth = kRegisters >= 32 ? 4 : 2;  // vectors of columns: 4 x 4 sums, of 32 registers
   static_assert(kKeyTile % kLanes == 0, "whole vectors of scores are stored");
@@ -29,6 +31,8 @@ struct DecodeKernels {
   /// scores = query * keys. Fetches keys meanwhile.
   static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index head_dim,
                                 Prefetcher& fetching) {
+    if constexpr (S::kVector)
+      if (lie_side_by_side(key, head_dim)) return Columns::score(m, rows, key, keys, head_dim);
     const bool in_groups = kLanes >= kQueriesAtATime && rows > 1;
     const Index groups = in_groups ? ceil_div(rows, kQueriesAtATime) : rows;
     const Index keys_at_a_time = in_groups ? kv_rows_of<kQueriesAtATime>() : kv_rows_of<1>();
@@ -82,6 +86,8 @@ struct DecodeKernels {
   /// out = rescale * out + weights * values.
   static ATTN_INLINE void value(const TileMemory<T>& m, Index rows, const RowsToRead& value, Index keys, Index v_dim,
                                 Prefetcher& fetching) {
+    if constexpr (S::kVector)
+      if (lie_side_by_side(value, v_dim)) return Columns::value(m, rows, value, keys, v_dim);
     const Index groups = kLanes >= kQueriesAtATime && rows > 1 ? ceil_div(rows, kQueriesAtATime) : rows;
     fetching.spread(fetching.lines_left(), groups * keys * (v_dim / (kWidth * kLanes)));
     Index r = 0;
@@ -94,6 +100,9 @@ struct DecodeKernels {
  private:
   /// Vectors of a query that are held while keys go by.
   static constexpr int kChunk = 4;
+
+  /// Are the rows those of a column-major matrix? DecodeTiles hands on no other rows with gaps between their numbers.
+  static ATTN_INLINE bool lie_side_by_side(const RowsToRead& rows, Index dim) { return rows.column != 1 && dim > 1; }
 
   static ATTN_INLINE T first_lane(const Vec& x) {
     if constexpr (S::kVector)

@@ -56,6 +56,9 @@ struct KernelFamily {
   KernelSet<T> by_vectors[kMaxVectors];
   void (*load_columns)(T* to, Index queries, Rows<T>, Index rows, Index dim, T factor);
   void (*store_out)(const TileMemory<T>&, Index queries, T* to, Index stride, Index rows, Index v_dim);
+  /// The two of rows side by side, whose columns lie `column` apart.
+  void (*copy_columns)(T* to, Index queries, const T* from, Index column, Index rows, Index dim, T factor);
+  void (*store_columns)(const TileMemory<T>&, Index queries, T* to, Index column, Index rows, Index v_dim);
   void (*pack_rows)(const RowsToRead&, Index rows, Index columns, T* to);
   void (*unpack_rows)(const T* from, Index rows, Index columns, const RowsToWrite&);
   void (*multiply)(T* numbers, Index count, T factor);
@@ -137,6 +140,8 @@ struct Compiled;
     ATTN_KERNEL(softmax, target, auto)            \
     ATTN_KERNEL(value, target, void)              \
     ATTN_KERNEL(store_out, target, void)          \
+    ATTN_KERNEL(copy_columns, target, void)       \
+    ATTN_KERNEL(store_columns, target, void)      \
     ATTN_KERNEL(pack_rows, target, void)          \
     ATTN_KERNEL(unpack_rows, target, void)        \
     ATTN_KERNEL(multiply, target, void)           \
@@ -179,6 +184,8 @@ struct FamilyOf {
                                                .by_vectors = {tiles<1>(), tiles<2>(), tiles<3>()},
                                                .load_columns = Packing::load_columns,
                                                .store_out = Packing::store_out,
+                                               .copy_columns = Packing::copy_columns,
+                                               .store_columns = Packing::store_columns,
                                                .pack_rows = Packing::pack_rows,
                                                .unpack_rows = Packing::unpack_rows,
                                                .multiply = Packing::multiply,

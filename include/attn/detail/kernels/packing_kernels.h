@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "attn/detail/kernels/tile_memory.h"
+#include "attn/detail/kernels/column_kernels.h"
 #include "attn/detail/simd/half_simd.h"
 #include "attn/detail/tensor/dtype_view.h"
 
@@ -17,7 +17,18 @@ template <class T, int Bytes>
 struct PackingKernels {
   using S = Simd<T, Bytes>;
   using Vec = typename S::Vec;
+  using Columns = ColumnKernels<T, Bytes>;
   static constexpr Index kLanes = S::kLanes;
+
+  /// Of rows that lie side by side.
+  static ATTN_INLINE void copy_columns(T* to, Index queries, const T* from, Index column, Index rows, Index dim,
+                                       T factor) {
+    Columns::copy_columns(to, queries, from, column, rows, dim, factor);
+  }
+  static ATTN_INLINE void store_columns(const TileMemory<T>& m, Index queries, T* to, Index column, Index rows,
+                                        Index v_dim) {
+    Columns::store_columns(m, queries, to, column, rows, v_dim);
+  }
 
   /// to = factor * rows, transposed into columns `queries` wide. Queries beyond the last row repeat it. A factor of 1
   /// leaves all bits alone, which may be those of two numbers of 16 bits.
@@ -25,6 +36,16 @@ struct PackingKernels {
     const auto row = [&](Index i) { return from.data + std::min(i, rows - 1) * from.stride; };
     const Index whole = queries / kLanes * kLanes, whole_dim = dim / kLanes * kLanes;
     for (Index q = 0; q < whole; q += kLanes) {
+      // One row alone, as of 17 queries, and those that repeat the last one, are no square to be transposed.
+      if (kLanes > 1 && q + 1 >= rows) {
+        for (Index d = 0; d < whole_dim; ++d) {
+          Vec x;
+          S::splat(x, row(q)[d]);
+          if (factor != T(1)) x *= factor;
+          S::store(to + d * queries + q, x);
+        }
+        continue;
+      }
       for (Index d = 0; d < whole_dim; d += kLanes) {
         Array<Vec, kLanes> square;
         ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::load(square[i], row(q + i) + d);
@@ -43,7 +64,8 @@ struct PackingKernels {
   /// rows = out / sum, transposed back; 0 where nothing was kept.
   static ATTN_INLINE void store_out(const TileMemory<T>& m, Index queries, T* to, Index stride, Index rows,
                                     Index v_dim) {
-    const Index whole = queries / kLanes * kLanes, whole_dim = v_dim / kLanes * kLanes;
+    const Index whole_dim = v_dim / kLanes * kLanes,
+                whole = rows % kLanes == 1 ? rows - 1 : std::min(queries / kLanes * kLanes, padded(rows, kLanes));
     for (Index q = 0; q < whole; q += kLanes) {
       Vec sum, inverse;
       S::load(sum, m.sum + q);
@@ -70,6 +92,13 @@ struct PackingKernels {
   /// Copies rows of any strides and storage behind each other. Columns that lie next to each other, as in a
   /// column-major matrix, are transposed in registers.
   static ATTN_INLINE void pack_rows(const RowsToRead& from, Index rows, Index columns, T* to) {
+    if (from.dtype == DType::native && from.stride == 1 && from.column != 1) {
+      const T* const numbers = reinterpret_cast<const T*>(from.data);
+      Index r = S::kVector ? Columns::pack_columns(numbers, from.column, rows, columns, to) : 0;
+      for (; r < rows; ++r)
+        for (Index c = 0; c < columns; ++c) to[r * columns + c] = numbers[r + c * from.column];
+      return;
+    }
     const Index size = size_of_number<T>(from.dtype);
     const Index whole_columns = columns / kLanes * kLanes;
     const Index whole_rows = from.column == 1 ? rows : from.stride == 1 ? rows / kLanes * kLanes : 0;

@@ -1,0 +1,122 @@
+// Kernels for rows that lie side by side, as those of a column-major matrix do: number c of all rows, then c + 1.
+#pragma once
+
+#include <algorithm>
+
+#include "attn/detail/base/ranges.h"
+#include "attn/detail/kernels/tile_memory.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Queries that lie so are in the order of a tile already, and its output in theirs. Keys and values are transposed.
+/// Nothing outside the rows is read or written: at their end vectors overlap, or are half as long.
+template <class T, int Bytes>
+struct ColumnKernels {
+  using S = Simd<T, Bytes>;
+  using Vec = typename S::Vec;
+  using Halves = ColumnKernels<T, Bytes / 2>;
+  static constexpr Index kLanes = S::kLanes;
+  static constexpr bool kHasHalves = S::kVector && Bytes > 16;
+
+  /// to = factor * rows, in columns `queries` wide, of rows whose columns lie `column` apart. Queries beyond the last
+  /// row repeat it. A factor of 1 leaves all bits alone.
+  static ATTN_INLINE void copy_columns(T* to, Index queries, const T* from, Index column, Index rows, Index dim,
+                                       T factor) {
+    for (Index q = 0; q < queries; q += kLanes) {
+      const Index left = rows - q;
+      if (left >= kLanes) {
+        for (Index d = 0; d < dim; ++d) copy_vector(to + d * queries + q, from + d * column + q, factor);
+        continue;
+      }
+      for (Index d = 0; d < dim; ++d) {
+        Vec last;
+        S::splat(last, from[d * column + rows - 1]);
+        if (factor != T(1)) last *= factor;
+        S::store(to + d * queries + q, last);
+      }
+      if (left > 0) copy_few(to + q, queries, from + q, column, left, dim, factor);
+    }
+  }
+
+  /// rows = out / sum; 0 where nothing was kept.
+  static ATTN_INLINE void store_columns(const TileMemory<T>& m, Index queries, T* to, Index column, Index rows,
+                                        Index v_dim) {
+    if (rows >= kLanes) {
+      for (Index q = 0; q < rows; q += kLanes) store_vectors(m, queries, to, column, std::min(q, rows - kLanes), v_dim);
+    } else if constexpr (kHasHalves) {
+      Halves::store_columns(m, queries, to, column, rows, v_dim);
+    } else {
+      for (Index q = 0; q < rows; ++q) {
+        const T inverse = m.sum[q] == T(0) ? T(0) : T(1) / m.sum[q];
+        for (Index c = 0; c < v_dim; ++c) to[q + c * column] = m.out[c * queries + q] * inverse;
+      }
+    }
+  }
+
+  /// Rows behind each other, of rows side by side. @returns how many of them are copied; less than four are left.
+  static ATTN_INLINE Index pack_columns(const T* from, Index column, Index rows, Index columns, T* to) {
+    using Least = ColumnKernels<T, 16>;
+    Index r = 0;
+    for (; r + kLanes <= rows; r += kLanes) {
+      Index c = 0;
+      for (; c + kLanes <= columns; c += kLanes)
+        transpose(from + r + c * column, column, to + r * columns + c, columns);
+      for (; c + Least::kLanes <= columns; c += Least::kLanes)
+        for (Index i = 0; i < kLanes; i += Least::kLanes)
+          Least::transpose(from + r + i + c * column, column, to + (r + i) * columns + c, columns);
+      for (; c < columns; ++c)
+        for (Index i = r; i < r + kLanes; ++i) to[i * columns + c] = from[i + c * column];
+    }
+    if constexpr (kHasHalves) r += Halves::pack_columns(from + r, column, rows - r, columns, to + r * columns);
+    return r;
+  }
+
+  /// A square of kLanes rows.
+  static ATTN_INLINE void transpose(const T* from, Index column, T* to, Index row) {
+    Array<Vec, kLanes> square;
+    ATTN_UNROLL for (int i = 0; i < kLanes; ++i, from += column) S::load(square[i], from);
+    S::transpose(square);
+    ATTN_UNROLL for (int i = 0; i < kLanes; ++i, to += row) S::store(to, square[i]);
+  }
+
+  /// The same of fewer rows than a vector has lanes.
+  static ATTN_INLINE void copy_few(T* to, Index queries, const T* from, Index column, Index rows, Index dim, T factor) {
+    if constexpr (kHasHalves) {
+      if (rows < Halves::kLanes) return Halves::copy_few(to, queries, from, column, rows, dim, factor);
+      const Index second = rows - Halves::kLanes;
+      for (Index d = 0; d < dim; ++d) {
+        Halves::copy_vector(to + d * queries, from + d * column, factor);
+        Halves::copy_vector(to + d * queries + second, from + d * column + second, factor);
+      }
+    } else {
+      for (Index d = 0; d < dim; ++d)
+        for (Index i = 0; i < rows; ++i) to[d * queries + i] = from[d * column + i] * factor;
+    }
+  }
+
+  static ATTN_INLINE void copy_vector(T* to, const T* from, T factor) {
+    Vec x;
+    S::load(x, from);
+    if (factor != T(1)) x *= factor;
+    S::store(to, x);
+  }
+
+ private:
+  /// The output of kLanes queries from `q` on.
+  static ATTN_INLINE void store_vectors(const TileMemory<T>& m, Index queries, T* to, Index column, Index q,
+                                        Index v_dim) {
+    Vec sum, inverse, x;
+    S::load(sum, m.sum + q);
+    inverse = T(1) / sum;
+    inverse = sum == Vec{} ? Vec{} : inverse;
+    for (Index c = 0; c < v_dim; ++c) {
+      S::load(x, m.out + c * queries + q);
+      x *= inverse;
+      S::store(to + q + c * column, x);
+    }
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

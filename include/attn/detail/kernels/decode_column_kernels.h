@@ -1,0 +1,136 @@
+// The kernels for single queries over keys and values that lie side by side, as those of a column-major matrix do.
+#pragma once
+
+#include <algorithm>
+
+#include "attn/detail/kernels/tile_memory.h"
+#include "attn/detail/tensor/dtype_view.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Keys that fill a vector of any instruction set. Fewer are copied row by row.
+constexpr Index kFewestKeys = 16;
+
+/// What DecodeKernels does, with the directions of the two products exchanged: lanes run along keys in both, so that
+/// scores add up column by column, and values are dot products of a column and the weights. Rows are copied nowhere.
+/// TileMemory is as there. There must be kFewestKeys.
+template <class T, int Bytes, int kRegisters>
+struct DecodeColumnKernels {
+  using S = Simd<T, Bytes>;
+  using Vec = typename S::Vec;
+  static constexpr int kLanes = S::kLanes;
+  static_assert(kLanes <= kFewestKeys, "the last keys, which fill no vector, are taken with some before them");
+  static constexpr int kWidth = kRegisters >= 32 ? 4 : 2;  // vectors of keys: 4 x 4 sums, of 32 registers
+
+  /// scores = query * keys.
+  static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index head_dim) {
+    const T* const numbers = reinterpret_cast<const T*>(key.data);
+    Index r = 0;
+    if constexpr (kTogether > 1)
+      for (; rows - r > 1; r = std::min<Index>(r + kTogether, rows))
+        score_rows<kTogether>(m, r, std::min<Index>(kTogether, rows - r), numbers, key.column, keys, head_dim);
+    for (; r < rows; ++r) score_rows<1>(m, r, 1, numbers, key.column, keys, head_dim);
+  }
+
+  /// out = rescale * out + weights * values.
+  static ATTN_INLINE void value(const TileMemory<T>& m, Index rows, const RowsToRead& value, Index keys, Index v_dim) {
+    const T* const numbers = reinterpret_cast<const T*>(value.data);
+    Index r = 0;
+    if constexpr (kTogether > 1)
+      for (; rows - r > 1; r = std::min<Index>(r + kTogether, rows))
+        for (Index c = 0; c < v_dim; c += kLanes / kTogether)
+          add_columns<kTogether>(m, r, std::min<Index>(kTogether, rows - r), numbers, value.column, keys, c, v_dim);
+    for (; r < rows; ++r)
+      for (Index c = 0; c < v_dim; c += kLanes) add_columns<1>(m, r, 1, numbers, value.column, keys, c, v_dim);
+  }
+
+ private:
+  static constexpr int kTogether = kLanes >= 4 ? 4 : 1;  // rows, where there is more than one
+
+  /// Where keys fill no vector, the last one reaches back.
+  template <int kRows>
+  static ATTN_INLINE void score_rows(const TileMemory<T>& m, Index first, Index count, const T* key, Index column,
+                                     Index keys, Index head_dim) {
+    Index j = 0;
+    for (; j + kWidth * kLanes <= keys; j += kWidth * kLanes)
+      score_keys<kRows, kWidth>(m, first, count, key, column, j, head_dim);
+    for (; j < keys; j += kLanes)
+      score_keys<kRows, 1>(m, first, count, key, column, std::min(j, keys - kLanes), head_dim);
+  }
+
+  /// The scores of some vectors of keys from `j` on.
+  template <int kRows, int kVectors>
+  static ATTN_INLINE void score_keys(const TileMemory<T>& m, Index first, Index count, const T* key, Index column,
+                                     Index j, Index head_dim) {
+    Array<Array<Vec, kVectors>, kRows> sum = {};
+    Array<const T*, kRows> query;
+    ATTN_UNROLL for (int r = 0; r < kRows; ++r) query[r] = m.query + (first + std::min<Index>(r, count - 1)) * head_dim;
+    key += j;
+    for (Index d = 0; d < head_dim; ++d, key += column) {
+      Array<Vec, kVectors> k;
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(k[v], key + v * kLanes);
+      ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
+        const T q = query[r][d];
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::add_product(sum[r][v], k[v], q);
+      }
+    }
+    ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
+      T* const scores = m.scores + (first + r) * m.row + j;
+      if (r >= count) break;
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(scores + v * kLanes, sum[r][v]);
+    }
+  }
+
+  /// Sums of each row and kLanes / kRows columns from `c` on. Past the end the last column stands in.
+  template <int kRows>
+  static ATTN_INLINE void add_columns(const TileMemory<T>& m, Index first, Index count, const T* value, Index column,
+                                      Index keys, Index c, Index v_dim) {
+    constexpr int kColumns = kLanes / kRows;
+    const int here = static_cast<int>(std::min<Index>(kColumns, v_dim - c));
+    Array<const T*, kColumns> of_column;
+    of_column[0] = value + c * column;
+    ATTN_UNROLL for (int i = 1; i < kColumns; ++i) of_column[i] = of_column[i - 1] + (i < here ? column : 0);
+    Array<const T*, kRows> weights;
+    ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
+      weights[r] = m.scores + (first + std::min<Index>(r, count - 1)) * m.row;
+    }
+    Array<Vec, kLanes> sum = {};  // of row r and column i at r * kColumns + i
+    Index j = 0;
+    for (; j + kLanes <= keys; j += kLanes) {
+      Array<Vec, kRows> w;
+      ATTN_UNROLL for (int r = 0; r < kRows; ++r) S::load(w[r], weights[r] + j);
+      ATTN_UNROLL for (int i = 0; i < kColumns; ++i) {
+        Vec x;
+        S::load(x, of_column[i] + j);
+        ATTN_UNROLL for (int r = 0; r < kRows; ++r) sum[r * kColumns + i] += w[r] * x;
+      }
+    }
+    if (j < keys) {
+      // The last keys fill no vector. What lies behind them is not the caller's to be read, so the vector reaches back,
+      // with zeros for the values that have been added.
+      Array<T, kLanes> numbers;
+      ATTN_UNROLL for (int i = 0; i < kLanes; ++i) numbers[i] = i < kLanes - (keys - j) ? T(0) : T(1);
+      Array<Vec, kRows> w;
+      ATTN_UNROLL for (int r = 0; r < kRows; ++r) S::load(w[r], weights[r] + keys - kLanes);
+      Vec is_new;
+      S::load(is_new, numbers);
+      ATTN_UNROLL for (int i = 0; i < kColumns; ++i) {
+        Vec x;
+        S::load(x, of_column[i] + keys - kLanes);
+        x = is_new == Vec{} ? Vec{} : x;
+        ATTN_UNROLL for (int r = 0; r < kRows; ++r) sum[r * kColumns + i] += w[r] * x;
+      }
+    }
+    S::sum_lanes(sum);
+    Array<T, kLanes> total;
+    S::store(total, sum[0]);
+    for (int r = 0; r < kRows && r < count; ++r) {
+      T* const out = m.out + (first + r) * v_dim + c;
+      for (int i = 0; i < here; ++i) out[i] = out[i] * m.rescale[first + r] + total[r * kColumns + i];
+    }
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
