@@ -207,6 +207,13 @@ constexpr bool is_mask = false;
 template <class K, class C, class R>
 constexpr bool is_mask<MaskMod<K, C, R>> = true;
 
+/// Does a mask say of many pairs at once whether they are kept? See TensorPredicate::words().
+template <class T>
+constexpr bool has_words = false;
+template <class K, class C, class R>
+requires requires(const K& keep, std::uint32_t* words) { keep.template words<4>(Position{}, Index(), words); }
+constexpr bool has_words<MaskMod<K, C, R>> = true;
+
 template <class T>
 constexpr bool is_score = false;
 template <class S>

@@ -1,20 +1,12 @@
 // keep() and drop(): masks given as boolean tensors.
 #pragma once
 
-#include "attn/detail/mods/key_tensor.h"
+#include "attn/detail/mods/tensor_mask.h"
 #include "attn/mod.h"
 
 namespace attn {
 
 namespace detail {
-
-/// The hint of a tensor mask. If the tensor has no dimension of queries, a key is kept by all queries or by none.
-struct TensorMaskHint {
-  static constexpr bool kIsOpaque = true;  // if the tensor has rows, only the predicate knows what is kept
-  KeyTensorHint of_keys;
-
-  Coverage operator()(const Tile& t) const { return of_keys.tensor.q != 0 ? Coverage::some : of_keys(t); }
-};
 
 template <class X>
 auto tensor_mask(X&& tensor, bool keep_where, const char* name, const char* of_keys) {
@@ -23,9 +15,8 @@ auto tensor_mask(X&& tensor, bool keep_where, const char* name, const char* of_k
                 "attn::keep / attn::drop: the tensor must hold bool, so that its meaning is plain; for additive masks "
                 "use attn::bias");
   return bind_mod([held = std::move(held), keep_where, name, of_keys](const Problem& problem) {
-    const PairTensor<bool> pairs = held.over(problem, name, kPairs, of_keys);
-    return mask_mod([pairs, keep_where](const Position& p) { return pairs(p) == keep_where; },
-                    TensorMaskHint{{pairs, keep_where}});
+    const TensorPredicate mask{held.over(problem, name, kPairs, of_keys), keep_where};
+    return mask_mod(mask, TensorHint{mask});
   });
 }
 
@@ -39,8 +30,8 @@ auto tensor_mask(X&& tensor, bool keep_where, const char* name, const char* of_k
 ///                    1 0 1 0
 ///                    1 0 1 0
 ///
-/// A mask of keys skips tiles as key_lengths() does. A mask with rows is asked about each pair of a tile, before the
-/// tile is computed.
+/// Tiles without a kept pair are skipped, as with key_lengths(), and tiles that are kept whole run as without a mask.
+/// Cost: O(pairs of the tile), eight at a time where the keys of a query lie next to each other, or the queries of a key.
 ///
 /// A temporary is kept alive in the mod; any other tensor is only viewed and must outlive it.
 /// @throws std::invalid_argument in the call, if the shape does not fit.

@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "attn/detail/mods/key_tensor.h"
+#include "attn/detail/mods/tensor_mask.h"
 #include "attn/mod.h"
 
 namespace attn {
@@ -18,9 +18,8 @@ auto key_tensor_mask(X&& tensor, bool keep_where, const char* name) {
                 "attn::padding / attn::keep_keys: the tensor must hold bool, so that its meaning is plain; compare it "
                 "first, e.g. (tokens.array() == pad).eval()");
   return bind_mod([held = std::move(held), keep_where, name](const Problem& problem) {
-    const PairTensor<bool> keys = held.over_keys(problem, name);
-    return mask_mod([keys, keep_where](const Position& p) { return keys(p) == keep_where; },
-                    KeyTensorHint{keys, keep_where});
+    const TensorPredicate mask{held.over_keys(problem, name), keep_where};
+    return mask_mod(mask, TensorHint{mask});
   });
 }
 

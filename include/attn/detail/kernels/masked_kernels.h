@@ -20,13 +20,22 @@ struct MaskedKernels {
   static ATTN_INLINE void find_max(const TileMemory<T>& m, Index queries, Index keys) {
     Index i = 0;
     for (; i + kLanes <= queries; i += kLanes) {
-      Vec max, x;
-      S::splat(max, -std::numeric_limits<T>::infinity());
-      for (Index j = 0; j < keys; ++j) {
+      // Four at a time, because each waits for the one before: a quarter of the time.
+      constexpr int kAtATime = 4;
+      Array<Vec, kAtATime> max;
+      Vec x;
+      ATTN_UNROLL for (int a = 0; a < kAtATime; ++a) S::splat(max[a], -std::numeric_limits<T>::infinity());
+      Index j = 0;
+      for (; j + kAtATime <= keys; j += kAtATime) ATTN_UNROLL for (int a = 0; a < kAtATime; ++a) {
+          S::load(x, m.scores + (j + a) * queries + i);
+          S::max_with(max[a], x);
+        }
+      for (; j < keys; ++j) {
         S::load(x, m.scores + j * queries + i);
-        S::max_with(max, x);
+        S::max_with(max[0], x);
       }
-      S::store(m.tile_max + i, max);
+      ATTN_UNROLL for (int a = 1; a < kAtATime; ++a) S::max_with(max[0], max[a]);
+      S::store(m.tile_max + i, max[0]);
     }
     for (; i < queries; ++i) {
       T max = -std::numeric_limits<T>::infinity();

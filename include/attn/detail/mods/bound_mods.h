@@ -42,6 +42,15 @@ concept ModsOfElement = requires(const M& mods, const Position& p, const Tile& t
   { mods.grid(tile) } -> std::same_as<PairGrid>;
 };
 
+/// Do some masks say of many pairs at once whether they are kept?
+template <class M>
+constexpr bool has_words_of_pairs = [] {
+  if constexpr (requires { M::kHasWords; })
+    return M::kHasWords;
+  else
+    return false;
+}();
+
 /// 1 / x, but 0 for 0.
 constexpr long double inverse_of(long double x) { return x == 0 ? 0 : 1 / x; }
 
@@ -59,6 +68,10 @@ class BoundMods {
  public:
   static constexpr bool kHasScores = (is_score<std::remove_cvref_t<M>> || ...);
   static constexpr bool kHasMasks = (is_mask<std::remove_cvref_t<M>> || ...);
+  /// Do masks say of many pairs at once whether they are kept, and do others not?
+  static constexpr bool kHasWords = (has_words<std::remove_cvref_t<M>> || ...);
+  static constexpr bool kHasLoneMasks =
+      ((is_mask<std::remove_cvref_t<M>> && !has_words<std::remove_cvref_t<M>>) || ...);
   static constexpr bool kIsOpaque = ([] {
     if constexpr (is_mask<std::remove_cvref_t<M>>)
       return std::remove_cvref_t<M>::kIsOpaque;
@@ -102,6 +115,26 @@ class BoundMods {
   bool keep(const Position& p) const {
     bool kept = true;
     masks([&](const auto& mask) { kept = kept & mask.keep(p); });
+    return kept;
+  }
+
+  /// What the masks with words keep, as TensorPredicate::words() has it; and what all others keep of a pair.
+  template <int kQueries, class Word>
+  [[gnu::always_inline]] void words(const Position& first, Index keys, Word* all) const requires kHasWords {
+    for (int i = 0; i < kQueries; ++i) all[i] = Word(0xffff);
+    masks([&](const auto& mask) {
+      if constexpr (has_words<std::remove_cvref_t<decltype(mask)>>) {
+        Word own[static_cast<std::size_t>(kQueries)];
+        mask.keep.template words<kQueries>(first, keys, own);
+        for (int i = 0; i < kQueries; ++i) all[i] &= own[i];
+      }
+    });
+  }
+  bool keep_beside_words(const Position& p) const requires kHasWords {
+    bool kept = true;
+    masks([&](const auto& mask) {
+      if constexpr (!has_words<std::remove_cvref_t<decltype(mask)>>) kept = kept & mask.keep(p);
+    });
     return kept;
   }
 

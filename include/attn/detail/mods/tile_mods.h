@@ -122,7 +122,7 @@ struct ModLoops {
   }
 
  private:
-  /// As high as a vector of floats is wide: a diagonal then crosses few blocks.
+  /// As high as a vector of floats is wide: a diagonal then crosses few blocks. Words of masks have so many bits.
   static constexpr Index kBlockKeys = 16;
 
   template <bool kMasked>
@@ -130,6 +130,8 @@ struct ModLoops {
     Position p{t.tile.batch, t.tile.head, t.tile.q.begin, 0};
     T *row = t.scores, *slopes = t.slopes;
     const Index step = kSlopes ? t.stride : 0;
+    if constexpr (kMasked && has_words_of_pairs<Mods>)
+      if (t.tile.q.size() == kLanes) return words_of_block(mods, t);
     if (t.tile.q.size() == kLanes) {
       for (p.kv = t.tile.kv.begin; p.kv < t.tile.kv.end; ++p.kv, row += t.stride, slopes += step)
         vector_of_pairs<kMasked>(mods, row, slopes, p);
@@ -141,6 +143,27 @@ struct ModLoops {
         const Index i = p.q - t.tile.q.begin;
         pair<kMasked>(mods, row[i], kSlopes ? slopes + i : nullptr, p);
       }
+  }
+
+  /// The same where masks say of 16 keys at once which of them queries keep.
+  static ATTN_INLINE void words_of_block(const Mods& mods, const ScoreTile<T>& t) {
+    using Int = typename S::Int;
+    Position p{t.tile.batch, t.tile.head, t.tile.q.begin, t.tile.kv.begin};
+    Array<Int, kLanes> words;
+    mods.template words<kLanes>(p, t.tile.kv.size(), words);
+    T *row = t.scores, *slopes = t.slopes;
+    for (Index j = 0; j < t.tile.kv.size(); ++j, ++p.kv, row += t.stride, slopes += kSlopes ? t.stride : 0) {
+      if constexpr (Mods::kHasScores) vector_of_pairs<false>(mods, row, slopes, p);
+      const Int bit = static_cast<Int>(Int(1) << j);
+      Array<Int, kLanes> kept;
+      if constexpr (Mods::kHasLoneMasks)
+        for (int i = 0; i < kLanes; ++i)
+          kept[i] =
+              -static_cast<Int>(mods.keep_beside_words(Position{p.batch, p.head, p.q + i, p.kv})) & words[i] & bit;
+      else
+        for (int i = 0; i < kLanes; ++i) kept[i] = words[i] & bit;
+      S::drop_where_zero(row, kept);
+    }
   }
 
   static ATTN_INLINE void drop_block(const ScoreTile<T>& t) {

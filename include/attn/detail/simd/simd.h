@@ -126,7 +126,7 @@ struct Simd {
     if constexpr (kVector) sum_blocks<1>(vectors);
   }
 
-  /// Numbers become -inf where `kept` is 0; elsewhere it is -1, all bits set.
+  /// Numbers become -inf where `kept` is 0.
   static ATTN_INLINE void drop_where_zero(T* numbers, const Int* kept) {
     Vec x, infinity;
     load(x, numbers);
