@@ -33,21 +33,23 @@ inline namespace ATTN_BUILT_FOR {
 /// right, masks intersect.
 /// @param options  scale, q_offset, executor, workspace; see Options.
 /// @returns out, like the query with v_dim columns; lse (q_len) or (batch, heads, q_len), the natural log-sum-exp of
-/// each row's final scores, in float where out has 16 bits; empty where Normaliser makes sigmoids of the scores.
+/// each row's final scores, in float where out has 16 bits; empty where Normaliser makes sigmoids of the scores. Where
+/// the rows of an Eigen query and the columns of the value are fixed, and their product is small, out has fixed size.
 ///
 /// A query that keeps no key gives out = 0 and lse = -inf; so does kv_len == 0. NaN or inf in a dropped key or value
 /// reaches no query that drops it. Concurrent calls are safe.
 ///
 /// Work: 2 * pairs * (head_dim + v_dim) flops for the pairs in visited tiles. Extra memory: O(tile * (head_dim +
 /// v_dim)) per thread, never O(q_len * kv_len). Masks that group tokens add O(q_len) per head. Where few queries have
-/// many keys, the keys are split between threads, and each of up to 32 splits keeps a result of its own.
+/// many keys, the keys are split between threads, and each of up to 32 splits keeps a result of its own. A call that
+/// needs no more than 32 KiB has them on the stack, and allocates nothing besides its result.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 /// @see naive_attention, the definition this is tested against; attention_into, for memory of your own.
 template <class Q, class K, class V, class M = Mods<>>
 requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, const V& value, const M& mods = {},
                                               const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options);
-  auto result = detail::Answer<Q>::result(call.problem);
+  auto result = detail::Answer<Q, V>::result(call.problem);
   detail::flash(call.tensors(result.out, result.lse), call.passes(), options);
   return result;
 }
@@ -142,7 +144,7 @@ requires(!detail::KvSource<K>) std::size_t
 template <class Q, class K, class V, class M = Mods<>>
 auto naive_attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options);
-  auto result = detail::Answer<Q>::naive_result(call.problem);
+  auto result = detail::Answer<Q, V>::naive_result(call.problem);
   call.naive(options.executor, detail::as_rank4(view(result.weights)), result.out, result.lse);
   return result;
 }

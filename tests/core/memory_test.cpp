@@ -9,6 +9,8 @@
 #include <span>
 #include <stdexcept>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "attn/attn.h"
@@ -270,6 +272,37 @@ void expect_the_workspace_exact_and_left_alone() {
 
 TEST(Memory, TheWorkspaceIsExactAndLeftAloneDouble) { expect_the_workspace_exact_and_left_alone<double>(); }
 TEST(Memory, TheWorkspaceIsExactAndLeftAloneBfloat16) { expect_the_workspace_exact_and_left_alone<Eigen::bfloat16>(); }
+
+TEST(Memory, AFixedSizeCallAllocatesNothing) {
+  // Neither for its result, which has fixed size too, nor for what it works in; in either storage order.
+  const auto expect_none = [](const auto& q, const auto& k, const auto& v, const auto& mods) {
+    using Q = std::remove_cvref_t<decltype(q)>;
+    using V = std::remove_cvref_t<decltype(v)>;
+    const auto want = naive_attention(q, k, v, mods);
+    const auto call = [&] {
+      const auto got = attention(q, k, v, mods, {.executor = serial()});
+      static_assert(
+          std::is_same_v<decltype(got.out), Eigen::Matrix<float, Q::RowsAtCompileTime, V::ColsAtCompileTime,
+                                                          Q::IsRowMajor ? Eigen::RowMajor : Eigen::ColMajor>>);
+      return (got.out - want.out).cwiseAbs().maxCoeff() + (got.lse - want.lse).cwiseAbs().maxCoeff();
+    };
+    float difference = call();
+    EXPECT_EQ(allocations_of([&] { difference += call(); }).calls, 0);
+    EXPECT_LT(difference, 1e-5f);
+  };
+  const Eigen::Matrix<float, 16, 64> x = Eigen::Matrix<float, 16, 64>::Random();
+  const Eigen::Matrix<float, 16, 64, Eigen::RowMajor> rows = x;
+  expect_none(x, x, x, Mods<>());
+  expect_none(rows, rows, rows, causal());
+  expect_none(x, x, Eigen::Matrix<float, 16, 3>(x.leftCols<3>()), causal() | softcap(5));
+  // One that is large, or not fixed, lies on the heap.
+  static_assert(
+      std::is_same_v<decltype(attention(x, x, Eigen::MatrixXf(x)).out), Eigen::MatrixXf> &&
+      std::is_same_v<decltype(attention(std::declval<Eigen::Map<const Eigen::Matrix<float, 4096, 64>>>(), x, x).out),
+                     Eigen::MatrixXf>);
+  // A sigmoid has no log-sum-exp.
+  EXPECT_EQ(attention(x, x, x, {.normaliser = Normaliser::sigmoid()}).lse.size(), 0);
+}
 
 TEST(Memory, ACallAllocatesOnce) {
   // The tile's memory, and nothing for checks that pass: short calls are dominated by such things.

@@ -20,6 +20,14 @@ struct ScheduledPass {
   Index first_task = 0, first_merge = 0, partials = 0;
 };
 
+/// Memory on the stack for calls that need little: 16 queries and 16 keys of 64 column-major floats take 22 KiB. The
+/// heap takes as long as such a call's checks.
+struct SmallMemory {
+  static constexpr Index kBytes = 32 * 1024;
+  SmallMemory() {}  // NOLINT: nothing is written yet
+  alignas(kAlignment) std::byte bytes[kBytes];
+};
+
 /// Some passes that do not wait for each other.
 template <class T>
 class TaskList {
@@ -42,6 +50,8 @@ class TaskList {
   void run(const Executor& executor, std::span<std::byte> given) const {
     if (tasks_ == 0) return;
     const int workers = executor.concurrency();
+    SmallMemory own;
+    if (given.data() == nullptr && Workspace::needed(bytes_, workers, partials_) <= own.kBytes) given = own.bytes;
     const Workspace workspace(bytes_, workers, given, partials_);
     const auto partials = [&](const ScheduledPass<T>& scheduled) { return workspace.shared() + scheduled.partials; };
     executor.run(tasks_, [&](Index task, int worker) {

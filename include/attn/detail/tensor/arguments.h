@@ -97,15 +97,36 @@ constexpr bool check_types() {
   }
 }
 
+/// The sizes of an output that are known when the program is compiled: those of an Eigen matrix with the query's rows
+/// and the value's columns, if both are fixed and it is small. A fixed-size Eigen::Map may be of any size.
+template <class Q, class V>
+struct FixedSizes {
+  static constexpr bool kAre = false;
+};
+template <EigenDense Q, EigenDense V>
+struct FixedSizes<Q, V> {
+  static constexpr int kRows = Q::RowsAtCompileTime, kColumns = V::ColsAtCompileTime;
+  static constexpr Index kMostBytes = 16 * 1024;  // far below what Eigen leaves on the stack
+  static constexpr bool kAre = kRows > 0 && kColumns > 0 &&
+                               Index(kRows) * kColumns* static_cast<Index>(sizeof(typename Q::Scalar)) <= kMostBytes;
+  /// As in the query, but Eigen's vectors have one order.
+  static constexpr bool kRowMajor = (Q::IsRowMajor && kColumns != 1) || (kRows == 1 && kColumns != 1);
+};
+
 /// Memory for the answer: Eigen matrices in the query's storage order for 2-D calls, tensors for 4-D calls. All hold
-/// the query's scalar, except log-sum-exps, which would lose too much in 16 bits.
-template <class Q>
+/// the query's scalar, except log-sum-exps, which would lose too much in 16 bits. V: the value, if its columns may fix
+/// those of the output.
+template <class Q, class V = void>
 struct Answer {
   using T = typename Traits<Q>::Scalar;
   using Lse = computed_t<T>;
+  using Fixed = FixedSizes<Q, V>;
 
   static auto out(const Problem& p) {
-    if constexpr (EigenDense<Q>)
+    if constexpr (Fixed::kAre)
+      return Eigen::Matrix < T, Fixed::kRows, Fixed::kColumns,
+             Fixed::kRowMajor ? Eigen::RowMajor : Eigen::ColMajor > ();
+    else if constexpr (EigenDense<Q>)
       return Eigen::Matrix < T, Eigen::Dynamic, Eigen::Dynamic,
              Q::IsRowMajor ? Eigen::RowMajor : Eigen::ColMajor > (p.q_len, p.v_dim);
     else if constexpr (Traits<Q>::kRank == 2)
@@ -116,7 +137,9 @@ struct Answer {
   /// Empty where there is none.
   static auto lse(const Problem& p) {
     const Index rows = p.sigmoid_bias ? 0 : p.q_len;
-    if constexpr (EigenDense<Q>)
+    if constexpr (Fixed::kAre)
+      return Eigen::Matrix<Lse, Eigen::Dynamic, 1, Eigen::ColMajor, Fixed::kRows, 1>(rows);  // in place
+    else if constexpr (EigenDense<Q>)
       return Eigen::Matrix<Lse, Eigen::Dynamic, 1>(rows);
     else if constexpr (Traits<Q>::kRank == 2)
       return Tensor<Lse, 1>::uninitialized({rows});
