@@ -53,32 +53,9 @@ struct TileKernels {
       S::splat(lowest, -std::numeric_limits<T>::infinity());
       S::store(m.tile_max + v * kLanes, lowest);
     }
-    for (Index j = 0; j < keys; j += kRows) {
-      // Past the end the last key stands in: it changes no maximum, and nobody reads its scores.
-      Array<const T*, kRows> row;
-      row[0] = key.data + j * key.stride;
-      ATTN_UNROLL for (int a = 1; a < kRows; ++a) row[a] = row[a - 1] + (j + a < keys ? key.stride : 0);
-      Array<Array<Vec, kVectors>, kRows> sum = {};
-      for (Index d = 0; d < head_dim; ++d) {
-        Array<Vec, kVectors> q;
-        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(q[v], m.query + d * kQueries + v * kLanes);
-        ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
-          const T k = row[a][d];
-          ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::add_product(sum[a][v], q[v], k);
-          if (a + 1 < kRows) S::form_before(sum[a][0], row[a + 1]);
-        }
-      }
-      T* const scores = m.scores + j * kQueries;
-      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-        Vec max;
-        S::load(max, m.tile_max + v * kLanes);
-        ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
-          S::max_with(max, sum[a][v]);
-          S::store(scores + a * kQueries + v * kLanes, sum[a][v]);
-        }
-        S::store(m.tile_max + v * kLanes, max);
-      }
-    }
+    Index j = 0;
+    for (; keys - j > kRows / 2; j += kRows) score_keys<kRows>(m, key, j, keys, head_dim);
+    if (j < keys) score_keys<kRows / 2>(m, key, j, keys, head_dim);
   }
 
   /// One step of the online softmax (Milakov & Gimelshein 2018, algorithm 3): scores become weights, max, sum and
@@ -166,6 +143,35 @@ struct TileKernels {
   }
 
  private:
+  /// The scores of kKeys keys from `j` on, and what they make of tile_max.
+  template <int kKeys>
+  static ATTN_INLINE void score_keys(const TileMemory<T>& m, Rows<T> key, Index j, Index keys, Index head_dim) {
+    // Past the end the last key stands in: it changes no maximum, and nobody reads its scores.
+    Array<const T*, kKeys> row;
+    row[0] = key.data + j * key.stride;
+    ATTN_UNROLL for (int a = 1; a < kKeys; ++a) row[a] = row[a - 1] + (j + a < keys ? key.stride : 0);
+    Array<Array<Vec, kVectors>, kKeys> sum = {};
+    for (Index d = 0; d < head_dim; ++d) {
+      Array<Vec, kVectors> q;
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(q[v], m.query + d * kQueries + v * kLanes);
+      ATTN_UNROLL for (int a = 0; a < kKeys; ++a) {
+        const T k = row[a][d];
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::add_product(sum[a][v], q[v], k);
+        if (a + 1 < kKeys) S::form_before(sum[a][0], row[a + 1]);
+      }
+    }
+    T* const scores = m.scores + j * kQueries;
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+      Vec max;
+      S::load(max, m.tile_max + v * kLanes);
+      ATTN_UNROLL for (int a = 0; a < kKeys; ++a) {
+        S::max_with(max, sum[a][v]);
+        S::store(scores + a * kQueries + v * kLanes, sum[a][v]);
+      }
+      S::store(m.tile_max + v * kLanes, max);
+    }
+  }
+
   static constexpr Index kLine = kCacheLine / static_cast<Index>(sizeof(T));        // numbers in a cache line
   static constexpr Index kMostFetched = 32 * 1024 / static_cast<Index>(sizeof(T));  // in an L1 cache of 32 or 48 KiB
 
