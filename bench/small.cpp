@@ -1,6 +1,5 @@
 // Small calls, where checks, dispatch and packing weigh as much as the products: against the same written by hand with
 // Eigen, and row-major against column-major matrices. One head, float, on the calling thread; all in turn.
-#include <cmath>
 #include <cstddef>
 #include <functional>
 #include <iostream>
@@ -13,50 +12,13 @@
 
 #include "program.h"
 #include "progress.h"
+#include "small_call.h"
 #include "table.h"
 #include "timing.h"
 
 namespace {
 
 using namespace bench;
-using attn::Index;
-using RowMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using ColMajor = Eigen::MatrixXf;
-
-struct Sizes {
-  Index q_len, kv_len, dim;
-};
-
-template <class Matrix>
-struct Problem {
-  explicit Problem(const Sizes& s)
-      : q(Matrix::Random(s.q_len, s.dim)),
-        k(Matrix::Random(s.kv_len, s.dim)),
-        v(Matrix::Random(s.kv_len, s.dim)),
-        out(s.q_len, s.dim),
-        scores(s.q_len, s.kv_len),
-        memory(attn::workspace_bytes(q, k, v, attn::Mods<>(), options)) {}
-
-  /// What one would write: nothing is allocated, and the softmax is Eigen's.
-  void by_hand() {
-    const float scale = 1 / std::sqrt(static_cast<float>(q.cols()));
-    scores.noalias() = scale * q * k.transpose();
-    scores = (scores.colwise() - scores.rowwise().maxCoeff()).array().exp().matrix();
-    scores.array().colwise() /= scores.rowwise().sum().array().eval();
-    out.noalias() = scores * v;
-  }
-  void allocating() { out = attn::attention(q, k, v, attn::Mods<>(), options).out; }
-  void into() { attn::attention_into(out, q, k, v, attn::Mods<>(), options); }
-  void into_with_workspace() {
-    attn::Options with = options;
-    with.workspace = memory;
-    attn::attention_into(out, q, k, v, attn::Mods<>(), with);
-  }
-
-  attn::Options options{.executor = attn::serial()};
-  Matrix q, k, v, out, scores;
-  std::vector<std::byte> memory;
-};
 
 std::string text(const Sizes& s) {
   return std::to_string(s.q_len) + " x " + std::to_string(s.kv_len) + " x " + std::to_string(s.dim);
@@ -112,7 +74,7 @@ int main(int argc, char** argv) {
     const Comparison by_hand{{"by hand, Eigen", "attention()", "attention_into()", "with a workspace"},
                              {{1, 1, 8}, {1, 16, 64}, {8, 8, 16}, {1, 256, 64}, {16, 16, 64}, {64, 64, 64}},
                              [](const Sizes& s) {
-                               const auto p = std::make_shared<Problem<RowMajor>>(s);
+                               const auto p = std::make_shared<SmallCall<RowMajor>>(s);
                                return std::vector<std::function<void()>>{[p] { p->by_hand(); },
                                                                          [p] { p->allocating(); }, [p] { p->into(); },
                                                                          [p] { p->into_with_workspace(); }};
@@ -121,8 +83,8 @@ int main(int argc, char** argv) {
         {"row-major", "column-major"},
         {{1, 1024, 64}, {8, 8, 16}, {64, 64, 64}, {256, 256, 64}, {1024, 1024, 64}, {4096, 4096, 64}},
         [](const Sizes& s) {
-          const auto rows = std::make_shared<Problem<RowMajor>>(s);
-          const auto columns = std::make_shared<Problem<ColMajor>>(s);
+          const auto rows = std::make_shared<SmallCall<RowMajor>>(s);
+          const auto columns = std::make_shared<SmallCall<ColMajor>>(s);
           return std::vector<std::function<void()>>{[rows] { rows->into_with_workspace(); },
                                                     [columns] { columns->into_with_workspace(); }};
         }};

@@ -35,10 +35,11 @@ class Svg {
     rect(0, 0, width, height, "paper");
   }
 
-  void rect(double x, double y, double w, double h, std::string_view colour, double radius = 0) {
+  void rect(double x, double y, double w, double h, std::string_view colour, double radius = 0, double opacity = 1) {
     body_ << "<rect class=\"" << colour << "\" x=\"" << x << "\" y=\"" << y << "\" width=\"" << w << "\" height=\"" << h
           << '"';
     if (radius > 0) body_ << " rx=\"" << radius << '"';
+    if (opacity < 1) body_ << " fill-opacity=\"" << opacity << '"';
     body_ << "/>\n";
   }
 
