@@ -11,13 +11,13 @@
 namespace attn::detail {
 
 /// The bytes that a tensor reaches over, with gaps. Empty if it has no elements.
-struct Bytes {
+struct ByteRange {
   std::uintptr_t begin = 0, end = 0;
 };
 
 template <std::size_t rank>
-Bytes bytes_of(const void* data, Index number, const std::array<Index, rank>& shape,
-               const std::array<Index, rank>& strides) {
+ByteRange bytes_of(const void* data, Index number, const std::array<Index, rank>& shape,
+                   const std::array<Index, rank>& strides) {
   Index low = 0, high = 1;
   bool is_empty = !data;
   for (std::size_t i = 0; i < rank; ++i) {
@@ -26,16 +26,16 @@ Bytes bytes_of(const void* data, Index number, const std::array<Index, rank>& sh
     (reach < 0 ? low : high) += reach;
   }
   const auto first = reinterpret_cast<std::uintptr_t>(data);
-  return is_empty ? Bytes()
-                  : Bytes{first + static_cast<std::uintptr_t>(low * number),
-                          first + static_cast<std::uintptr_t>(high * number)};
+  return is_empty ? ByteRange()
+                  : ByteRange{first + static_cast<std::uintptr_t>(low * number),
+                              first + static_cast<std::uintptr_t>(high * number)};
 }
 template <class T>
-Bytes bytes_of(const DTypeView<T>& t) {
+ByteRange bytes_of(const DTypeView<T>& t) {
   return bytes_of(t.data(), t.size_of_number(), t.shape(), t.strides());
 }
 template <class T>
-Bytes bytes_of(const TensorView<T, 3>& t) {
+ByteRange bytes_of(const TensorView<T, 3>& t) {
   return bytes_of(t.data(), static_cast<Index>(sizeof(T)), t.shape(), t.strides());
 }
 
@@ -55,12 +55,12 @@ struct Footprint {
         shape{1, t.dim(0), t.dim(1), t.dim(2)},
         strides{0, t.stride(0), t.stride(1), t.stride(2)} {}
 
-  Bytes bytes() const { return bytes_of(data, number, shape, strides); }
+  ByteRange bytes() const { return bytes_of(data, number, shape, strides); }
 
   /// Is the byte at `address` one of an element? True only if it is; false may be wrong where rows lie across each
   /// other, as windows over a signal do.
   bool holds(std::uintptr_t address) const {
-    const Bytes reach = bytes();
+    const ByteRange reach = bytes();
     if (address < reach.begin || address >= reach.end) return false;
     std::array<std::pair<std::uintptr_t, std::uintptr_t>, 4> steps;  // bytes, and how many
     for (std::size_t i = 0; i < 4; ++i)
@@ -74,14 +74,14 @@ struct Footprint {
   }
 };
 
-inline Bytes bytes_of(const Footprint& t) { return t.bytes(); }
+inline ByteRange bytes_of(const Footprint& t) { return t.bytes(); }
 
 /// Refuses to write to `out` if an end of one of the tensors has memory of the other. So it is where one piece of
 /// memory is used twice, wholly or in part. Tensors that lie between each other, such as query, key and value of one
 /// projection, share nothing.
 [[gnu::cold, gnu::noinline]] inline void check_ends(const Footprint& out, const char* out_name, const Footprint& in,
                                                     const char* in_name) {
-  const Bytes a = out.bytes(), b = in.bytes();
+  const ByteRange a = out.bytes(), b = in.bytes();
   const bool shared = out.holds(b.begin) || out.holds(b.end - 1) || in.holds(a.begin) || in.holds(a.end - 1);
   require(!shared, out_name, " of shape ", out.shape, " overlaps ", in_name, " of shape ", in.shape,
           " in memory; give ", out_name, " memory of its own");
@@ -89,8 +89,8 @@ inline Bytes bytes_of(const Footprint& t) { return t.bytes(); }
 
 /// The same, for nearly nothing where they lie apart: small calls feel each hundred instructions.
 template <class Out, class In>
-void check_apart(const Out& out, const Bytes& of_out, const char* out_name, const In& in, const char* in_name) {
-  const Bytes of_in = bytes_of(in);
+void check_apart(const Out& out, const ByteRange& of_out, const char* out_name, const In& in, const char* in_name) {
+  const ByteRange of_in = bytes_of(in);
   if (of_out.begin < of_in.end && of_in.begin < of_out.end) [[unlikely]]
     check_ends(out, out_name, in, in_name);
 }
