@@ -139,7 +139,7 @@ class CheckedCall {
 
   template <class Out>
   void check_apart_from_inputs(const Out& out, const char* name) const {
-    const Bytes bytes = bytes_of(out);
+    const ByteRange bytes = bytes_of(out);
     check_apart(out, bytes, name, q, "query");
     check_apart(out, bytes, name, k, "key");
     check_apart(out, bytes, name, v, "value");
