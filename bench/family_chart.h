@@ -20,12 +20,12 @@ struct Curve {
 };
 
 /// The slope of the straight line that fits the logarithms best, by least squares: c of y = a * x^c.
-inline double exponent(const Curve& curve) {
-  const auto n = static_cast<double>(curve.points.size());
-  double sx = 0, sy = 0, sxx = 0, sxy = 0;
+inline double exponent(const Curve& curve, double from = 0) {
+  double n = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;
   for (const auto& [px, py] : curve.points) {
+    if (px < from) continue;
     const double x = std::log(px), y = std::log(py);
-    sx += x, sy += y, sxx += x * x, sxy += x * y;
+    n += 1, sx += x, sy += y, sxx += x * x, sxy += x * y;
   }
   return (n * sxy - sx * sy) / (n * sxx - sx * sx);
 }

@@ -263,9 +263,16 @@ void selected_keys(Index queries, Index count, Index keys, const Budget& budget,
 
 int main(int argc, char** argv) {
   Program program("mods", "Times every mod against plain attention over as many pairs as it keeps.");
+  Budget budget{.seconds = 0.5, .rounds = 7};
+  program.options()
+      .add_option("--seconds", budget.seconds, "how long the fastest call is timed in all")
+      ->capture_default_str();
+  program.options()
+      .add_option("--rounds", budget.rounds, "how often each call is timed at least")
+      ->capture_default_str();
   return program.main(argc, argv, [&] {
     const bool quick = program.quick();
-    const Budget budget{.seconds = quick ? 0.001 : 0.5, .rounds = quick ? 1 : 7};
+    if (quick) budget = {.seconds = 0.001, .rounds = 1};
     Output output{
         program.results(),
         Progress({30, 8, 1}),  // by how many mods they time
