@@ -8,20 +8,22 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// One token's step of a state (features, columns): state = decay * state + key * value, out = query * state. With the
-/// delta rule the value is beta * (value - decay * state * key) instead, where decay[0] stands for all.
+/// One token's step of a state (features, columns): state = decay * state + key * value, out = scale * query * state.
+/// With the delta rule the value is beta * (value - decay * state * key) instead, and there is one decay for all.
 template <class T>
 struct StateStep {
   T* state;
   Index stride;
   Index features;
-  Index columns;   ///< a multiple of the vectors' lanes
-  const T* decay;  ///< (features): what each row of the state is multiplied by
-  const T* key;    ///< (features)
-  const T* value;  ///< (columns)
-  const T* query;  ///< (features), padded with zeros as the key is
-  T* out;          ///< (columns)
-  const T* beta;   ///< of the delta rule; null: without
+  Index columns;     ///< a multiple of the vectors' lanes
+  const T* decay;    ///< what each row of the state is multiplied by, decay_step apart
+  Index decay_step;  ///< 0: one for all
+  const T* key;      ///< (features)
+  const T* value;    ///< (columns)
+  const T* query;    ///< (features), padded with zeros as the key is
+  T* out;            ///< (columns)
+  T scale;
+  const T* beta;  ///< of the delta rule; null: without
 };
 
 template <class T, int Bytes, int kRegisters>
@@ -242,7 +244,7 @@ struct RecurrenceKernels {
     if (!s.beta) {
       T* row = s.state + c;
       for (Index f = 0; f < s.features; ++f, row += s.stride) {
-        const T decay = s.decay[f], k = s.key[f], q = s.query[f];
+        const T decay = s.decay[f * s.decay_step], k = s.key[f], q = s.query[f];
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
           Vec x;
           S::load(x, row + v * kLanes);
@@ -260,6 +262,7 @@ struct RecurrenceKernels {
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
           Vec x;
           S::load(x, row + v * kLanes);
+          S::keep_in_register(x);
           S::add_product(seen[v], x, k);
           S::add_product(out[v], x, q);
         }
@@ -280,7 +283,10 @@ struct RecurrenceKernels {
         }
       }
     }
-    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(s.out + c + v * kLanes, out[v]);
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+      out[v] *= s.scale;
+      S::store(s.out + c + v * kLanes, out[v]);
+    }
   }
 };
 

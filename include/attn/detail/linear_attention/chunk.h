@@ -1,6 +1,7 @@
 // A chunk of tokens in the memory of a worker: its rows, its features, and how its tokens decay towards each other.
 #pragma once
 
+#include <cmath>
 #include <utility>
 
 #include "attn/detail/kernels/kernel_table.h"
@@ -78,15 +79,16 @@ class ChunkLoader {
     call_.map.of_keys(kernels_, in, features.from(0, count), scratch);
     return features;
   }
-  /// Features of some queries, times the scale.
-  Rows<T> queries(const RowsToRead& from, Index count, const Block<T>& raw, const Block<T>& features, T* factor) const {
+  /// Features of some queries; where there is no normaliser, times the scale unless that is left to the caller.
+  Rows<T> queries(const RowsToRead& from, Index count, const Block<T>& raw, const Block<T>& features, T* factor,
+                  bool scaled) const {
     const Index dim = call_.problem.head_dim;
     if (call_.is_normalised) {
       const Block<T> in = input(from, count, raw, features);
       call_.map.of_queries(kernels_, in, features.from(0, count), factor);
       return features;
     }
-    if (call_.scale == T(1)) return rows(from, count, dim, features.data);
+    if (!scaled || call_.scale == T(1)) return rows(from, count, dim, features.data);
     copy(from, count, dim, features.data);
     packing_.multiply(features.data, count * features.stride, call_.scale);
     return features;
@@ -147,6 +149,24 @@ struct ChunkGates {
     kernels.exp_less(factor.from(0, n), token);
     kernels.decays_from(gate, start.from(0, n));
   }
+
+  /// Reads the gates of one token, of which only decay() is wanted.
+  void load_token(const RecurrenceCall<T>& call, const ChunkLoader<T>& loader, Index batch, Index head, Index at) {
+    tokens = 1;
+    if (call.has_delta()) beta[0] = load_number<T>(call.beta.rows(batch, head, at), 0, 0);
+    from_start[0] = 1;
+    if (call.gates == Gates::none) return;
+    const RowsToRead rows = call.gate.rows(batch, head, at);
+    if (call.gates == Gates::of_tokens) {
+      from_start[0] = std::exp(load_number<T>(rows, 0, 0));
+      return;
+    }
+    loader.copy(rows, 1, call.features(), factor.data);
+    token[0] = 0;
+    loader.kernels().exp_less(factor.from(0, 1), token);
+  }
+  /// What a step multiplies the state by: a number for each feature, or one for all.
+  const T* decay(bool of_features) const { return of_features ? factor.data : from_start; }
 
   /// The factor by which the state decays over all tokens, for each feature or for all.
   const T* over_all() const { return start.row(tokens - 1); }

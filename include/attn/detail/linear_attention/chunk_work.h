@@ -99,6 +99,13 @@ struct ChunkWork {
     value = loader.rows(call.v.rows(batch, kv_head, of.begin), tokens, call.problem.v_dim, m.value.data);
     m.gates.load(call, loader, batch, kv_head, of);
   }
+  /// Reads one token, for a step.
+  void load_token(Index at) {
+    tokens = 1;
+    key = loader.keys(call.k.rows(batch, kv_head, at), 1, m.raw, m.key, m.numbers);
+    value = loader.rows(call.v.rows(batch, kv_head, at), 1, call.problem.v_dim, m.value.data);
+    m.gates.load_token(call, loader, batch, kv_head, at);
+  }
   /// Reads them with everything that the products of a chunk need. With the delta rule, what the tokens write takes the
   /// place of their values. `are_seen`: do queries of the same chunk see them?
   void load_keys(Range of, bool are_seen) {
@@ -109,8 +116,9 @@ struct ChunkWork {
     if (call.has_delta()) find_written();
   }
 
-  Rows<T> load_queries(Index head, Index row, Index count) {
-    return loader.queries(call.q.rows(batch, head, row), count, m.raw, m.query, m.factor);
+  /// Not `scaled`: the caller multiplies by the scale, and queries without features may stay where they are.
+  Rows<T> load_queries(Index head, Index row, Index count, bool scaled = true) {
+    return loader.queries(call.q.rows(batch, head, row), count, m.raw, m.query, m.factor, scaled);
   }
 
   /// to = rows * state.

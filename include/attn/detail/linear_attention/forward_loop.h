@@ -70,31 +70,36 @@ class RecurrenceForwardLoop {
   void step(const TokenChunk& chunk) {
     ChunkMemory<T>& m = w_.m;
     const RecurrenceCall<T>& call = w_.call;
-    w_.load_rows(chunk.keys);
-    const T* decay = m.gates.factor.data;
-    if (call.gates != Gates::of_features) {
-      decay = m.decay;
-      std::fill_n(m.decay, call.features(), call.gates == Gates::none ? T(1) : m.gates.from_start[0]);
-    }
+    const bool by_feature = call.gates == Gates::of_features;
+    w_.load_token(chunk.keys.begin);
     bool is_first = true;
-    each_head(chunk.rows, [&](Rows<T> query, const Block<T>& to) {
-      if (!is_first) return w_.read_state(query, to);
-      w_.kernels.step({m.state.sums.data, m.state.sums.stride, call.features(), m.state.sums.columns, decay,
-                       w_.key.data, w_.value.data, query.data, to.data, call.has_delta() ? m.gates.beta : nullptr});
-      if (call.is_normalised) w_.add_normaliser(w_.key.data);
-      is_first = false;
-    });
+    const auto compute = [&](Rows<T> query, const Block<T>& to) {
+      if (is_first) {
+        w_.kernels.step({m.state.sums.data, m.state.sums.stride, call.features(), m.state.sums.columns,
+                         m.gates.decay(by_feature), by_feature ? 1 : 0, w_.key.data, w_.value.data, query.data, to.data,
+                         call.scale, call.has_delta() ? m.gates.beta : nullptr});
+        if (call.is_normalised) w_.add_normaliser(w_.key.data);
+        is_first = false;
+      } else {
+        w_.read_state(query, to);
+        if (call.scale == T(1)) return;
+        m.numbers[0] = call.scale;
+        w_.kernels.scale_rows(to, to, m.numbers);
+      }
+    };
+    each_head(chunk.rows, compute, false);
   }
 
   /// Calls compute(queries, where their outputs go) for some rows of each query head, and stores the outputs for the
-  /// caller, divided by their normalisers: those of the state plus what m.numbers has by then.
+  /// caller, divided by their normalisers: those of the state plus what m.numbers has by then. Not
+  /// `scaled`: `compute` multiplies by the scale.
   template <class Compute>
-  void each_head(Range rows, const Compute& compute) {
+  void each_head(Range rows, const Compute& compute, bool scaled = true) {
     const Index first = w_.first_head();
     for (Index head = first; head < first + w_.call.group(); ++head) {
-      const Rows<T> query = w_.load_queries(head, rows.begin, rows.size());
+      const Rows<T> query = w_.load_queries(head, rows.begin, rows.size(), scaled);
       const Block<T> to = output(head, rows);
-      std::fill_n(w_.m.numbers, rows.size(), T(0));
+      if (w_.call.is_normalised) std::fill_n(w_.m.numbers, rows.size(), T(0));
       compute(query, to);
       if (w_.call.is_normalised) {
         w_.find_inverse_normalisers(query, rows.size());
