@@ -20,6 +20,7 @@
 #include "attn/paged_kv_cache.h"
 #include "attn/positions.h"
 #include "attn/recurrent_backward.h"
+#include "attn/recurrent_state_backward.h"
 #include "attn/rope.h"
 #include "attn/version.h"
 

@@ -4,95 +4,9 @@
 #include <utility>
 
 #include "attn/delta_rule.h"
-#include "attn/detail/backward/checked_backward.h"
+#include "attn/detail/linear_attention/checked_recurrent_backward.h"
 
 namespace attn {
-
-/// The gradients of gated_attention(): shaped as its arguments, that of decay_per_head() as (kv_heads).
-template <class Query, class Key, class Value, class Gate>
-struct GatedGradients {
-  Query query;    ///< like the query
-  Key key;        ///< like the key
-  Value value;    ///< like the value
-  Gate log_gate;  ///< like log_gate
-};
-
-/// The gradients of gated_delta_rule(), likewise.
-template <class Query, class Key, class Value, class Gate, class Beta>
-struct DeltaGradients {
-  Query query;    ///< like the query
-  Key key;        ///< like the key
-  Value value;    ///< like the value
-  Gate log_gate;  ///< like log_gate
-  Beta beta;      ///< like beta
-};
-
-namespace detail {
-inline namespace ATTN_BUILT_FOR {
-
-/// grad_out, checked, and gradients like the caller's tensors.
-template <class Gr, class Q, class K, class V, class Call>
-class RecurrentBackward {
-  const Held<Gr> held_;
-
- public:
-  using T = typename Call::T;
-
-  RecurrentBackward(const Gr& grad_out, const Call& call) : held_(evaluated(grad_out)), call_(call) {
-    const Problem& p = call.in.problem;
-    grad_out_ = checked_input<T>(held_, {p.batch, p.heads, p.q_len, p.v_dim}, "grad_out");
-  }
-
-  auto query() const { return gradient_like<Q>(call_.in.q); }
-  auto key() const { return gradient_like<K>(call_.in.k); }
-  auto value() const { return gradient_like<V>(call_.in.v); }
-
-  template <class GQ, class GK, class GV>
-  void run(GQ& grad_query, GK& grad_key, GV& grad_value, const DTypeView<T>& grad_gate, const DTypeView<T>& grad_beta,
-           const Options& options) const {
-    recurrence_backward<T>({call_.call_to({}), grad_out_, checked_gradient<T>(grad_query, call_.in.q, "grad_query"),
-                            checked_gradient<T>(grad_key, call_.in.k, "grad_key"),
-                            checked_gradient<T>(grad_value, call_.in.v, "grad_value"), grad_gate, grad_beta},
-                           options);
-  }
-
- private:
-  const Call& call_;
-  DTypeView<const T> grad_out_;
-};
-
-/// Where gradients of gates go before those of all tokens of a head are added up, if the gate is one of a head.
-template <class T, class G>
-class GateGradient {
-  static constexpr bool kPerHead = std::is_same_v<G, HeadDecays>;
-
- public:
-  template <class Grad>
-  GateGradient(Grad& grad, const Problem& p) {
-    if constexpr (kPerHead) {
-      of_tokens_ = Tensor<T, 4>({p.batch, p.kv_heads, p.kv_len, 1});
-      view_ = of_tokens_.view();
-    } else {
-      view_ = GateArgument<T, G>::template token_numbers<T>(grad);
-    }
-  }
-  const TensorView<T, 4>& view() const { return view_; }
-
-  template <class Grad>
-  void finish([[maybe_unused]] Grad& grad) const {
-    if constexpr (kPerHead)
-      for (Index b = 0; b < view_.dim(0); ++b)
-        for (Index h = 0; h < view_.dim(1); ++h)
-          for (Index t = 0; t < view_.dim(2); ++t) grad(h) += view_(b, h, t, 0);
-  }
-
- private:
-  Tensor<T, 4> of_tokens_;
-  TensorView<T, 4> view_;
-};
-
-}  // namespace ATTN_BUILT_FOR
-}  // namespace detail
 
 inline namespace ATTN_BUILT_FOR {
 
@@ -109,71 +23,115 @@ inline namespace ATTN_BUILT_FOR {
 /// again; so it grows with the length.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class Gr, class Q, class K, class V, class Map, class M = Mods<>>
-auto linear_attention_backward(const Gr& grad_out, const Q& query, const K& key, const V& value, const Map& map,
-                               const M& mods = {}, const Options& options = {}) {
+requires(!detail::is_recurrent_state<Gr>) auto linear_attention_backward(const Gr& grad_out, const Q& query,
+                                                                         const K& key, const V& value, const Map& map,
+                                                                         const M& mods = {},
+                                                                         const Options& options = {}) {
+  const detail::CheckedLinear call(query, key, value, map, mods, options);
+  return detail::linear_gradients<Q, K, V>(grad_out, call, detail::NoStates(), options);
+}
+/// The same without mods, options in their place. Every function below has this form too.
+template <class Gr, class Q, class K, class V, class Map>
+requires(!detail::is_recurrent_state<Gr>) auto linear_attention_backward(const Gr& grad_out, const Q& query,
+                                                                         const K& key, const V& value, const Map& map,
+                                                                         const Options& options) {
+  return linear_attention_backward(grad_out, query, key, value, map, Mods<>(), options);
+}
+
+/// The same into memory of the caller's, which is overwritten: matrices, or rank-4 tensors or views, shaped as query,
+/// key and value. None may overlap an input or another gradient. With options.workspace nothing is allocated that grows
+/// with the sizes. Arguments are checked before anything is written.
+template <class GQ, class GK, class GV, class Gr, class Q, class K, class V, class Map, class M = Mods<>>
+requires(!detail::is_recurrent_state<Gr> && detail::is_feature_map<Map>) void linear_attention_backward_into(
+    GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Gr& grad_out, const Q& query, const K& key, const V& value,
+    const Map& map, const M& mods = {}, const Options& options = {}) {
   const detail::CheckedLinear call(query, key, value, map, mods, options);
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  auto q = back.query();
-  auto k = back.key();
-  auto v = back.value();
-  back.run(q, k, v, {}, {}, options);
-  return Gradients<decltype(q), decltype(k), decltype(v)>{std::move(q), std::move(k), std::move(v)};
+  back.run(grad_query, grad_key, grad_value, {}, {}, detail::NoStates(), options);
 }
 /// The same with options in the place of mods.
-template <class Gr, class Q, class K, class V, class Map>
-auto linear_attention_backward(const Gr& grad_out, const Q& query, const K& key, const V& value, const Map& map,
-                               const Options& options) {
-  return linear_attention_backward(grad_out, query, key, value, map, Mods<>(), options);
+template <class GQ, class GK, class GV, class Gr, class Q, class K, class V, class Map>
+requires(!detail::is_recurrent_state<Gr> &&
+         detail::is_feature_map<Map>) void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key,
+                                                                          GV&& grad_value, const Gr& grad_out,
+                                                                          const Q& query, const K& key, const V& value,
+                                                                          const Map& map, const Options& options) {
+  linear_attention_backward_into(grad_query, grad_key, grad_value, grad_out, query, key, value, map, Mods<>(), options);
 }
 
 /// The same for gated_attention(): also .log_gate, shaped as the gate.
 template <class Gr, class Q, class K, class V, class G, class M = Mods<>>
-auto gated_attention_backward(const Gr& grad_out, const Q& query, const K& key, const V& value, const G& log_gate,
-                              const M& mods = {}, const Options& options = {}) {
+requires(!detail::is_recurrent_state<Gr>) auto gated_attention_backward(const Gr& grad_out, const Q& query,
+                                                                        const K& key, const V& value, const G& log_gate,
+                                                                        const M& mods = {},
+                                                                        const Options& options = {}) {
   const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
-  const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  auto q = back.query();
-  auto k = back.key();
-  auto v = back.value();
-  auto gate = call.gate().gradient();
-  const detail::GateGradient<typename decltype(call)::T, G> to(gate, call.in.problem);
-  back.run(q, k, v, to.view(), {}, options);
-  to.finish(gate);
-  return GatedGradients<decltype(q), decltype(k), decltype(v), decltype(gate)>{std::move(q), std::move(k), std::move(v),
-                                                                               std::move(gate)};
+  return detail::gated_gradients<Q, K, V>(grad_out, call, log_gate, detail::NoStates(), options);
 }
 /// The same with options in the place of mods.
 template <class Gr, class Q, class K, class V, class G>
-auto gated_attention_backward(const Gr& grad_out, const Q& query, const K& key, const V& value, const G& log_gate,
-                              const Options& options) {
+requires(!detail::is_recurrent_state<Gr>) auto gated_attention_backward(const Gr& grad_out, const Q& query,
+                                                                        const K& key, const V& value, const G& log_gate,
+                                                                        const Options& options) {
   return gated_attention_backward(grad_out, query, key, value, log_gate, Mods<>(), options);
+}
+/// Into memory of the caller's; see linear_attention_backward_into(). That of the gate is shaped as the gate; for
+/// decay_per_head() it is a tensor (kv_heads), which is summed up over the tokens in memory of its own.
+template <class GQ, class GK, class GV, class GG, class Gr, class Q, class K, class V, class G, class M = Mods<>>
+requires(!detail::is_recurrent_state<Gr>) void gated_attention_backward_into(
+    GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, const Gr& grad_out, const Q& query,
+    const K& key, const V& value, const G& log_gate, const M& mods = {}, const Options& options = {}) {
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
+  const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
+  back.run_gated(grad_query, grad_key, grad_value, grad_log_gate, detail::NoBeta(), log_gate, detail::NoBeta(),
+                 detail::NoStates(), options);
+}
+/// The same with options in the place of mods.
+template <class GQ, class GK, class GV, class GG, class Gr, class Q, class K, class V, class G>
+requires(!detail::is_recurrent_state<Gr>) void gated_attention_backward_into(
+    GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, const Gr& grad_out, const Q& query,
+    const K& key, const V& value, const G& log_gate, const Options& options) {
+  gated_attention_backward_into(grad_query, grad_key, grad_value, grad_log_gate, grad_out, query, key, value, log_gate,
+                                Mods<>(), options);
 }
 
 /// The same for gated_delta_rule(): also .log_gate and .beta, shaped as those.
 template <class Gr, class Q, class K, class V, class G, class B, class M = Mods<>>
-auto gated_delta_rule_backward(const Gr& grad_out, const Q& query, const K& key, const V& value, const G& log_gate,
-                               const B& beta, const M& mods = {}, const Options& options = {}) {
+requires(!detail::is_recurrent_state<Gr>) auto gated_delta_rule_backward(const Gr& grad_out, const Q& query,
+                                                                         const K& key, const V& value,
+                                                                         const G& log_gate, const B& beta,
+                                                                         const M& mods = {},
+                                                                         const Options& options = {}) {
   const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
-  const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  auto q = back.query();
-  auto k = back.key();
-  auto v = back.value();
-  auto gate = call.gate().gradient();
-  auto grad_beta = call.beta().gradient();
-  const detail::GateGradient<typename decltype(call)::T, G> to(gate, call.in.problem);
-  back.run(q, k, v, to.view(),
-           detail::GateArgument<typename decltype(call)::T, B>::template token_numbers<typename decltype(call)::T>(
-               grad_beta),
-           options);
-  to.finish(gate);
-  return DeltaGradients<decltype(q), decltype(k), decltype(v), decltype(gate), decltype(grad_beta)>{
-      std::move(q), std::move(k), std::move(v), std::move(gate), std::move(grad_beta)};
+  return detail::delta_gradients<Q, K, V>(grad_out, call, log_gate, beta, detail::NoStates(), options);
 }
 /// The same with options in the place of mods.
 template <class Gr, class Q, class K, class V, class G, class B>
-auto gated_delta_rule_backward(const Gr& grad_out, const Q& query, const K& key, const V& value, const G& log_gate,
-                               const B& beta, const Options& options) {
+requires(!detail::is_recurrent_state<Gr>) auto gated_delta_rule_backward(const Gr& grad_out, const Q& query,
+                                                                         const K& key, const V& value,
+                                                                         const G& log_gate, const B& beta,
+                                                                         const Options& options) {
   return gated_delta_rule_backward(grad_out, query, key, value, log_gate, beta, Mods<>(), options);
+}
+/// Into memory of the caller's; see gated_attention_backward_into().
+template <class GQ, class GK, class GV, class GG, class GB, class Gr, class Q, class K, class V, class G, class B,
+          class M = Mods<>>
+requires(!detail::is_recurrent_state<Gr>) void gated_delta_rule_backward_into(
+    GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, GB&& grad_beta, const Gr& grad_out,
+    const Q& query, const K& key, const V& value, const G& log_gate, const B& beta, const M& mods = {},
+    const Options& options = {}) {
+  const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
+  const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
+  back.run_gated(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, log_gate, beta, detail::NoStates(),
+                 options);
+}
+/// The same with options in the place of mods.
+template <class GQ, class GK, class GV, class GG, class GB, class Gr, class Q, class K, class V, class G, class B>
+requires(!detail::is_recurrent_state<Gr>) void gated_delta_rule_backward_into(
+    GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, GB&& grad_beta, const Gr& grad_out,
+    const Q& query, const K& key, const V& value, const G& log_gate, const B& beta, const Options& options) {
+  gated_delta_rule_backward_into(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, grad_out, query, key,
+                                 value, log_gate, beta, Mods<>(), options);
 }
 
 /// The bytes that Options::workspace must have for the gradients of such calls: for each thread, one state in front of

@@ -37,6 +37,25 @@ struct Gradients {
   Value value;  ///< shaped as the value
 };
 
+/// The gradients of gated_attention(): shaped as its arguments, that of decay_per_head() as (kv_heads).
+template <class Query, class Key, class Value, class Gate>
+struct GatedGradients {
+  Query query;    ///< shaped as the query
+  Key key;        ///< shaped as the key
+  Value value;    ///< shaped as the value
+  Gate log_gate;  ///< shaped as log_gate
+};
+
+/// The gradients of gated_delta_rule(), likewise.
+template <class Query, class Key, class Value, class Gate, class Beta>
+struct DeltaGradients {
+  Query query;    ///< shaped as the query
+  Key key;        ///< shaped as the key
+  Value value;    ///< shaped as the value
+  Gate log_gate;  ///< shaped as log_gate
+  Beta beta;      ///< shaped as beta
+};
+
 /// What attention_jvp() returns: the output, and its derivative in the direction that was given.
 template <class Out>
 struct JvpResult {

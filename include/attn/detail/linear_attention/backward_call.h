@@ -12,6 +12,10 @@ struct RecurrenceBackwardCall {
   DTypeView<const T> grad_out;
   DTypeView<T> grad_q, grad_k, grad_v;
   DTypeView<T> grad_gate{}, grad_beta{};  ///< shaped as gate and beta; null where there are none
+  StateMemory<const T> before{};          ///< the state that the call began with; null: 0
+  /// The gradient of the state behind the call, which becomes that of the state before it. Null: the loss depends on
+  /// neither.
+  StateMemory<T> grad_state{};
 };
 
 /// A worker's memory for one head of keys and values, in addition to that of the forward pass.

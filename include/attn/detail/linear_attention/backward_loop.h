@@ -41,11 +41,12 @@ class RecurrenceBackwardLoop {
   }
 
   void run_back(const TokenRun& run) {
+    const bool goes_on = call_.grad_state.sums != nullptr;  // behind the call
     chunks_.clear();
-    w_.clear_state();
+    begin_state();
     Index states = 0;
     bool is_new = true;  // has the state changed since one was kept?
-    for_each_chunk(run, w_.call.problem.first_query_among_keys(w_.batch), w_.call.is_causal, false,
+    for_each_chunk(run, w_.call.problem.first_query_among_keys(w_.batch), w_.call.is_causal, goes_on,
                    [&](const TokenChunk& chunk) {
                      if (!chunk.rows.empty() && is_new) keep(states++);
                      is_new = !chunk.keys.empty();
@@ -54,9 +55,8 @@ class RecurrenceBackwardLoop {
                      w_.load_keys(chunk.keys, false);
                      w_.add_to_state();
                    });
-    std::fill_n(m_.grad_state.data, m_.grad_state.rows * m_.grad_state.stride, T(0));
-    std::fill_n(m_.grad_normaliser, w_.call.row_of_features(), T(0));
-    bool is_seen = false;  // by rows of the chunks behind
+    begin_gradient();
+    bool is_seen = goes_on;  // by rows of the chunks behind
     for (auto c = chunks_.rbegin(); c != chunks_.rend(); ++c) {
       if (!c->chunk.rows.empty())
         restore(c->state);
@@ -65,7 +65,32 @@ class RecurrenceBackwardLoop {
       chunk_.run(c->chunk);
       is_seen = true;
     }
+    if (goes_on) hand_on_gradient();
   }
+
+  /// The state in front of the first token.
+  void begin_state() {
+    w_.clear_state();
+    if (!call_.before.sums) return;
+    std::copy_n(call_.before.sums + first_number(), w_.call.size_of_state(), w_.m.state.sums.data);
+    std::copy_n(call_.before.normaliser + first_of_normaliser(), w_.call.row_of_features(), w_.m.state.normaliser);
+  }
+  /// The gradient of the state behind the last token.
+  void begin_gradient() {
+    std::fill_n(m_.grad_state.data, w_.call.size_of_state(), T(0));
+    std::fill_n(m_.grad_normaliser, w_.call.row_of_features(), T(0));
+    if (!call_.grad_state.sums) return;
+    std::copy_n(call_.grad_state.sums + first_number(), w_.call.size_of_state(), m_.grad_state.data);
+    if (w_.call.is_normalised)
+      std::copy_n(call_.grad_state.normaliser + first_of_normaliser(), w_.call.row_of_features(), m_.grad_normaliser);
+  }
+  void hand_on_gradient() {
+    std::copy_n(m_.grad_state.data, w_.call.size_of_state(), call_.grad_state.sums + first_number());
+    std::copy_n(m_.grad_normaliser, w_.call.row_of_features(), call_.grad_state.normaliser + first_of_normaliser());
+  }
+  /// Of the present head in the memory of all states.
+  Index first_number() const { return w_.head_number() * w_.call.size_of_state(); }
+  Index first_of_normaliser() const { return w_.head_number() * w_.call.row_of_features(); }
 
   void keep(Index state) {
     const Block<T>& s = w_.m.state.sums;

@@ -134,13 +134,12 @@ class RecurrentInputs {
 };
 
 /// The memory of a state, which must fit the call.
-template <class T>
-StateMemory<T> state_memory(RecurrentState<T>& state, const RecurrenceCall<T>& call) {
+template <class State, class T>
+auto state_memory(State& state, const RecurrenceCall<T>& call, const char* what = "the state") {
   const RecurrentStateConfig& c = state.config();
   const Problem& p = call.problem;
   const Shape<4> have{c.batch, c.kv_heads, c.features, c.v_dim}, want{p.batch, p.kv_heads, call.features(), p.v_dim};
-  require(have == want, "the state has shape ", have, ", the call needs ", want,
-          " as (batch, kv_heads, features, v_dim)");
+  require(have == want, what, " has shape ", have, ", the call needs ", want, " as (batch, kv_heads, features, v_dim)");
   return state.memory();
 }
 /// Says in one sentence what is wrong with the state of a call.

@@ -81,14 +81,16 @@ struct ChunkWork {
     batch = of_batch;
     kv_head = of_kv_head;
     if (!call.state.sums) return;
-    const Index number = batch * call.problem.kv_heads + kv_head, v = call.row_of_values();
-    m.state.sums = {call.state.sums + number * call.features() * v, v, call.features(), v};
-    m.state.normaliser = call.state.normaliser + number * call.row_of_features();
+    const Index v = call.row_of_values();
+    m.state.sums = {call.state.sums + head_number() * call.size_of_state(), v, call.features(), v};
+    m.state.normaliser = call.state.normaliser + head_number() * call.row_of_features();
   }
   void clear_state() {
     std::fill_n(m.state.sums.data, m.state.sums.rows * m.state.sums.stride, T(0));
     std::fill_n(m.state.normaliser, call.row_of_features(), T(0));
   }
+  /// Of the present head among all states.
+  Index head_number() const { return batch * call.problem.kv_heads + kv_head; }
   /// The first query head of those that share the present one's keys.
   Index first_head() const { return kv_head * call.group(); }
 

@@ -50,6 +50,8 @@ struct RecurrenceCall {
   Index features() const { return map.features(); }
   Index row_of_features() const { return padded(features(), kRowUnit<T>); }
   Index row_of_values() const { return padded(problem.v_dim, kRowUnit<T>); }
+  /// A state's numbers, with the padding of its rows.
+  Index size_of_state() const { return features() * row_of_values(); }
   Index row_of_inputs() const { return padded(problem.head_dim, kRowUnit<T>); }
 
   /// The flops of all heads, rather too many than too few.

@@ -1,0 +1,168 @@
+// The arguments of the gradients of a recurrent form, checked.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include "attn/detail/backward/checked_backward.h"
+#include "attn/detail/linear_attention/checked_recurrence.h"
+#include "attn/detail/linear_attention/recurrence.h"
+#include "attn/result.h"
+
+namespace attn {
+namespace detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// No states.
+struct NoStates {};
+
+/// The state that a call began with, and the gradient of the one that it left, which becomes that of the former.
+template <class T>
+struct StateGradient {
+  const RecurrentState<T>& before;
+  RecurrentState<T>& grad;
+};
+
+/// Where gradients of gates and betas go; those of a gate for each head are sums over the tokens, for which there is
+/// room here first.
+template <class T, class G>
+class GateGradient {
+  static constexpr bool kPerHead = std::is_same_v<G, HeadDecays>;
+
+ public:
+  /// @throws std::invalid_argument unless `grad` is shaped as the argument `like`, of which gates are (batch, kv_heads,
+  /// len, 1 or features).
+  template <class Grad>
+  GateGradient(Grad&& grad, const DTypeView<const T>& like, const Problem& p, const char* name) {
+    if constexpr (kPerHead) {
+      const Shape<1> want{p.kv_heads}, have{of_heads(grad).dim(0)};
+      require(have == want, name, " has shape ", have, ", the decays have ", want, " as (kv_heads)");
+      of_tokens_ = Tensor<T, 4>({p.batch, p.kv_heads, p.kv_len, 1});
+      view_ = of_tokens_.view();
+    } else {
+      const TensorView<T, 4> v = GateArgument<T, G>::template token_numbers<T>(grad);
+      check_written<4>(DTypeView<T>(v), like.shape(), name, "(batch, kv_heads, len, numbers of a token)");
+      view_ = v;
+    }
+  }
+  const DTypeView<T>& view() const { return view_; }
+
+  template <class Grad>
+  void finish([[maybe_unused]] Grad&& grad) const {
+    if constexpr (kPerHead) {
+      const TensorView<T, 1> to = of_heads(grad);
+      for (Index h = 0; h < to.dim(0); ++h) {
+        to(h) = 0;
+        for (Index b = 0; b < of_tokens_.dim(0); ++b)
+          for (Index t = 0; t < of_tokens_.dim(2); ++t) to(h) += of_tokens_(b, h, t, 0);
+      }
+    }
+  }
+
+ private:
+  template <class Grad>
+  static TensorView<T, 1> of_heads(Grad& grad) {
+    static_assert(Viewable<Grad> && rank_of<Grad> == 1,
+                  "attn: the gradient of decay_per_head() must be a tensor (kv_heads) of the scalar computed in");
+    return attn::view(grad);
+  }
+
+  Tensor<T, 4> of_tokens_;
+  DTypeView<T> view_;
+};
+
+/// grad_out, checked, and gradients like the caller's tensors.
+template <class Gr, class Q, class K, class V, class Call>
+class RecurrentBackward {
+  const Held<Gr> held_;
+
+ public:
+  using T = typename Call::T;
+
+  RecurrentBackward(const Gr& grad_out, const Call& call) : held_(evaluated(grad_out)), call_(call) {
+    const Problem& p = call.in.problem;
+    grad_out_ = checked_input<T>(held_, {p.batch, p.heads, p.q_len, p.v_dim}, "grad_out");
+  }
+
+  auto query() const { return gradient_like<Q>(call_.in.q); }
+  auto key() const { return gradient_like<K>(call_.in.k); }
+  auto value() const { return gradient_like<V>(call_.in.v); }
+
+  /// `states`: StateGradient or NoStates.
+  template <class GQ, class GK, class GV, class States>
+  void run(GQ& grad_query, GK& grad_key, GV& grad_value, const DTypeView<T>& grad_gate, const DTypeView<T>& grad_beta,
+           const States& states, const Options& options) const {
+    const RecurrenceCall<T> forward = call_.call_to({});
+    RecurrenceBackwardCall<T> call{forward,
+                                   grad_out_,
+                                   checked_gradient<T>(grad_query, call_.in.q, "grad_query"),
+                                   checked_gradient<T>(grad_key, call_.in.k, "grad_key"),
+                                   checked_gradient<T>(grad_value, call_.in.v, "grad_value"),
+                                   grad_gate,
+                                   grad_beta};
+    if constexpr (!std::is_same_v<States, NoStates>) {
+      require(&states.before != &states.grad, "grad_state is the state that the call began with; both are needed");
+      call.before = state_memory(states.before, forward);
+      call.grad_state = state_memory(states.grad, forward, "grad_state");
+    }
+    recurrence_backward<T>(call, options);
+  }
+  /// The same of a form with gates, and with betas unless these are NoBeta.
+  template <class GQ, class GK, class GV, class GG, class GB, class G, class B, class States>
+  void run_gated(GQ& grad_query, GK& grad_key, GV& grad_value, GG& grad_gate, [[maybe_unused]] GB&& grad_beta, const G&,
+                 const B&, const States& states, const Options& options) const {
+    const RecurrenceCall<T> forward = call_.call_to({});
+    const GateGradient<T, G> gate(grad_gate, forward.gate, forward.problem, "grad_log_gate");
+    if constexpr (std::is_same_v<B, NoBeta>) {
+      run(grad_query, grad_key, grad_value, gate.view(), {}, states, options);
+    } else {
+      const GateGradient<T, B> beta(grad_beta, forward.beta, forward.problem, "grad_beta");
+      run(grad_query, grad_key, grad_value, gate.view(), beta.view(), states, options);
+    }
+    gate.finish(grad_gate);
+  }
+
+ private:
+  const Call& call_;
+  DTypeView<const T> grad_out_;
+};
+
+/// All gradients of a call, in tensors of their own.
+template <class Q, class K, class V, class Gr, class Call, class States>
+auto linear_gradients(const Gr& grad_out, const Call& call, const States& states, const Options& options) {
+  const RecurrentBackward<Gr, Q, K, V, Call> back(grad_out, call);
+  auto q = back.query();
+  auto k = back.key();
+  auto v = back.value();
+  back.run(q, k, v, {}, {}, states, options);
+  return Gradients<decltype(q), decltype(k), decltype(v)>{std::move(q), std::move(k), std::move(v)};
+}
+template <class Q, class K, class V, class Gr, class Call, class G, class States>
+auto gated_gradients(const Gr& grad_out, const Call& call, const G& log_gate, const States& states,
+                     const Options& options) {
+  const RecurrentBackward<Gr, Q, K, V, Call> back(grad_out, call);
+  auto q = back.query();
+  auto k = back.key();
+  auto v = back.value();
+  auto gate = call.gate().gradient();
+  back.run_gated(q, k, v, gate, NoBeta(), log_gate, NoBeta(), states, options);
+  return GatedGradients<decltype(q), decltype(k), decltype(v), decltype(gate)>{std::move(q), std::move(k), std::move(v),
+                                                                               std::move(gate)};
+}
+template <class Q, class K, class V, class Gr, class Call, class G, class B, class States>
+auto delta_gradients(const Gr& grad_out, const Call& call, const G& log_gate, const B& beta, const States& states,
+                     const Options& options) {
+  const RecurrentBackward<Gr, Q, K, V, Call> back(grad_out, call);
+  auto q = back.query();
+  auto k = back.key();
+  auto v = back.value();
+  auto gate = call.gate().gradient();
+  auto grad_beta = call.beta().gradient();
+  back.run_gated(q, k, v, gate, grad_beta, log_gate, beta, states, options);
+  return DeltaGradients<decltype(q), decltype(k), decltype(v), decltype(gate), decltype(grad_beta)>{
+      std::move(q), std::move(k), std::move(v), std::move(gate), std::move(grad_beta)};
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace detail
+}  // namespace attn

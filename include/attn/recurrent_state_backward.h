@@ -1,0 +1,134 @@
+// Gradients of recurrent forms that go on from a state: of long texts in parts, from the last to the first.
+#pragma once
+
+#include "attn/recurrent_backward.h"
+
+namespace attn {
+
+inline namespace ATTN_BUILT_FOR {
+
+/// The gradients of a call of linear_attention() with a state, the arguments of which are those of the call.
+///
+/// @param before      the state that the call began with: a copy, because the call changes its own.
+/// @param grad_state  holds the gradient of the loss with respect to the state that the call left, and gets that with
+/// respect to `before`. With a new RecurrentState, all 0, the loss depends on the outputs alone.
+///
+/// So the gradients of a text that went by in parts are those of the whole text, with the memory of a part:
+///
+///     attn::RecurrentState<float> grad_state(state.config());
+///     for (Index part = parts; part-- > 0;)   // before[part]: a copy of the state in front of this part
+///       auto g = attn::linear_attention_backward(before[part], grad_state, grad_out[part], q[part], k[part], v[part],
+///                                                attn::elu1(), attn::causal());
+///
+/// Stopping earlier truncates them (Williams & Peng 1990, truncated backpropagation through time).
+/// @throws std::invalid_argument if sizes disagree, also with those of the states, or if both states are one object.
+/// @see linear_attention_backward() without states for all else.
+template <class T, class Gr, class Q, class K, class V, class Map, class M = Mods<>>
+auto linear_attention_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
+                               const Q& query, const K& key, const V& value, const Map& map, const M& mods = {},
+                               const Options& options = {}) {
+  const detail::CheckedLinear call(query, key, value, map, mods, options);
+  return detail::linear_gradients<Q, K, V>(grad_out, call, detail::StateGradient<T>{before, grad_state}, options);
+}
+/// The same without mods, options in their place. Every function below has this form too.
+template <class T, class Gr, class Q, class K, class V, class Map>
+auto linear_attention_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
+                               const Q& query, const K& key, const V& value, const Map& map, const Options& options) {
+  return linear_attention_backward(before, grad_state, grad_out, query, key, value, map, Mods<>(), options);
+}
+/// Into memory of the caller's; see linear_attention_backward_into() without states.
+template <class GQ, class GK, class GV, class T, class Gr, class Q, class K, class V, class Map, class M = Mods<>>
+void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const RecurrentState<T>& before,
+                                    RecurrentState<T>& grad_state, const Gr& grad_out, const Q& query, const K& key,
+                                    const V& value, const Map& map, const M& mods = {}, const Options& options = {}) {
+  const detail::CheckedLinear call(query, key, value, map, mods, options);
+  const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
+  back.run(grad_query, grad_key, grad_value, {}, {}, detail::StateGradient<T>{before, grad_state}, options);
+}
+/// The same with options in the place of mods.
+template <class GQ, class GK, class GV, class T, class Gr, class Q, class K, class V, class Map>
+void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const RecurrentState<T>& before,
+                                    RecurrentState<T>& grad_state, const Gr& grad_out, const Q& query, const K& key,
+                                    const V& value, const Map& map, const Options& options) {
+  linear_attention_backward_into(grad_query, grad_key, grad_value, before, grad_state, grad_out, query, key, value, map,
+                                 Mods<>(), options);
+}
+
+/// The same for gated_attention().
+template <class T, class Gr, class Q, class K, class V, class G, class M = Mods<>>
+auto gated_attention_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
+                              const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
+                              const Options& options = {}) {
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
+  return detail::gated_gradients<Q, K, V>(grad_out, call, log_gate, detail::StateGradient<T>{before, grad_state},
+                                          options);
+}
+/// The same with options in the place of mods.
+template <class T, class Gr, class Q, class K, class V, class G>
+auto gated_attention_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
+                              const Q& query, const K& key, const V& value, const G& log_gate, const Options& options) {
+  return gated_attention_backward(before, grad_state, grad_out, query, key, value, log_gate, Mods<>(), options);
+}
+/// The same with options in the place of mods.
+template <class GQ, class GK, class GV, class GG, class T, class Gr, class Q, class K, class V, class G,
+          class M = Mods<>>
+void gated_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate,
+                                   const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
+                                   const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
+                                   const Options& options = {}) {
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
+  const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
+  back.run_gated(grad_query, grad_key, grad_value, grad_log_gate, detail::NoBeta(), log_gate, detail::NoBeta(),
+                 detail::StateGradient<T>{before, grad_state}, options);
+}
+/// The same with options in the place of mods.
+template <class GQ, class GK, class GV, class GG, class T, class Gr, class Q, class K, class V, class G>
+void gated_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate,
+                                   const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
+                                   const Q& query, const K& key, const V& value, const G& log_gate,
+                                   const Options& options) {
+  gated_attention_backward_into(grad_query, grad_key, grad_value, grad_log_gate, before, grad_state, grad_out, query,
+                                key, value, log_gate, Mods<>(), options);
+}
+
+/// The same for gated_delta_rule().
+template <class T, class Gr, class Q, class K, class V, class G, class B, class M = Mods<>>
+auto gated_delta_rule_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
+                               const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
+                               const M& mods = {}, const Options& options = {}) {
+  const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
+  return detail::delta_gradients<Q, K, V>(grad_out, call, log_gate, beta, detail::StateGradient<T>{before, grad_state},
+                                          options);
+}
+/// The same with options in the place of mods.
+template <class T, class Gr, class Q, class K, class V, class G, class B>
+auto gated_delta_rule_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
+                               const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
+                               const Options& options) {
+  return gated_delta_rule_backward(before, grad_state, grad_out, query, key, value, log_gate, beta, Mods<>(), options);
+}
+/// The same with options in the place of mods.
+template <class GQ, class GK, class GV, class GG, class GB, class T, class Gr, class Q, class K, class V, class G,
+          class B, class M = Mods<>>
+void gated_delta_rule_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, GB&& grad_beta,
+                                    const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
+                                    const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
+                                    const M& mods = {}, const Options& options = {}) {
+  const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
+  const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
+  back.run_gated(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, log_gate, beta,
+                 detail::StateGradient<T>{before, grad_state}, options);
+}
+/// The same with options in the place of mods.
+template <class GQ, class GK, class GV, class GG, class GB, class T, class Gr, class Q, class K, class V, class G,
+          class B>
+void gated_delta_rule_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, GB&& grad_beta,
+                                    const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
+                                    const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
+                                    const Options& options) {
+  gated_delta_rule_backward_into(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, before, grad_state,
+                                 grad_out, query, key, value, log_gate, beta, Mods<>(), options);
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn

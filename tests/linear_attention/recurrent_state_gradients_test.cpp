@@ -1,0 +1,213 @@
+// Gradients through states: a text in parts has those of the whole, and a state those of its definition. Gradients in
+// memory of the caller's.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "recurrent_paths.h"
+#include "support/refused.h"
+
+namespace attn::test {
+namespace {
+
+using T = double;
+using Tensors = std::vector<Tensor<T, 4>>;
+constexpr Index kBatch = 2, kHeads = 4, kKvHeads = 2, kDim = 7, kVDim = 9;
+
+/// A text, the gradient of its outputs, and room for gradients.
+struct Text {
+  explicit Text(Index len)
+      : in(random, kBatch, kHeads, kKvHeads, len, len, kDim, kVDim, 0.3),
+        q({kBatch, kHeads, len, kDim}),
+        k(token_tensor<T>(in, in.k, kDim)),
+        v(token_tensor<T>(in, in.v, kVDim)),
+        gates(token_tensor<T>(in, in.feature_gate, kDim)),
+        grad_out({kBatch, kHeads, len, kVDim}),
+        gate(token_scalars<T>(in, in.token_gate)),
+        beta(token_scalars<T>(in, in.beta)) {
+    std::copy_n(in.q.data(), q.size(), q.data());
+    std::copy_n(random.values(grad_out.size(), 1).data(), grad_out.size(), grad_out.data());
+  }
+  Random random{3};
+  Recurrent in;
+  Tensor<T, 4> q, k, v, gates, grad_out;
+  Tensor<T, 3> gate, beta;
+
+  static RecurrentState<T> empty_state() {
+    return RecurrentState<T>({.batch = kBatch, .kv_heads = kKvHeads, .features = kDim, .v_dim = kVDim});
+  }
+
+  /// Outputs of the tokens begin .. end - 1 in form number `form`; the state goes on.
+  Tensor<T, 4> run(int form, RecurrentState<T>& state, Index begin, Index end) const {
+    const auto part = [&](const auto& t) { return t.view().slice(2, begin, end); };
+    const auto x = part(q), y = part(k), z = part(v);
+    if (form == 0) return linear_attention(state, x, y, z, elu1(), causal()).out;
+    if (form == 1) return gated_attention(state, x, y, z, part(gate)).out;
+    if (form == 2) return gated_attention(state, x, y, z, part(gates)).out;
+    if (form == 3) return gated_delta_rule(state, x, y, z, part(gate), part(beta)).out;
+    return linear_attention(state, x, y, z, elu1()).out;  // every key: no part of a longer text
+  }
+  /// Gradients of those tokens go to the same tokens of `to`: query, key, value, gate, beta. Null states: none.
+  void gradients(int form, const RecurrentState<T>* before, RecurrentState<T>* grad_state, Index begin, Index end,
+                 Tensors& to) const {
+    const auto part = [&](auto& t) { return t.view().slice(2, begin, end); };
+    const auto into = [&](auto& t) {  // of rank 3
+      return TensorView<T, 3>(t.data(), {kBatch, kKvHeads, t.dim(2)}, {t.view().stride(0), t.view().stride(1), 1})
+          .slice(2, begin, end);
+    };
+    const auto x = part(q), y = part(k), z = part(v), g = part(grad_out);
+    const auto gx = part(to[0]), gy = part(to[1]), gz = part(to[2]);
+    const Mods<> none;
+    const auto linear = [&](const auto& mods) {
+      if (before)
+        linear_attention_backward_into(gx, gy, gz, *before, *grad_state, g, x, y, z, elu1(), mods);
+      else
+        linear_attention_backward_into(gx, gy, gz, g, x, y, z, elu1(), mods);
+    };
+    if (form == 0) return linear(causal());
+    if (form == 4) return linear(none);
+    if (form == 1) {
+      if (before)
+        gated_attention_backward_into(gx, gy, gz, into(to[3]), *before, *grad_state, g, x, y, z, part(gate));
+      else
+        gated_attention_backward_into(gx, gy, gz, into(to[3]), g, x, y, z, part(gate));
+    } else if (form == 2) {
+      if (before)
+        gated_attention_backward_into(gx, gy, gz, part(to[4]), *before, *grad_state, g, x, y, z, part(gates));
+      else
+        gated_attention_backward_into(gx, gy, gz, part(to[4]), g, x, y, z, part(gates));
+    } else {
+      if (before)
+        gated_delta_rule_backward_into(gx, gy, gz, into(to[3]), into(to[5]), *before, *grad_state, g, x, y, z,
+                                       part(gate), part(beta));
+      else
+        gated_delta_rule_backward_into(gx, gy, gz, into(to[3]), into(to[5]), g, x, y, z, part(gate), part(beta));
+    }
+  }
+  Tensors room() const {
+    const Index len = q.dim(2);
+    Tensors to;
+    for (const Shape<4>& shape : {q.shape(), k.shape(), v.shape(), Shape<4>{kBatch, kKvHeads, len, 1}, gates.shape(),
+                                  Shape<4>{kBatch, kKvHeads, len, 1}})
+      to.emplace_back(shape);
+    return to;
+  }
+};
+
+TEST(RecurrentStateGradients, PartsHaveThoseOfTheWholeText) {
+  const Index len = 150;
+  const Text text(len);
+  for (int form = 0; form < 4; ++form)
+    for (const std::vector<Index>& ends : {std::vector<Index>{150}, {1, 2, 150}, {70, 71, 150}, {64, 128, 150}}) {
+      Tensors whole = text.room(), parts = text.room();
+      text.gradients(form, nullptr, nullptr, 0, len, whole);
+      std::vector<RecurrentState<T>> before;
+      auto state = Text::empty_state(), grad_state = state;
+      Index at = 0;
+      for (const Index end : ends) {
+        before.push_back(state);
+        text.run(form, state, at, end);
+        at = end;
+      }
+      for (std::size_t p = ends.size(); p-- > 0;)
+        text.gradients(form, &before[p], &grad_state, p == 0 ? 0 : ends[p - 1], ends[p], parts);
+      for (std::size_t i = 0; i < whole.size(); ++i)
+        for (Index n = 0; n < whole[i].size(); ++n)
+          ASSERT_NEAR(parts[i].data()[n], whole[i].data()[n], 1e-11 * (1 + std::abs(whole[i].data()[n])))
+              << "form " << form << ", " << ends.size() << " parts, tensor " << i << ", number " << n;
+    }
+}
+
+/// The loss depends on the outputs and, by random numbers, on the state behind them.
+TEST(RecurrentStateGradients, CentralDifferences) {
+  const Index len = 70;
+  const Text text(len);
+  for (int form = 0; form < 5; ++form) {
+    Random random(5);
+    const bool is_linear = form == 0 || form == 4;
+    auto before = Text::empty_state(), of_loss = before;
+    const auto fill = [&](RecurrentState<T>& state, double least) {
+      for (Index b = 0; b < kBatch; ++b)
+        for (Index h = 0; h < kKvHeads; ++h)
+          for (Index f = 0; f < kDim; ++f) {
+            if (is_linear) state.normaliser()(b, h, f) = least + random.uniform(0, 1);
+            for (Index e = 0; e < kVDim; ++e) state.sums()(b, h, f, e) = random.uniform(-1, 1);
+          }
+    };
+    fill(before, 1), fill(of_loss, -0.5);
+    const auto loss = [&] {
+      auto state = before;
+      const Tensor<T, 4> out = text.run(form, state, 0, len);
+      T sum = 0;
+      for (Index i = 0; i < out.size(); ++i) sum += out.data()[i] * text.grad_out.data()[i];
+      for (Index b = 0; b < kBatch; ++b)
+        for (Index h = 0; h < kKvHeads; ++h)
+          for (Index f = 0; f < kDim; ++f) {
+            sum += state.normaliser()(b, h, f) * of_loss.normaliser()(b, h, f);
+            for (Index e = 0; e < kVDim; ++e) sum += state.sums()(b, h, f, e) * of_loss.sums()(b, h, f, e);
+          }
+      return sum;
+    };
+    auto grad_state = of_loss;
+    Tensors to = text.room();
+    text.gradients(form, &before, &grad_state, 0, len, to);
+    const auto expect_slope = [&](T& x, T got, const char* what) {
+      const T was = x, step = 1e-5;
+      x = was + step;
+      const T above = loss();
+      x = was - step;
+      const T below = loss();
+      x = was;
+      EXPECT_NEAR(got, (above - below) / (2 * step), 1e-6 * (1 + std::abs(got))) << what << " of form " << form;
+    };
+    for (const auto& [b, h, f, e] : {Shape<4>{0, 0, 0, 0}, Shape<4>{1, 1, 6, 8}, Shape<4>{0, 1, 3, 5}}) {
+      expect_slope(before.sums()(b, h, f, e), grad_state.sums()(b, h, f, e), "sums");
+      if (is_linear) expect_slope(before.normaliser()(b, h, f), grad_state.normaliser()(b, h, f), "normaliser");
+      auto& mutable_text = const_cast<Text&>(text);
+      expect_slope(mutable_text.k(b, h, 69, f), to[1](b, h, 69, f), "last key");
+      expect_slope(mutable_text.v(b, h, 2, e), to[2](b, h, 2, e), "value");
+    }
+  }
+}
+
+TEST(RecurrentStateGradients, IntoMemoryOfTheCallersIsTheSame) {
+  const Text text(80);
+  const auto before = Text::empty_state();
+  const Mods<> none;
+  auto grad_state = before, other_state = before;
+  Tensors to = text.room();
+  Tensor<T, 1> of_heads({kKvHeads});
+  std::fill_n(of_heads.data(), kKvHeads, T(7));  // overwritten
+  const HeadDecays decays = retention_decay(kKvHeads);
+  const auto want = gated_attention_backward(before, grad_state, text.grad_out, text.q, text.k, text.v, decays);
+  gated_attention_backward_into(to[0], to[1], to[2], of_heads, before, other_state, text.grad_out, text.q, text.k,
+                                text.v, decays, none, {.executor = threads(2)});
+  for (Index i = 0; i < text.q.size(); ++i) ASSERT_EQ(to[0].data()[i], want.query.data()[i]);
+  for (Index i = 0; i < text.k.size(); ++i) ASSERT_EQ(to[1].data()[i], want.key.data()[i]);
+  for (Index h = 0; h < kKvHeads; ++h) EXPECT_EQ(of_heads(h), want.log_gate(h));
+  EXPECT_EQ(grad_state.sums()(1, 1, 6, 8), other_state.sums()(1, 1, 6, 8));
+}
+
+TEST(RecurrentStateGradients, Refused) {
+  const Text text(5);
+  auto state = Text::empty_state(), grad_state = state;
+  RecurrentState<T> small({.batch = 1, .kv_heads = kKvHeads, .features = kDim, .v_dim = kVDim});
+  Tensors to = text.room();
+  EXPECT_THROW(linear_attention_backward(state, state, text.grad_out, text.q, text.k, text.v, elu1(), causal()),
+               std::invalid_argument);
+  EXPECT_THROW(linear_attention_backward(small, grad_state, text.grad_out, text.q, text.k, text.v, elu1(), causal()),
+               std::invalid_argument);
+  EXPECT_THROW(linear_attention_backward(state, small, text.grad_out, text.q, text.k, text.v, elu1(), causal()),
+               std::invalid_argument);
+  EXPECT_THROW(
+      gated_attention_backward_into(to[0], to[1], to[2], to[4], text.grad_out, text.q, text.k, text.v, text.gate),
+      std::invalid_argument);
+  Tensor<T, 1> of_heads({kKvHeads + 1});
+  EXPECT_THROW(gated_attention_backward_into(to[0], to[1], to[2], of_heads, text.grad_out, text.q, text.k, text.v,
+                                             retention_decay(kKvHeads)),
+               std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace attn::test
