@@ -154,27 +154,38 @@ struct PackingKernels {
     for (; i < count; ++i) numbers[i] *= factor;
   }
 
+  static constexpr bool kHasOthers = std::is_same_v<T, float>;  ///< dtypes than its own
+
   /// A vector of numbers next to each other.
+  template <DType kDType>
+  static ATTN_INLINE void load(Vec& x, const std::byte* from) {
+    if constexpr (kDType == DType::native)
+      S::load(x, reinterpret_cast<const T*>(from));
+    else if constexpr (kDType == DType::f16)
+      HalfSimd<Bytes>::widen_f16(x, from);
+    else if constexpr (kDType == DType::bf16)
+      HalfSimd<Bytes>::widen_bf16(x, from);
+    else
+      HalfSimd<Bytes>::widen_i8(x, from);
+  }
   static ATTN_INLINE void load(Vec& x, DType dtype, const std::byte* from) {
     if constexpr (!kHasOthers)
-      return S::load(x, reinterpret_cast<const T*>(from));
+      return load<DType::native>(x, from);
     else
       switch (dtype) {
         case DType::native:
-          return S::load(x, reinterpret_cast<const T*>(from));
+          return load<DType::native>(x, from);
         case DType::f16:
-          return HalfSimd<Bytes>::widen_f16(x, from);
+          return load<DType::f16>(x, from);
         case DType::bf16:
-          return HalfSimd<Bytes>::widen_bf16(x, from);
+          return load<DType::bf16>(x, from);
         case DType::i8:
-          return HalfSimd<Bytes>::widen_i8(x, from);
+          return load<DType::i8>(x, from);
       }
     __builtin_unreachable();
   }
 
  private:
-  static constexpr bool kHasOthers = std::is_same_v<T, float>;  ///< than its own
-
   static ATTN_INLINE void store(DType dtype, std::byte* to, const Vec& x) {
     if constexpr (!kHasOthers)
       return S::store(reinterpret_cast<T*>(to), x);

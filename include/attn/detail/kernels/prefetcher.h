@@ -29,6 +29,8 @@ class Prefetcher {
     return f;
   }
 
+  bool is_empty() const { return next_ == nullptr; }
+
   /// From now on step() asks for so many lines in `steps` steps.
   ATTN_INLINE void spread(Index lines, Index steps) {
     rate_ = steps > 0 ? lines * kOne / steps : 0;

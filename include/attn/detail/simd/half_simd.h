@@ -52,7 +52,9 @@ struct HalfSimd {
       std::memcpy(&half, from, sizeof(half));
       x = (Vec) __builtin_convertvector(half, Wide);
 #else
-      asm("vcvtph2ps %1, %0" : "=v"(x) : "m"(*reinterpret_cast<const InMemory<std::uint16_t>*>(from)));
+      Vec wide;  // in a register: g++ 12 stores what assembly gives to an element of an array, though nobody reads it
+      asm("vcvtph2ps %1, %0" : "=v"(wide) : "m"(*reinterpret_cast<const InMemory<std::uint16_t>*>(from)));
+      x = wide;
 #endif
     }
   }
@@ -77,8 +79,10 @@ struct HalfSimd {
       std::memcpy(&small, from, sizeof(small));
       x = (Vec) __builtin_convertvector(small, Wide);
 #else
-      asm("vpmovsxbd %1, %0" : "=v"(x) : "m"(*reinterpret_cast<const InMemory<std::int8_t>*>(from)));
-      asm("vcvtdq2ps %0, %0" : "+v"(x));
+      Vec wide;
+      asm("vpmovsxbd %1, %0" : "=v"(wide) : "m"(*reinterpret_cast<const InMemory<std::int8_t>*>(from)));
+      asm("vcvtdq2ps %0, %0" : "+v"(wide));
+      x = wide;
 #endif
     }
   }
@@ -133,8 +137,9 @@ struct HalfSimd {
       std::memcpy(&halves, from, sizeof(halves));
       bits = (Bits)(__builtin_convertvector(halves, Wide) << 16);
 #else
-      asm("vpmovzxwd %1, %0" : "=v"(bits) : "m"(*reinterpret_cast<const InMemory<std::uint16_t>*>(from)));
-      bits <<= 16;
+      Bits wide;
+      asm("vpmovzxwd %1, %0" : "=v"(wide) : "m"(*reinterpret_cast<const InMemory<std::uint16_t>*>(from)));
+      bits = wide << 16;
 #endif
     }
   }
