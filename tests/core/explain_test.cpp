@@ -187,10 +187,25 @@ TEST(Explain, TellsWhichLoopServesAndWhy) {
   EXPECT_EQ(line_of(none, "loop"), "tiles of queries");
 }
 
+/// Half a vector of 16 queries by themselves, where rows and keys are long enough.
+TEST(Explain, WideVectorsLeaveMoreQueriesSingle) {
+  const auto few = [](Index kv_len, Index head_dim, Isa isa) {
+    const Tensor<float, 4> q({1, 1, 8, head_dim}), k({1, 1, kv_len, head_dim});
+    const Explanation e = explain(q, k, k, full(), {.isa = isa});
+    EXPECT_EQ(e.single_queries, e.few_queries >= 8 ? 8 : 0);
+    return e.few_queries;
+  };
+  for (Isa isa : instruction_sets()) {
+    EXPECT_EQ(few(256, 64, isa), detail::vectors_of(isa) == detail::VectorSet::avx512 ? 8 : 4);
+    EXPECT_EQ(few(255, 64, isa), 4);
+    EXPECT_EQ(few(256, 63, isa), 4);
+  }
+}
+
 TEST(Explain, SingleQueriesFetchAheadWhatCannotBeInTheCache) {
   const auto of = [](Index kv_len) {
     const Tensor<float, 4> q({1, 1, 1, 64}), k({1, 1, kv_len, 64});
-    return explain(q, k, k);
+    return explain(q, k, k, full(), {.isa = instruction_sets().front()});
   };
   EXPECT_FALSE(of(16384).fetches_ahead);  // 8 MiB
   EXPECT_TRUE(of(16385).fetches_ahead);

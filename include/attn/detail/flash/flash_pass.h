@@ -20,7 +20,7 @@ class FlashPass {
             double kv_bytes)
       : pass_{tensors, mods, kernels, resumes},
         problem_(tensors.problem),
-        tiles_(kernels.family, problem_.q_len, problem_.q_len <= kernels.few_queries(), tensors.most_queries),
+        tiles_(kernels.family, problem_.q_len, problem_.q_len <= kernels.few_queries(problem_), tensors.most_queries),
         prefill_loop_(pass_, tiles_),
         decode_loop_(pass_, tiles_, are_far(kv_bytes)) {}
   FlashPass(const FlashPass&) = delete;  // its parts refer to each other
@@ -98,7 +98,7 @@ class FlashPass {
     e.queries_per_tile = std::max(e.queries_per_tile, tiles_.most_queries());
     e.keys_per_tile = kKeyTile;
     e.query_tiles += query_tiles();
-    e.few_queries = pass_.kernels.few_queries();
+    e.few_queries = pass_.kernels.few_queries(problem_);
     if (tiles_.are_single() && query_tiles() > 0) {
       e.single_queries += query_tiles();
       e.fetches_ahead = decode_loop_.fetches_ahead();
