@@ -53,7 +53,7 @@ struct Explanation {
   Index single_queries = 0;
   Index few_queries = 0;  ///< the most queries of a sequence that are single ones; more are tiles
   /// Keys and values of single queries are fetched before they are needed, because those of all together take more than
-  /// what may be in the cache, 8 MiB.
+  /// what may be in the cache: 8 MiB, or 3 MiB where several queries share them.
   bool fetches_ahead = false;
   Index tasks = 0;  ///< a task is some neighbouring tiles of queries, or single queries with some of their keys
   int threads = 0;  ///< how many of them run tasks at the same time

@@ -203,12 +203,16 @@ TEST(Explain, WideVectorsLeaveMoreQueriesSingle) {
 }
 
 TEST(Explain, SingleQueriesFetchAheadWhatCannotBeInTheCache) {
-  const auto of = [](Index kv_len) {
-    const Tensor<float, 4> q({1, 1, 1, 64}), k({1, 1, kv_len, 64});
+  const auto of = [](Index kv_len, Index heads = 1, Index q_len = 1) {
+    const Tensor<float, 4> q({1, heads, q_len, 64}), k({1, 1, kv_len, 64});
     return explain(q, k, k, full(), {.isa = instruction_sets().front()});
   };
   EXPECT_FALSE(of(16384).fetches_ahead);  // 8 MiB
   EXPECT_TRUE(of(16385).fetches_ahead);
+  EXPECT_FALSE(of(6144, 2).fetches_ahead);  // 3 MiB, of queries that share it
+  EXPECT_TRUE(of(6145, 2).fetches_ahead);
+  EXPECT_FALSE(of(6144, 1, 2).fetches_ahead);
+  EXPECT_TRUE(of(6145, 1, 2).fetches_ahead);
   EXPECT_EQ(line_of(of(16385), "loop"), "single queries, at most 4 in a sequence, keys and values fetched ahead");
 }
 

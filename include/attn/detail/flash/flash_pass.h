@@ -155,10 +155,15 @@ class FlashPass {
     return wanted < per_head ? wanted : wanted / per_head * per_head;  // short heads whole
   }
 
-  /// May so many bytes have to come from memory? 8 MiB are a core's share of the last cache on servers. With 1 MiB of
-  /// L2 and 32 MiB of L3, single queries over 8 MiB that had been read before took 0.85 of the time without fetching,
-  /// over 32 MiB 1.05 of it.
-  static bool are_far(double kv_bytes) { return kv_bytes > 8 * 1024 * 1024; }
+  /// May so many bytes have to come from where it takes long? 8 MiB are a core's share of the last cache on servers.
+  /// With 1 MiB of L2 and 32 MiB of L3, single queries over 8 MiB that had been read before took 0.85 of the time
+  /// without fetching, over 32 MiB 1.05 of it. Queries that share keys multiply each vector several times, which hides
+  /// what fetching costs, and read four keys at a time, which the processor does not foresee: over 8 MiB in L3 four to
+  /// thirty-two queries took 0.4 to 0.7 of the time with it, over 4 MiB 0.93, over 2 MiB 1.02 to 1.08.
+  bool are_far(double kv_bytes) const {
+    constexpr double kMiB = 1024 * 1024;
+    return kv_bytes > (problem_.heads > problem_.kv_heads || problem_.q_len > 1 ? 3 * kMiB : 8 * kMiB);
+  }
 
   PassContext<T> pass_;
   const Problem& problem_;
