@@ -72,7 +72,18 @@ int main(int argc, char** argv) {
   return program.main(argc, argv, [&] {
     const Budget budget = program.quick() ? Budget{0.01, 3} : Budget{1, 31};
     const Comparison by_hand{{"by hand, Eigen", "attention()", "attention_into()", "with a workspace"},
-                             {{1, 1, 8}, {1, 16, 64}, {8, 8, 16}, {1, 256, 64}, {16, 16, 64}, {64, 64, 64}},
+                             {{1, 1, 8},
+                              {1, 16, 64},
+                              {8, 8, 16},
+                              {1, 256, 64},
+                              {16, 16, 64},
+                              {64, 64, 64},
+                              {1, 1000, 64},
+                              {2, 1000, 64},
+                              {5, 1000, 64},
+                              {8, 1000, 64},
+                              {16, 1000, 64},
+                              {8, 1000, 128}},
                              [](const Sizes& s) {
                                const auto p = std::make_shared<SmallCall<RowMajor>>(s);
                                return std::vector<std::function<void()>>{[p] { p->by_hand(); },
