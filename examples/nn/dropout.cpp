@@ -32,11 +32,13 @@ void Dropout<T>::apply(States<T>& x) const {
   const auto dropped = static_cast<std::uint64_t>(std::ldexp(rate_, 16));
   const T kept = static_cast<T>(1 / (1 - std::ldexp(static_cast<double>(dropped), -16)));
   const std::uint64_t start = Random(seed_ + 0x632be59bd9b4e019 * calls_).bits();
-  for_blocks(x.size(), kNumbers, [&](Index first, Index last) {
-    Random random(start ^ static_cast<std::uint64_t>(first));
+  // Numbers are counted in the whole batch, and x begins within a block of it.
+  const Index begin = first_ * x.dim(1) * x.dim(2), before = begin % kNumbers, block = begin - before;
+  for_blocks(before + x.size(), kNumbers, [&](Index first, Index last) {
+    Random random(start ^ static_cast<std::uint64_t>(block + first));
     for (Index i = first; i < last;)
       for (std::uint64_t bits = random.bits(), k = 0; k < 4 && i < last; ++k, ++i, bits >>= 16)
-        x.data()[i] *= (bits & 0xffff) < dropped ? T(0) : kept;
+        if (i >= before) x.data()[i - before] *= (bits & 0xffff) < dropped ? T(0) : kept;
   });
 }
 

@@ -17,6 +17,9 @@ class Dropout {
   void forward(States<T>& x);
   void backward(States<T>& grad) const;
 
+  /// The sequences that come are those from `sequence` on of a larger batch, in which they would lose the same numbers.
+  void set_first(Index sequence) { first_ = sequence; }
+
   /// How often forward() was called: once in each step, which a checkpoint counts.
   void set_calls(std::uint64_t calls) { calls_ = calls; }
 
@@ -24,6 +27,7 @@ class Dropout {
   void apply(States<T>& x) const;
 
   double rate_;
+  Index first_ = 0;
   std::uint64_t seed_, calls_ = 0;
 };
 

@@ -1,5 +1,6 @@
 #include "arguments.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "command_line.h"
@@ -94,7 +95,9 @@ void choose_save(Request& request) {
 
 }  // namespace
 
-std::optional<Request> parse(int argc, char** argv) {
+bool asks_for_ranks(int argc, char** argv) { return std::find(argv, argv + argc, std::string("--mpi")) != argv + argc; }
+
+std::optional<Request> parse(int argc, char** argv, std::ostream& out) {
   CLI::App app{
       "Trains a GPT on the characters of a text, then writes with it. Text goes to standard output, all else to "
       "standard error. The last line is the validation loss. Ctrl-C saves and ends.",
@@ -105,8 +108,12 @@ std::optional<Request> parse(int argc, char** argv) {
     if (request.preset == known) request.options = preset(known);
   auto* resume = app.add_option("--resume", request.resume,
                                 "Go on with the run that saved this file, to the same bits as without the break");
+  auto* over_ranks = app.add_flag("--mpi", request.over_ranks,
+                                  "Share each step's texts out among the processes that mpirun started, and --threads "
+                                  "is of each; rank 0 alone writes. The same bits for the same number of processes");
   app.add_option("--model", request.model, "Do not learn, only write, with the model of this file")
       ->excludes(resume->type_name("FILE"))
+      ->excludes(over_ranks)
       ->type_name("FILE");
   app.add_option("--threads", request.threads, "By default one for each core; results are the same bits for any number")
       ->check(whole_number(1, 1024))
@@ -126,7 +133,7 @@ std::optional<Request> parse(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
-    app.exit(help);
+    app.exit(help, out);
     return std::nullopt;
   }
   training::refuse_beside(app, "--resume", {kLearning});

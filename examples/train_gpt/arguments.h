@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <iosfwd>
 #include <optional>
 #include <string>
 
@@ -15,6 +16,7 @@ struct Request {
   std::string preset;
   Options options;
   RunOptions run;
+  bool over_ranks = false;
   bool no_save = false;
   bool save_is_new = false;  ///< the default name was taken by another run
   std::filesystem::path data;
@@ -27,8 +29,11 @@ struct Request {
   Index length = 500;  ///< characters to write
 };
 
-/// The request; nothing if only help was asked for, which is then printed.
+/// Is the work to be shared with other processes? Known ahead of everything else: MPI begins before options are read.
+bool asks_for_ranks(int argc, char** argv);
+
+/// The request; nothing if only help was asked for, which is then printed on `out`.
 /// @throws std::exception with one line that says what is wrong.
-std::optional<Request> parse(int argc, char** argv);
+std::optional<Request> parse(int argc, char** argv, std::ostream& out);
 
 }  // namespace train_gpt

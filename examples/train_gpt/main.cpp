@@ -11,6 +11,7 @@
 #include "files.h"
 #include "new_file.h"
 #include "program.h"
+#include "ranks.h"
 #include "run_report.h"
 #include "threads.h"
 
@@ -78,15 +79,18 @@ void announce(const std::filesystem::path& file) {
 }
 
 /// The state of a new run, or of the one that goes on, and its text.
-std::pair<State, Text> begin(const Request& request) {
+std::pair<State, Text> begin(const Request& request, const Ranks& ranks) {
+  const auto announce_once = [&](const std::filesystem::path& file) {
+    if (ranks.is_first()) announce(file);
+  };
   if (request.resume.empty()) {
     const std::filesystem::path data = data_of(request);
-    announce(data);
+    announce_once(data);
     Text text(data);
     return {State(request.options, text), std::move(text)};
   }
   State state = load(request.resume);
-  announce(request.data.empty() ? std::filesystem::path(state.text_file) : request.data);
+  announce_once(request.data.empty() ? std::filesystem::path(state.text_file) : request.data);
   Text text = text_of(state, request);
   state.text_file = text.file().string();
   return {std::move(state), std::move(text)};
@@ -100,13 +104,14 @@ void require_files(const Request& request) {
       {{"--data", request.data}, {"--resume", other}}, kCheckpointFormat);
 }
 
-int train(const Request& request) {
-  auto [state, text] = begin(request);
-  require_files(request);
+int train(const Request& request, Ranks& ranks) {
+  auto [state, text] = begin(request, ranks);
+  if (ranks.is_first()) require_files(request);
   require_known(request.prompt, state.vocabulary);
-  if (request.save_is_new)
+  if (request.save_is_new && ranks.is_first())
     std::cerr << "gpt.safetensors is there already: this run is kept in " << request.run.save.string() << '\n';
-  const Outcome outcome = run(state, text, request.run);
+  const Outcome outcome = run(state, text, request.run, ranks);
+  if (!ranks.is_first()) return outcome.exit_code;
   write_results(state, text, request, outcome);
   if (outcome.interrupted) {
     std::cerr << "train_gpt: stopped after " << state.step << " of " << state.options.steps << " steps, "
@@ -132,11 +137,17 @@ int generate_only(const Request& request) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return training::run_program("train_gpt", [&] {
-    const std::optional<Request> request = parse(argc, argv);
+  const auto program = [&](Ranks& ranks) {
+    std::ostream nowhere(nullptr);
+    const std::optional<Request> request = parse(argc, argv, ranks.is_first() ? std::cout : nowhere);
     if (!request) return EXIT_SUCCESS;
     nn::keep_memory();
     if (request->threads) nn::set_threads(*request->threads);
-    return request->model.empty() ? train(*request) : generate_only(*request);
+    return request->model.empty() ? train(*request, ranks) : generate_only(*request);
+  };
+  if (asks_for_ranks(argc, argv)) return run_over_ranks(argc, argv, program);
+  return training::run_program("train_gpt", [&] {
+    Ranks alone;
+    return program(alone);
   });
 }

@@ -1,6 +1,8 @@
 #include "run.h"
 
 #include <algorithm>
+#include <csignal>
+#include <iostream>
 #include <stdexcept>
 
 #include "checkpoint.h"
@@ -48,24 +50,35 @@ void sample(State& state, training::Progress& progress) {
 }  // namespace
 
 Outcome run(State& state, const Text& text, const RunOptions& options) {
+  Ranks alone;
+  return run(state, text, options, alone);
+}
+
+Outcome run(State& state, const Text& text, const RunOptions& options, Ranks& ranks) {
   const Options& o = state.options;
   if (text.checksum() != state.text_checksum)
     throw nn::FileError(text.name() + ": is not the text that the run began with");
   text.require_blocks_of(o.model.context);
+  require_texts_for(ranks, o);
 
   const training::Interrupt interrupt;
   const Index first = state.step;
-  training::Progress progress(o.steps, state.step);
+  std::ostream nowhere(nullptr);
+  training::Progress progress(o.steps, state.step, ranks.is_first() ? std::cerr : nowhere,
+                              ranks.is_first() && training::standard_error_is_terminal());
   progress.say(text.name() + ": " + std::to_string(text.size()) + " characters, " +
                std::to_string(state.vocabulary.size()) +
                " different ones. Model: " + std::to_string(nn::count_parameters<float>(state.model)) + " parameters.");
   const Index last = options.stop_after ? std::min(o.steps, state.step + *options.stop_after) : o.steps;
   const auto save_if_wanted = [&] {
-    if (!options.save.empty()) save(options.save, state);
+    if (ranks.is_first() && !options.save.empty()) save(options.save, state);
   };
-  while (state.step < last && !interrupt.requested()) {
-    const double loss = train_step(state, text);
+  // Ranks hear of an interrupt at different times, and must take the same steps.
+  bool interrupted = false;
+  while (!(interrupted = ranks.any(interrupt.requested())) && state.step < last) {
+    const double loss = train_step(state, text, ranks);
     progress.update(state.step, loss, o.batch * o.model.context);
+    if (!ranks.is_first()) continue;
     if (due(state.step, o.validation_every, o.steps)) validate(state, text, progress);
     if (due(state.step, o.sample_every, o.steps)) sample(state, progress);
     if (due(state.step, o.validation_every, o.steps)) save_if_wanted();
@@ -73,12 +86,12 @@ Outcome run(State& state, const Text& text, const RunOptions& options) {
   progress.finish();
   save_if_wanted();
 
-  Outcome outcome{.interrupted = interrupt.requested(),
+  Outcome outcome{.interrupted = interrupted || interrupt.requested(),
                   .steps = state.step - first,
                   .tokens_per_second = progress.tokens_per_second()};
   if (outcome.interrupted)
-    outcome.exit_code = interrupt.exit_code();
-  else
+    outcome.exit_code = interrupt.requested() ? interrupt.exit_code() : 128 + SIGINT;
+  else if (ranks.is_first())
     outcome.validation_loss = validation_loss(state, text);
   outcome.seconds = progress.seconds();
   return outcome;

@@ -25,7 +25,9 @@ struct Outcome {
 };
 
 /// Trains until the options' number of steps is done, or an interrupt asks for an end. Saves then too.
+/// Of several ranks, the first one alone shows, saves and validates; all must have the same state and text.
 /// @throws nn::FileError if the text is not the one that the run began with, or the file cannot be written.
+Outcome run(State& state, const Text& text, const RunOptions& options, Ranks& ranks);
 Outcome run(State& state, const Text& text, const RunOptions& options);
 
 }  // namespace train_gpt

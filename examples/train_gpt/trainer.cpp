@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <stdexcept>
 
 #include "cross_entropy.h"
@@ -31,7 +32,26 @@ nn::CosineSchedule schedule_of(const Options& o) {
   return {.highest = o.learning_rate, .lowest = o.learning_rate / 10, .warm_up = o.warm_up, .decay_steps = o.steps};
 }
 
+/// The gradients of the whole batch from those of the ranks' shares of it.
+void add_up_gradients(const std::vector<nn::Parameter<float>>& parameters, float share, Ranks& ranks) {
+  std::vector<float> all;
+  for (const nn::Parameter<float>& p : parameters)
+    std::transform(p.gradient.begin(), p.gradient.end(), std::back_inserter(all), [&](float g) { return share * g; });
+  ranks.add_up(all);
+  auto from = all.cbegin();
+  for (const nn::Parameter<float>& p : parameters) {
+    std::copy_n(from, p.gradient.size(), p.gradient.begin());
+    from += static_cast<std::ptrdiff_t>(p.gradient.size());
+  }
+}
+
 }  // namespace
+
+void require_texts_for(const Ranks& ranks, const Options& options) {
+  if (options.batch < ranks.count())
+    throw std::invalid_argument("--mpi: there are " + std::to_string(ranks.count()) + " ranks for the " +
+                                std::to_string(options.batch) + " texts of --batch, and each takes one at least");
+}
 
 double numbers_of(const nn::GptConfig& m) {
   const auto size = [](Index n) { return static_cast<double>(n); };
@@ -53,16 +73,28 @@ State::State(const Options& o, const Text& text) : State(o, text.vocabulary()) {
 }
 
 double train_step(State& state, const Text& text) {
+  Ranks alone;
+  return train_step(state, text, alone);
+}
+
+double train_step(State& state, const Text& text, Ranks& ranks) {
   const Options& o = state.options;
-  const Batch batch = random_blocks(text.training(), o.batch, o.model.context, state.random);
+  const Batch all = random_blocks(text.training(), o.batch, o.model.context, state.random);
+  const Index first = o.batch * ranks.rank() / ranks.count(), last = o.batch * (ranks.rank() + 1) / ranks.count();
+  const Batch batch{nn::Tokens(all.inputs.slice(0, first, last)), nn::Tokens(all.targets.slice(0, first, last))};
+  state.model.visit_dropouts([&](auto& dropout) { dropout.set_first(first); });
   nn::CrossEntropy<float> cross_entropy;
-  const auto loss = static_cast<float>(cross_entropy.forward(state.model.forward(batch.inputs), batch.targets));
+  // Means over this rank's blocks count as much in those over the batch as it has of the blocks.
+  const double share = static_cast<double>(last - first) / static_cast<double>(o.batch);
+  const double own_loss = cross_entropy.forward(state.model.forward(batch.inputs), batch.targets);
+  const auto loss = static_cast<float>(ranks.add_up(share * own_loss));
   if (!std::isfinite(loss))
     throw std::runtime_error("the loss of step " + std::to_string(state.step + 1) +
                              " is not finite: try a lower --learning-rate");
   nn::zero_gradients<float>(state.model);
   state.model.backward(cross_entropy.backward());
   const auto parameters = nn::parameters_of<float>(state.model);
+  if (ranks.count() > 1) add_up_gradients(parameters, static_cast<float>(share), ranks);
   nn::clip_grad_norm(parameters, o.clip);
   state.optimizer.step(parameters, schedule_of(o)(state.step));
   ++state.step;

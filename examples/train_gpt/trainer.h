@@ -8,6 +8,7 @@
 #include "adamw.h"
 #include "gpt.h"
 #include "options.h"
+#include "ranks.h"
 #include "text.h"
 
 namespace train_gpt {
@@ -38,9 +39,15 @@ struct State {
   std::map<Index, std::string> samples;  ///< what the model wrote, by the same
 };
 
-/// One step of AdamW on blocks from anywhere in the training text. Returns the loss, and keeps it.
+/// One step of AdamW on blocks from anywhere in the training text. Returns the loss, and keeps it. Ranks share the blocks
+/// out, which are the same ones for any number of them, and so are the numbers that dropout takes: loss and gradients
+/// differ from those of one rank by rounding.
 /// @throws std::runtime_error if the loss is not finite.
+double train_step(State& state, const Text& text, Ranks& ranks);
 double train_step(State& state, const Text& text);
+
+/// @throws std::invalid_argument if a batch has no text for some of the ranks.
+void require_texts_for(const Ranks& ranks, const Options& options);
 
 /// The mean loss over blocks that lie one behind the other in the validation text: over all of it, or, if these are
 /// more than `most`, over so many evenly spread.

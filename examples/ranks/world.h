@@ -1,0 +1,85 @@
+// The processes that mpirun started, in programs that end together.
+#pragma once
+
+#include <mpi.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "printable.h"
+
+namespace ranks {
+
+/// MPI from here to the end of its life; one process alone where mpirun did not start the program.
+class World {
+ public:
+  World(int& argc, char**& argv) {
+    int provided = 0;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
+    MPI_Comm_dup(MPI_COMM_WORLD, &for_failures_);
+  }
+  World(const World&) = delete;
+  ~World() {
+    MPI_Comm_free(&for_failures_);
+    MPI_Finalize();
+  }
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  bool is_first() const { return rank_ == 0; }
+
+  /// Runs a program, which returns its exit code. What all ranks throw is one line of rank 0 behind the program's name,
+  /// and the exit code 1. A rank that throws alone writes the line itself and ends all, who would wait for it otherwise.
+  template <class F>
+  int run(const char* name, const F& program) const {
+    std::string error;
+    try {
+      return program();
+    } catch (const std::bad_alloc&) {
+      error = "there is not enough memory for these sizes";
+    } catch (const std::exception& e) {
+      error = nn::as_line(e.what());
+    }
+    const bool together = all_come();
+    if (is_first() || !together)
+      std::cerr << (std::string(name) + ": " + (together ? "" : "rank " + std::to_string(rank_) + ": ") + error + "\n");
+    if (!together) MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+    return EXIT_FAILURE;
+  }
+
+  /// The numbers of all ranks behind each other, on rank 0.
+  std::vector<double> gathered(const std::vector<double>& own) const {
+    std::vector<double> all(is_first() ? own.size() * static_cast<std::size_t>(ranks_) : 0);
+    const int count = static_cast<int>(own.size());
+    MPI_Gather(own.data(), count, MPI_DOUBLE, all.data(), count, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+    return all;
+  }
+
+ private:
+  /// Does every rank fail? What is refused is refused by all of them at once, so three seconds are long. The messages
+  /// have a communicator to themselves, since a rank that has not failed may be within any other call of MPI.
+  bool all_come() const {
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Ibarrier(for_failures_, &request);
+    int done = 0;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+    while (!done && std::chrono::steady_clock::now() < end) {
+      MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+      if (!done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return done != 0;
+  }
+
+  MPI_Comm for_failures_ = MPI_COMM_NULL;
+  int rank_ = 0, ranks_ = 1;
+};
+
+}  // namespace ranks

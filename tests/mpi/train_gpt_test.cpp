@@ -1,0 +1,92 @@
+// Ranks that train a GPT together against one that does so alone.
+#include <gtest/gtest.h>
+#include <mpi.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "mpi_ranks.h"
+#include "trainer.h"
+
+namespace {
+
+using namespace train_gpt;
+
+/// Batches that two and three ranks do not divide, and dropout, which must take the same numbers.
+Options small_options() {
+  Options options;
+  options.model = {.context = 24, .layers = 2, .heads = 2, .features = 20, .dropout = 0.2};
+  options.batch = 5;
+  options.steps = 12;
+  options.warm_up = 2;
+  options.seed = 4;
+  return options;
+}
+
+std::vector<float> numbers_of(State& state) {
+  std::vector<float> all = state.losses;
+  for (const nn::Parameter<float>& p : nn::parameters_of<float>(state.model))
+    all.insert(all.end(), p.values.begin(), p.values.end());
+  return all;
+}
+
+/// Losses and parameters after all steps.
+std::vector<float> learned(const Text& text, Ranks& ranks) {
+  State state(small_options(), text);
+  while (state.step < state.options.steps) train_step(state, text, ranks);
+  return numbers_of(state);
+}
+
+TEST(TrainGptOverRanks, LearnsWhatOneRankLearns) {
+  const Text text("");
+  Ranks alone;
+  MpiRanks all(MPI_COMM_WORLD);
+  const std::vector<float> one = learned(text, alone), several = learned(text, all);
+  ASSERT_EQ(one.size(), several.size());
+  const auto steps = static_cast<std::size_t>(small_options().steps);
+  for (std::size_t i = 0; i < steps; ++i) EXPECT_NEAR(several[i], one[i], 2e-5) << "loss of step " << i + 1;
+  // AdamW divides gradients by their own size, so those that are nearly 0 may turn a rounding into a step; on average
+  // they must not.
+  double difference = 0, size = 0;
+  for (std::size_t i = steps; i < one.size(); ++i) {
+    difference += static_cast<double>(std::abs(several[i] - one[i]));
+    size += static_cast<double>(std::abs(one[i]));
+  }
+  EXPECT_LT(difference, 1e-4 * size);
+  EXPECT_EQ(learned(text, all), several) << "from run to run";
+
+  std::vector<float> first = several;
+  MPI_Bcast(first.data(), static_cast<int>(first.size()), MPI_FLOAT, 0, MPI_COMM_WORLD);
+  EXPECT_EQ(first, several) << "on all ranks";
+}
+
+TEST(TrainGptOverRanks, AddsInTheOrderOfRanks) {
+  MpiRanks ranks(MPI_COMM_WORLD);
+  // More numbers than are added up at once, of sizes that make the order matter; each rank can make those of all.
+  const auto number = [](int rank, std::size_t i) {
+    return std::ldexp(1.0f + static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 13) % 31) / 32,
+                      static_cast<int>((i + static_cast<std::size_t>(rank) * 11) % 27));
+  };
+  std::vector<float> own((std::size_t{1} << 22) + 5), wanted(own.size(), 0.0f);
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    own[i] = number(ranks.rank(), i);
+    for (int r = 0; r < ranks.count(); ++r) wanted[i] += number(r, i);
+  }
+  ranks.add_up(own);
+  EXPECT_TRUE(own == wanted);
+  EXPECT_EQ(ranks.add_up(1.0 + ranks.rank()), ranks.count() * (ranks.count() + 1) / 2);
+  EXPECT_TRUE(ranks.any(ranks.rank() == ranks.count() - 1));
+  EXPECT_FALSE(ranks.any(false));
+}
+
+TEST(TrainGptOverRanks, EachRankNeedsAText) {
+  const MpiRanks ranks(MPI_COMM_WORLD);
+  Options options = small_options();
+  options.batch = ranks.count();
+  EXPECT_NO_THROW(require_texts_for(ranks, options));
+  options.batch = ranks.count() - 1;
+  EXPECT_THROW(require_texts_for(ranks, options), std::invalid_argument);
+}
+
+}  // namespace
