@@ -26,15 +26,16 @@ Problem problem_of(Index heads, Index kv_heads, Index q_len, Index kv_len, Index
 /// All pairs that groups put together, as positions of the call.
 std::multiset<std::vector<Index>> grouped_pairs(const Problem& call, const detail::Grouping& grouping) {
   std::multiset<std::vector<Index>> pairs;
-  const auto visit = [&](const detail::TokenGroups& groups, Index first_row, const Problem& own) {
-    EXPECT_GE(first_row, 0);
+  const auto visit = [&](const detail::TokenGroups& groups, const Problem& own) {
+    EXPECT_GE(groups.first_query, 0);
+    EXPECT_GE(groups.first_key, 0);
     for (Index group = 0; group < own.batch; ++group)
       for (Index i = 0; i < own.q_len; ++i)
         for (Index j = 0; j < own.kv_len; ++j) {
-          const Position p = groups.in_call(Position{group, 0, own.q_offset + i, j});
+          const Position p = groups.in_call(Position{group, 0, own.q_offset + i, own.kv_offset + j});
           // The rows of the group are those that the views of its tensors begin with and step over.
-          EXPECT_EQ(p.q - call.first_query(groups.batch), first_row + group + i * groups.q_step);
-          EXPECT_EQ(p.kv, groups.kv_group + group + j * groups.kv_step);
+          EXPECT_EQ(p.q - call.first_query(groups.batch), groups.first_query + group + i * groups.q_step);
+          EXPECT_EQ(p.kv - call.kv_offset, groups.first_key + group + j * groups.kv_step);
           pairs.insert({p.batch, p.q, p.kv});
         }
   };
@@ -46,15 +47,17 @@ TEST(TokenGroups, HaveEachPairOfTheirResidueOnce) {
   for (const Index step : {1, 2, 3, 7, 30})
     for (const Index q_len : {1, 5, 20})
       for (const Index kv_len : {0, 1, 6, 25})
-        for (const Index offset : {Index(-4), Index(0), Index(9)}) {
+        for (const auto& [offset, kv_offset] :
+             std::vector<std::pair<Index, Index>>{{-4, 0}, {0, 0}, {9, 0}, {-4, 11}, {0, -20}, {9, 5}, {2, 3}}) {
           Problem p = problem_of(1, 1, q_len, kv_len);
-          p.q_offset = offset;
+          p.q_offset = offset, p.kv_offset = kv_offset;
           std::multiset<std::vector<Index>> want;
           for (Index b = 0; b < p.batch; ++b)
             for (Index q = offset; q < offset + q_len; ++q)
-              for (Index kv = 0; kv < kv_len; ++kv)
+              for (Index kv = kv_offset; kv < kv_offset + kv_len; ++kv)
                 if (((q - kv) % step + step) % step == 0) want.insert({b, q, kv});
-          EXPECT_EQ(grouped_pairs(p, {step, {}}), want) << step << " " << q_len << " " << kv_len << " " << offset;
+          EXPECT_EQ(grouped_pairs(p, {step, {}}), want)
+              << step << " " << q_len << " " << kv_len << " " << offset << " " << kv_offset;
         }
 }
 

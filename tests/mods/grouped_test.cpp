@@ -6,19 +6,20 @@
 namespace attn::test {
 namespace {
 
-Problem problem_of(const Sizes& s, Index first) {
+Problem problem_of(const Sizes& s, Index first, Index first_key) {
   Problem p;
   p.batch = s.batch;
   p.q_len = s.q_len;
   p.kv_len = s.kv_len;
   p.q_offset = first;
+  p.kv_offset = first_key;
   return p;
 }
 
 template <class M>
 constexpr bool has_near = !std::is_same_v<decltype(M::near), attn::detail::NoHint>;
 
-/// Calls check(sizes, position of the first query, row) for each mask at all small sizes.
+/// Calls check(sizes, positions of the first query and key, row) for each mask at all small sizes.
 template <class Check>
 void each_grouped(Check check) {
   Random random(1);
@@ -28,37 +29,39 @@ void each_grouped(Check check) {
         const Sizes s{2, 1, 1, q_len, kv_len, 1, 1};
         const Setting setting{s, {}, random};
         for (int round = 0; round < 3; ++round) {
-          check(s, first, strided_rows(setting)[0]);
-          check(s, first, fixed_rows(setting)[0]);
-          check(s, first, dilated_rows(setting)[0]);
+          const Index first_key = round == 0 ? 0 : random.integer(-9, 9);
+          check(s, first, first_key, strided_rows(setting)[0]);
+          check(s, first, std::abs(first_key), fixed_rows(setting)[0]);
+          check(s, first, first_key, dilated_rows(setting)[0]);
         }
       }
 }
 
 TEST(Grouped, EveryPairIsInOnePart) {
-  each_grouped([&]<class M>(const Sizes& s, Index first, const Row<M>& row) {
+  each_grouped([&]<class M>(const Sizes& s, Index first, Index first_key, const Row<M>& row) {
     if (::testing::Test::HasFailure()) return;
     SCOPED_TRACE(row.name);
-    const Problem call = problem_of(s, first);
+    const Problem call = problem_of(s, first, first_key);
     Tensor<int, 3> kept({s.batch, s.q_len, s.kv_len}), visits({s.batch, s.q_len, 1});
     if constexpr (has_near<M>)
       for (Index b = 0; b < s.batch; ++b)
         for (Index i = 0; i < s.q_len; ++i)
-          for (Index j = 0; j < s.kv_len; ++j) kept(b, i, j) += row.mod.near.keep({b, 0, first + i, j});
+          for (Index j = 0; j < s.kv_len; ++j) kept(b, i, j) += row.mod.near.keep({b, 0, first + i, first_key + j});
     attn::detail::for_each_token_groups(
-        call, row.mod.grouping, [&](const attn::detail::TokenGroups& groups, Index first_row, const Problem& p) {
+        call, row.mod.grouping, [&](const attn::detail::TokenGroups& groups, const Problem& p) {
           for (Index group = 0; group < p.batch; ++group)
             for (Index i = 0; i < p.q_len; ++i) {
               const Index q = groups.in_call(Position{group, 0, p.q_offset + i, 0}).q;
               ++visits(groups.batch, q - first, 0);
               // Rows lie where tensors_of() takes them from.
-              ASSERT_EQ(q - first, first_row + group + i * groups.q_step);
+              ASSERT_EQ(q - first, groups.first_query + group + i * groups.q_step);
               for (Index j = 0; j < p.kv_len; ++j) {
-                const Position inside{group, 0, p.q_offset + i, j}, at = groups.in_call(inside);
+                const Position inside{group, 0, p.q_offset + i, p.kv_offset + j}, at = groups.in_call(inside);
+                const Index key = at.kv - first_key;
                 ASSERT_EQ(at.batch, groups.batch);
-                ASSERT_LT(at.kv, s.kv_len);
-                ASSERT_EQ(at.kv, groups.kv_group + group + j * groups.kv_step);
-                kept(at.batch, at.q - first, at.kv) += row.mod.far.keep(inside);
+                ASSERT_LT(key, s.kv_len);
+                ASSERT_EQ(key, groups.first_key + group + j * groups.kv_step);
+                kept(at.batch, at.q - first, key) += row.mod.far.keep(inside);
               }
             }
         });
@@ -66,7 +69,8 @@ TEST(Grouped, EveryPairIsInOnePart) {
       for (Index i = 0; i < s.q_len; ++i) {
         ASSERT_TRUE(row.mod.grouping.shared || visits(b, i, 0) == 1);
         for (Index j = 0; j < s.kv_len; ++j)
-          ASSERT_EQ(kept(b, i, j), row.meaning.keep({b, 0, i, first + i, j})) << first + i << " " << j;
+          ASSERT_EQ(kept(b, i, j), row.meaning.keep({b, 0, i, first + i, first_key + j}))
+              << first + i << " " << first_key + j;
       }
   });
 }
@@ -79,11 +83,11 @@ void expect_sound(const Mods& mods, const Problem& p) {
       for (Index i1 = i0 + 1; i1 <= p.q_len; ++i1)
         for (Index j0 = 0; j0 < p.kv_len; ++j0)
           for (Index j1 = j0 + 1; j1 <= p.kv_len; ++j1) {
-            const Tile t{b, 0, {p.q_offset + i0, p.q_offset + i1}, {j0, j1}};
+            const Tile t{b, 0, {p.q_offset + i0, p.q_offset + i1}, {p.kv_offset + j0, p.kv_offset + j1}};
             Index kept = 0;
             const Range visited = mods.kv_range(t);
             for (Index q = t.q.begin; q < t.q.end; ++q)
-              for (Index kv = j0; kv < j1; ++kv)
+              for (Index kv = t.kv.begin; kv < t.kv.end; ++kv)
                 if (mods.keep({b, 0, q, kv})) {
                   ++kept;
                   ASSERT_TRUE(visited.begin <= kv && kv < visited.end);
@@ -95,16 +99,16 @@ void expect_sound(const Mods& mods, const Problem& p) {
 }
 
 TEST(Grouped, HintsHoldInThePartsAndBesideOtherMasks) {
-  each_grouped([&]<class M>(const Sizes& s, Index first, const Row<M>& row) {
+  each_grouped([&]<class M>(const Sizes& s, Index first, Index first_key, const Row<M>& row) {
     if (::testing::Test::HasFailure() || s.q_len % 3 != 1 || s.kv_len % 4 > 1) return;
-    const Problem call = problem_of(s, first);
+    const Problem call = problem_of(s, first, first_key);
     const auto mods = row.mod | causal() | key_lengths({s.kv_len / 2, s.kv_len}) | sliding_window(6, 3);
     const auto bound = attn::detail::bind(mods, call);
     SCOPED_TRACE(row.name);
     if constexpr (has_near<M>) expect_sound(bound.with_near_part(), call);
     const auto others = bound.without_grouped();
     attn::detail::for_each_token_groups(call, row.mod.grouping,
-                                        [&](const attn::detail::TokenGroups& groups, Index, const Problem& p) {
+                                        [&](const attn::detail::TokenGroups& groups, const Problem& p) {
                                           expect_sound(attn::detail::RegroupedMods(row.mod.far, others, groups), p);
                                         });
   });

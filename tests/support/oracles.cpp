@@ -202,11 +202,12 @@ FourWords threefry_by_hand(FourWords x, const FourWords& key, int rounds) {
 std::uint32_t dropout_word(std::uint64_t seed, std::int64_t batch, std::int64_t head, std::int64_t q, std::int64_t kv) {
   const auto low = [](std::int64_t x) { return static_cast<std::uint32_t>(x & 0xffffffff); };
   const auto high = [](std::int64_t x) { return static_cast<std::uint32_t>(x >> 32 & 0xffffffff); };
-  const FourWords words = threefry_by_hand({low(kv / 4), high(kv / 4), low(q), high(q)},
+  const std::int64_t four = kv < 0 ? (kv - 3) / 4 : kv / 4;  // rounded down
+  const FourWords words = threefry_by_hand({low(four), high(four), low(q), high(q)},
                                            {static_cast<std::uint32_t>(seed % 0x100000000),
                                             static_cast<std::uint32_t>(seed / 0x100000000), low(batch), low(head)},
                                            13);
-  return words[static_cast<std::size_t>(kv % 4)];
+  return words[static_cast<std::size_t>(kv - 4 * four)];
 }
 
 long double dropout_factor(double p, std::uint64_t seed, std::int64_t batch, std::int64_t head, std::int64_t q,
