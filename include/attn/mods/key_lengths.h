@@ -14,7 +14,7 @@ namespace attn {
 ///                   1 1 1 0 0
 ///
 /// @throws std::invalid_argument in the call, if there is not one length per batch element or a length is outside
-/// 0..kv_len.
+/// 0..kv_len; with a kv_offset, where kv_len is not that of all keys, if it is negative.
 inline auto key_lengths(Indices lengths) {
   return bind_mod([lengths = std::move(lengths.values)](const Problem& problem) {
     detail::check_key_lengths(lengths, problem, "key_lengths");

@@ -16,7 +16,8 @@ namespace attn {
 /// by one"). The logit is no score: other mods do not change it. -inf means that a head has none.
 ///
 /// lse includes the logit. A row without keys has out 0 and its head's logit as lse. If results are merged, only one of
-/// them may have been computed with the sinks.
+/// them may have been computed with the sinks. A call that goes on (Options::accumulate) leaves them to the one that
+/// began.
 /// @throws std::invalid_argument for a logit that is NaN or +inf; in the call, if there is not one logit per head.
 inline auto sinks(Numbers given_logits) {
   std::vector<double>& logits = given_logits.values;

@@ -45,6 +45,7 @@ struct TreeWalk {
 ///                                           1 1  1 0 1 0
 ///                                           1 1  1 1 0 1
 ///
+/// With a kv_offset, where the last keys may be elsewhere, the nodes are the keys at the positions of the queries.
 /// @throws std::invalid_argument for a parent that does not come before its node; in the call, if there is not one
 /// parent per query or fewer keys than queries.
 inline auto tree(const Indices& given) {
