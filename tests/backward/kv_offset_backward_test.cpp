@@ -125,5 +125,108 @@ TEST(KvOffsetBackward, PartsAddUp) {
   }
 }
 
+/// Numbers in a tensor of this shape.
+template <class T>
+Tensor<T, 4> drawn(const Shape<4>& shape, Random& random) {
+  Tensor<T, 4> t(shape);
+  for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<T>(static_cast<float>(random.uniform(-2, 2)));
+  return t;
+}
+
+template <class T>
+class KvOffsetBackwardTyped : public ::testing::Test {};
+using GradientScalars = ::testing::Types<float, double, Eigen::bfloat16>;
+TYPED_TEST_SUITE(KvOffsetBackwardTyped, GradientScalars);
+
+// With accumulate gradients come to what stands there, whatever the layout of the caller's memory.
+TYPED_TEST(KvOffsetBackwardTyped, GradientsAreAddedToWhatStandsThere) {
+  using T = TypeParam;
+  Random random(3);
+  for (const auto& [q_len, kv_len] : {std::pair<Index, Index>{20, 70}, {300, 600}}) {  // one task, and parts of both
+    const auto q = drawn<T>({2, 4, q_len, 24}, random), k = drawn<T>({2, 2, kv_len, 24}, random),
+               v = drawn<T>({2, 2, kv_len, 17}, random), grad_out = drawn<T>({2, 4, q_len, 17}, random);
+    const auto mods = causal() | softcap(20);
+    for (const Isa isa : sets_for<T>()) {
+      const Options options{.isa = isa};
+      const auto r = attention(q, k, v, mods, options);
+      const auto own = attention_backward(grad_out, q, k, v, r, mods, options);
+      Options adding = options;
+      adding.accumulate = true;
+      std::vector<std::byte> memory(backward_workspace_bytes(q, k, v, mods, adding));
+      adding.workspace = memory;
+      for (const Layout layout : kOutputLayouts) {
+        std::vector<double> stood_q, stood_k, stood_v;
+        const auto begun = [&](std::vector<double>& stood, const Tensor<T, 4>& like) {
+          const auto numbers = drawn<T>(like.shape(), random);
+          for (Index i = 0; i < numbers.size(); ++i)
+            stood.push_back(static_cast<double>(static_cast<float>(numbers.data()[i])));
+          return Strided<T>(layout, like.shape(), stood);
+        };
+        Strided<T> grad_q = begun(stood_q, q), grad_k = begun(stood_k, k), grad_v = begun(stood_v, v);
+        attention_backward_into(grad_q.view(), grad_k.view(), grad_v.view(), grad_out, q, k, v, r.out, r.lse, mods,
+                                adding);
+        const auto expect_sum = [&](Strided<T>& got, const std::vector<double>& stood, const Tensor<T, 4>& added) {
+          EXPECT_TRUE(got.gaps_untouched());
+          const std::vector<T> numbers = got.read();
+          const double eps = static_cast<double>(epsilon<T>());
+          for (std::size_t i = 0; i < stood.size(); ++i) {
+            const double plus = static_cast<double>(added.data()[i]);
+            ASSERT_NEAR(static_cast<double>(numbers[i]), stood[i] + plus,
+                        2 * eps * (1 + std::abs(stood[i]) + std::abs(plus)));
+          }
+        };
+        expect_sum(grad_q, stood_q, own.query);
+        expect_sum(grad_k, stood_k, own.key);
+        expect_sum(grad_v, stood_v, own.value);
+      }
+    }
+  }
+}
+
+// Of numbers that mods hold, each part has gradients for its own pairs. A sink is nobody's pair: its gradient is that of
+// the call that begins, which may be one of no keys.
+TEST(KvOffsetBackward, WhatModsHoldLearnsOnce) {
+  Random random(4);
+  const auto q = drawn<double>({2, 4, 40, 8}, random), k = drawn<double>({2, 2, 90, 8}, random),
+             v = drawn<double>({2, 2, 90, 5}, random), grad_out = drawn<double>({2, 4, 40, 5}, random);
+  const auto table = drawn<double>({1, 4, 40, 90}, random), ratios = drawn<double>({1, 1, 1, 90}, random);
+  struct Learned {
+    Tensor<double, 4> table{{1, 4, 40, 90}}, ratios{{1, 1, 1, 90}};
+    Tensor<double, 1> logits{{4}}, slopes{{4}};
+  };
+  const auto mods = [&](Learned& grads) {
+    return causal() | bias(table, grads.table) | bias(ratios, grads.ratios) |
+           alibi({0.1, 0.2, 0.3, 0.4}, grads.slopes) | sinks({0.5, 1, -1, 0}, grads.logits);
+  };
+  const auto expect_same = [](const auto& got, const auto& expected) {
+    for (Index i = 0; i < got.size(); ++i) ASSERT_NEAR(got.data()[i], expected.data()[i], 1e-11) << i;
+  };
+  Learned whole, by_definition;
+  const auto r = attention(q, k, v, mods(whole));
+  const auto g = attention_backward(grad_out, q, k, v, r, mods(whole));
+  naive_attention_backward(grad_out, q, k, v, mods(by_definition));
+  expect_same(whole.logits, by_definition.logits);
+  for (const bool begins_without_keys : {false, true}) {
+    Learned grads;
+    Tensor<double, 4> grad_q(q.shape()), grad_k(k.shape()), grad_v(v.shape());
+    std::fill_n(grad_q.data(), grad_q.size(), 77.0);  // overwritten by the call that begins
+    std::vector<Index> cuts{0, 33, 34, 90};
+    if (begins_without_keys) cuts.insert(cuts.begin(), 0);
+    for (std::size_t i = 1; i < cuts.size(); ++i) {
+      const auto rows = [&](auto& t) { return t.view().slice(2, cuts[i - 1], cuts[i]); };
+      const auto part_of_k = rows(k), part_of_v = rows(v);
+      attention_backward_into(grad_q, rows(grad_k), rows(grad_v), grad_out, q, part_of_k, part_of_v, r.out, r.lse,
+                              mods(grads), {.q_offset = 50, .kv_offset = cuts[i - 1], .accumulate = i > 1});
+    }
+    expect_same(grad_q, g.query);
+    expect_same(grad_k, g.key);
+    expect_same(grad_v, g.value);
+    expect_same(grads.table, whole.table);
+    expect_same(grads.ratios, whole.ratios);
+    expect_same(grads.slopes, whole.slopes);
+    expect_same(grads.logits, whole.logits);
+  }
+}
+
 }  // namespace
 }  // namespace attn::test
