@@ -23,7 +23,8 @@ struct MultiHeadConfig {
   std::uint64_t seed = 0;  ///< of the random initial weights
   std::optional<bool> in_bias = std::nullopt;   ///< the same for query, key and value alone. Default `bias`
   std::optional<bool> out_bias = std::nullopt;  ///< the same for the result alone. Default `bias`
-  /// Turns projected queries and keys by their positions: key j of a call is at Options::kv_offset + j, query i at q_offset + i.
+  /// Turns projected queries and keys by their positions: key j of a call is at Options::kv_offset + j, query i at
+  /// q_offset + i.
   std::optional<Rope> rope = std::nullopt;
 };
 

@@ -65,7 +65,7 @@ struct Options {
   Indices q_offsets = {};
 
   /// Absolute position of key row 0, default 0. With it, keys may be a part of more, from a position on: the call gives
-  /// exactly what one over all keys gives whose masks drop the others, if q_offset says where the queries are. What mods
+  /// what one over all keys gives whose masks drop the others, if q_offset says where the queries are. What mods
   /// hold of keys (lengths, ids, lists, tensors) is then that of all keys, and must reach as far as those of the call.
   ///
   ///     // keys 512..1023 of more, and queries that stand behind them

@@ -1,5 +1,5 @@
-// Gradients of a part of the keys (Options::kv_offset): by itself, and of the output of all keys, which is how gradients
-// are computed where keys are on several machines.
+// Gradients of a part of the keys (Options::kv_offset): by itself, and of the output of all keys, which is how they are
+// computed where keys are on several machines.
 #include <gtest/gtest.h>
 
 #include "attn/attn.h"
@@ -183,8 +183,8 @@ TYPED_TEST(KvOffsetBackwardTyped, GradientsAreAddedToWhatStandsThere) {
   }
 }
 
-// Of numbers that mods hold, each part has gradients for its own pairs. A sink is nobody's pair: its gradient is that of
-// the call that begins, which may be one of no keys.
+// Of numbers that mods hold, each part has gradients for its own pairs. A sink is no pair: its gradient is that of the
+// call that begins, which may be one of no keys.
 TEST(KvOffsetBackward, WhatModsHoldLearnsOnce) {
   Random random(4);
   const auto q = drawn<double>({2, 4, 40, 8}, random), k = drawn<double>({2, 2, 90, 8}, random),

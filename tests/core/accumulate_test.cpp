@@ -1,4 +1,4 @@
-// Going on from what stands in out and lse (Options::accumulate): parts of the keys, one after the other, are the whole.
+// Going on from what stands in out and lse (Options::accumulate): parts of the keys, one by one, are the whole.
 #include <gtest/gtest.h>
 
 #include "attn/attn.h"

@@ -159,7 +159,7 @@ TEST(KvOffset, IsToldToMods) {
   kept(spy({7, 11}, true), {.kv_offset = 7});
 }
 
-// What mods hold of keys is that of all keys: too little is refused, with the numbers; without a kv_offset more is, too.
+// What mods hold of keys is that of all keys: too little is refused, with the numbers; without a kv_offset more is.
 TEST(KvOffset, RefusesWhatDoesNotReachTheKeys) {
   const Options part{.q_offset = 0, .kv_offset = 21}, begun{.q_offset = 0, .kv_offset = 0},
       below{.q_offset = 0, .kv_offset = -3}, far{.kv_offset = (Index(1) << 60) - 5},

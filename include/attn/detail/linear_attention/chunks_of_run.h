@@ -17,8 +17,9 @@ struct TokenChunk {
   Index tokens() const { return std::max(keys.size(), rows.size()); }
 };
 
-/// Calls visit(chunk) for the chunks of a run. Row r of queries stands where row offset + r of keys does. Without `is_causal` all keys come
-/// before all rows. Keys behind the last row are visited only if somebody wants `all_keys`.
+/// Calls visit(chunk) for the chunks of a run. Row r of queries stands where row offset + r of keys does.
+/// Without `is_causal` all keys come before all rows. Keys behind the last row are visited only if somebody wants
+/// `all_keys`.
 template <class Visit>
 void for_each_chunk(const TokenRun& run, Index offset, bool is_causal, bool all_keys, const Visit& visit) {
   const auto some_keys = [&](Index begin, Index end) {
