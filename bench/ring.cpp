@@ -1,5 +1,5 @@
-// Attention over the ranks of MPI against one process with as many threads: time, bytes sent, waiting, and what the model
-// of scale says. Start it with mpirun.
+// Attention over the ranks of MPI against one process with as many threads: time, bytes sent, waiting, and what the
+// model of scale says. Start it with mpirun.
 #include <mpi.h>
 #include <sched.h>
 
@@ -185,8 +185,8 @@ Row measure(const Work& w, const Settings& s, const World& world, Progress* prog
   return row;
 }
 
-/// What the model is told of the machine: a short message, a long one, and attention as a rank computes it while the others
-/// do the same.
+/// What the model is told of the machine: a short message, a long one, and attention as a rank computes it while the
+/// others do the same.
 Cluster measured_cluster(const Settings& s, const World& world, bool quick) {
   Cluster cluster{1, 0, 1e300};
   if (world.ranks() > 1) {

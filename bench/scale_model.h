@@ -9,7 +9,8 @@
 
 namespace bench {
 
-/// A rank, and how it reaches the others: each sends and receives at the same time, and no two get into each other's way.
+/// A rank, and how it reaches the others: each sends and receives at the same time, and no two get into each other's
+/// way.
 struct Cluster {
   double flops_per_second;  ///< of attention itself, as one rank computes it
   double latency;           ///< seconds from one rank to another
@@ -72,8 +73,8 @@ inline std::vector<Parcel> parcels_of(const Text& t, Way way, int ranks, int ran
   return parcels;
 }
 
-/// The keys and values of the next parcel come while one is computed. Backward, the gradients of keys and values, floats,
-/// go home while the next ones are computed, those of the last parcel with nothing beside them.
+/// The keys and values of the next parcel come while one is computed. Backward, the gradients of keys and values,
+/// floats, go home while the next ones are computed, those of the last parcel with nothing beside them.
 inline Prediction predict_ring(const Text& t, Way way, int ranks, const Cluster& c) {
   const double numbers_of_key = 2 * t.kv_heads * t.dim;
   const double setup = ranks > 1 ? agreement(c, ranks) : 0;
@@ -103,8 +104,8 @@ inline Prediction predict_ring(const Text& t, Way way, int ranks, const Cluster&
 inline Prediction predict_by_heads(const Text& t, int ranks, const Cluster& c) {
   const double own = t.len / ranks, others = ranks > 1 ? (ranks - 1.0) / ranks : 0;
   const double row = t.dim * t.bytes_of_number;
-  // Query and output, and keys and values, of which ranks that share a key head each get a copy. Backward, the gradient of
-  // the output goes there as well, and the gradients come back.
+  // Query and output, and keys and values, of which ranks that share a key head each get a copy. Backward, the gradient
+  // of the output goes there as well, and the gradients come back.
   const double kv = std::max(t.kv_heads, static_cast<double>(ranks));
   const double numbers = (t.backward ? 2 : 1) * (2 * t.heads + 2 * kv);
   const double bytes = own * numbers * row * others;

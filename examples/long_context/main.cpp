@@ -28,8 +28,8 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// Queries, keys and values, as a model would make them of its tokens. Each number is a function of the seed and of where
-/// it stands, so any rank can draw any row, and nobody ever holds all.
+/// Queries, keys and values, as a model would make them of its tokens. Each number is a function of the seed and of
+/// where it stands, so any rank can draw any row, and nobody ever holds all.
 class Text {
  public:
   enum Kind { query, key, value };
@@ -161,8 +161,8 @@ void check_prefill(const Ring& ring, const Request& request, const Text& text, c
   require_small(largest);
 }
 
-/// Generates tokens over keys that stay where they lie. Striped, whatever the layout of the prefill was: a text may grow
-/// then, token t goes to rank t mod P. A program that has its keys in another layout moves them once.
+/// Generates tokens over keys that stay where they lie. Striped, whatever the layout of the prefill was: a text may
+/// grow then, token t goes to rank t mod P. A program that has its keys in another layout moves them once.
 void decode(const Request& request, const Text& text, const ranks::World& world) {
   Ring ring(MPI_COMM_WORLD, Layout::striped);
   const Index end = request.tokens + request.decode;

@@ -37,7 +37,8 @@ class World {
   bool is_first() const { return rank_ == 0; }
 
   /// Runs a program, which returns its exit code. What all ranks throw is one line of rank 0 behind the program's name,
-  /// and the exit code 1. A rank that throws alone writes the line itself and ends all, who would wait for it otherwise.
+  /// and the exit code 1. A rank that throws alone writes the line itself and ends all, who would wait for it
+  /// otherwise.
   template <class F>
   int run(const char* name, const F& program) const {
     std::string error;

@@ -17,8 +17,8 @@ class Ranks {
   /// One of them writes to terminal and files.
   bool is_first() const { return rank() == 0; }
 
-  /// Replaces each number by the sum of those of all ranks, added in the order of ranks: the same bits on all of them and
-  /// in each run of so many.
+  /// Replaces each number by the sum of those of all ranks, added in the order of ranks: the same bits on all of them
+  /// and in each run of so many.
   virtual void add_up(std::span<float> /*numbers*/) {}
   virtual double add_up(double own) { return own; }
   /// Does it hold on any rank?

@@ -39,9 +39,9 @@ struct State {
   std::map<Index, std::string> samples;  ///< what the model wrote, by the same
 };
 
-/// One step of AdamW on blocks from anywhere in the training text. Returns the loss, and keeps it. Ranks share the blocks
-/// out, which are the same ones for any number of them, and so are the numbers that dropout takes: loss and gradients
-/// differ from those of one rank by rounding.
+/// One step of AdamW on blocks from anywhere in the training text. Returns the loss, and keeps it. Ranks share the
+/// blocks out, which are the same ones for any number of them, and so are the numbers that dropout takes: loss and
+/// gradients differ from those of one rank by rounding.
 /// @throws std::runtime_error if the loss is not finite.
 double train_step(State& state, const Text& text, Ranks& ranks);
 double train_step(State& state, const Text& text);

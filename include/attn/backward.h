@@ -55,8 +55,8 @@ requires(detail::is_wrong<Wrong, More...>) auto attention_backward(const G&, con
 }
 
 /// The same into memory of the caller's, which is overwritten, or added to with options.accumulate: matrices, or rank-4
-/// tensors or views, shaped as query, key and value. None may overlap an input or another gradient: that is refused where
-/// one of the two has an end in the other. With options.workspace nothing is allocated.
+/// tensors or views, shaped as query, key and value. None may overlap an input or another gradient: that is refused
+/// where one of the two has an end in the other. With options.workspace nothing is allocated.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, the gradients are partly written.
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Mods<>>

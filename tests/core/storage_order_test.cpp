@@ -78,8 +78,8 @@ TYPED_TEST(StorageOrder, OfSingleQueries) {
 }
 
 TYPED_TEST(StorageOrder, AValueThatIsNotFiniteStaysWithItsKey) {
-  // Key 7 of 20 has an infinite value. A vector that reaches back over keys which have been added must not add them once
-  // more, nor a product with 0. The last key's NaN is dropped.
+  // Key 7 of 20 has an infinite value. A vector that reaches back over keys which have been added must not add them
+  // once more, nor a product with 0. The last key's NaN is dropped.
   using T = TypeParam;
   for (const Index q_len : {1, 4, 6}) {
     Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic> q(q_len, 8), k(21, 8), v(21, 5);

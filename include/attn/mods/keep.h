@@ -31,7 +31,8 @@ auto tensor_mask(X&& tensor, bool keep_where, const char* name, const char* of_k
 ///                    1 0 1 0
 ///
 /// Tiles without a kept pair are skipped, as with key_lengths(), and tiles that are kept whole run as without a mask.
-/// Cost: O(pairs of the tile), eight at a time where the keys of a query lie next to each other, or the queries of a key.
+/// Cost: O(pairs of the tile), eight at a time where the keys of a query lie next to each other, or the queries of a
+/// key.
 ///
 /// A temporary is kept alive in the mod; any other tensor is only viewed and must outlive it.
 /// @throws std::invalid_argument in the call, if the shape does not fit.

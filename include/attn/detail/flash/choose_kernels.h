@@ -19,11 +19,11 @@ struct ChosenKernels {
 
   bool on_matrix_unit() const { return amx == Amx::used; }
 
-  /// With up to so many queries each goes by itself: a tile computes whole vectors of them, however few there are, while
-  /// single queries are multiplied four at a time. With vectors of 16 that is worth it up to 8, unless rows are so short
-  /// that sums over lanes weigh as much as products, or keys so few that what each query costs beside them does: 8
-  /// queries of 1000 and of 256 keys took 0.77 and 0.82 of a tile's time at head_dim 64, 5 queries 0.49 of it. The
-  /// matrix unit is worth it from two on.
+  /// With up to so many queries each goes by itself: a tile computes whole vectors of them, however few there are,
+  /// while single queries are multiplied four at a time. With vectors of 16 that is worth it up to 8, unless rows are
+  /// so short that sums over lanes weigh as much as products, or keys so few that what each query costs beside them
+  /// does: 8 queries of 1000 and of 256 keys took 0.77 and 0.82 of a tile's time at head_dim 64, 5 queries 0.49 of it.
+  /// The matrix unit is worth it from two on.
   Index few_queries(const Problem& problem) const {
     constexpr Index kFew = 4, kLeastKeys = 4 * kKeyTile, kLeastVectors = 4;
     if (on_matrix_unit()) return 1;
