@@ -175,7 +175,7 @@ TEST(Rules, OnlyWhatIsNeededIsSent) {
 /// Two blocks of keys and values at most beside a rank's own, and four with their gradients.
 TEST(Rules, MemoryOfWhatTravels) {
   for_each_ring(41, [](mpi::Ring& ring, Random&, Sample&) {
-    const Index len = 2100 * ring.ranks();
+    const Index len = 1100 * ring.ranks();
     const auto [q, k, v] = own_texts(ring, len, 1, 1, 4);
     const Index block = (k.size() + v.size()) * static_cast<Index>(sizeof(float));
     const auto r = ring.attention(q, k, v, {.isa = std::nullopt});
@@ -189,7 +189,7 @@ TEST(Rules, MemoryOfWhatTravels) {
 /// The same bits from run to run, with any executor, whatever messages do on their way.
 TEST(Rules, BitsDependOnRanksAlone) {
   for_each_ring(42, [](mpi::Ring& ring, Random&, Sample&) {
-    const auto [q, k, v] = own_texts(ring, 1500, 4, 2);
+    const auto [q, k, v] = own_texts(ring, 1100, 2, 1);
     const auto same = [](const auto& a, const auto& b) {
       return a.size() == b.size() &&
              (a.size() == 0 ||

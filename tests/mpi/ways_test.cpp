@@ -53,6 +53,25 @@ TEST(Ways, DecodeWithSigmoids) {
   });
 }
 
+/// A sink counts once, whatever the ranks; heads have the numbers that they have in the whole.
+TEST(Ways, SinksAndHeads) {
+  for_each_ring(33, [&](mpi::Ring& ring, Random&, Sample&) {
+    const auto q = drawn<float>({1, 8, 30, 6}, 1), k = drawn<float>({1, 4, 30, 6}, 2),
+               v = drawn<float>({1, 4, 30, 5}, 3);
+    const auto mods = attn::sinks({0, 1, 2, 3, 4, 5, 6, 7}) | attn::causal() |
+                      attn::score_mod([](auto x, auto p) { return x + 0.25f * float(p.head); });
+    const auto whole = attn::attention(q, k, v, mods);
+    const auto own_k = ring.scatter(k), own_v = ring.scatter(v);
+    const auto decoded = ring.decode(q, own_k, own_v, mods);
+    const auto by_heads = ring.gather(ring.attention_by_heads(ring.scatter(q), own_k, own_v, mods).out);
+    for (Index i = 0; i < whole.out.size(); ++i) {
+      ASSERT_NEAR(decoded.out.data()[i], whole.out.data()[i], 1e-5);
+      ASSERT_NEAR(by_heads.data()[i], whole.out.data()[i], 1e-5);
+    }
+    for (Index i = 0; i < whole.lse.size(); ++i) ASSERT_NEAR(decoded.lse.data()[i], whole.lse.data()[i], 1e-5);
+  });
+}
+
 TEST(Ways, MatricesGoWhereTensorsGo) {
   for_each_ring(32, [&](mpi::Ring& ring, Random&, Sample&) {
     std::srand(5);  // what Random() draws from: the same on all ranks
