@@ -66,7 +66,8 @@ inline auto fixed_sparse(Index block, Index summary) {
   const auto block_of = [block](Index position) { return detail::floor_div(position, block); };
   const auto mask = mask_mod(
       [=](const Position& p) {
-        return bool((p.kv <= p.q) & ((detail::floor_mod(p.kv, block) >= first) | (block_of(p.kv) == block_of(p.q))));
+        const int is_summary = detail::floor_mod(p.kv, block) >= first, same_block = block_of(p.kv) == block_of(p.q);
+        return bool(int(p.kv <= p.q) & (is_summary | same_block));  // without a branch
       },
       [=](const Tile& t) {
         const Index last = t.kv.end - 1;
