@@ -3,7 +3,8 @@
 #include <mpi.h>
 
 #include <cmath>
-#include <string>
+#include <cstddef>
+#include <stdexcept>
 #include <vector>
 
 #include "mpi_ranks.h"
@@ -63,10 +64,11 @@ TEST(TrainGptOverRanks, LearnsWhatOneRankLearns) {
 
 TEST(TrainGptOverRanks, AddsInTheOrderOfRanks) {
   MpiRanks ranks(MPI_COMM_WORLD);
-  // More numbers than are added up at once, of sizes that make the order matter; each rank can make those of all.
+  // More numbers than are added up at once, with all of a float's digits, so that the order matters; each rank can make
+  // those of all.
   const auto number = [](int rank, std::size_t i) {
-    return std::ldexp(1.0f + static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 13) % 31) / 32,
-                      static_cast<int>((i + static_cast<std::size_t>(rank) * 11) % 27));
+    const std::size_t digits = (i * 2654435761 + static_cast<std::size_t>(rank) * 7654321) % (1 << 23);
+    return std::ldexp(1.0f + std::ldexp(static_cast<float>(digits), -23), (static_cast<int>(i % 7) + 5 * rank) % 7);
   };
   std::vector<float> own((std::size_t{1} << 22) + 5), wanted(own.size(), 0.0f);
   for (std::size_t i = 0; i < own.size(); ++i) {
