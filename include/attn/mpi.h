@@ -123,7 +123,7 @@ class Ring {
                             arrays.grad_out = detail::checked_input<T>(grad_held, want, "grad_out");
                             arrays.out = detail::checked_input<T>(out_held, want, "out");
                             arrays.lse = detail::checked_lse<T>(result.lse, c.own, "lse");
-                            if constexpr (detail::HasLse<G>)
+                            if constexpr (detail::WholeResult<G>)
                               arrays.grad_lse = detail::checked_lse<T>(grad_out.lse, c.own, "grad_lse");
                           });
     auto q = detail::gradient_like<Q>(call.q);

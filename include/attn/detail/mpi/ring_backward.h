@@ -254,7 +254,7 @@ void ring_backward(Call& call, mpi::Layout layout, const RingGradients<T>& array
 /// grad_out as it is, or that of {grad_out, grad_lse}.
 template <class G>
 decltype(auto) gradient_of_out(const G& g) {
-  if constexpr (HasLse<G>)
+  if constexpr (WholeResult<G>)
     return (g.out);
   else
     return (g);
