@@ -86,8 +86,10 @@ class RecurrentState {
   }
 
   /// The memory as the loops have it.
+  /// @{
   detail::StateMemory<T> memory() { return {sums_.data(), normaliser_.data()}; }
   detail::StateMemory<const T> memory() const { return {sums_.data(), normaliser_.data()}; }
+  /// @}
 
  private:
   static constexpr Index kUnit = detail::kRowUnit<T>;

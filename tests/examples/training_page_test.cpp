@@ -80,7 +80,7 @@ std::string text_of(const std::string& dom, const std::string& id) {
 TEST_F(TrainingPage, ShowsFiguresCurveSampleAndMaps) {
   const std::string dom = rendered(attn::test::small_report());
   for (const char* text : {"<h1>A page</h1>", "About nothing.", "<dt>parameters</dt><dd>12,345</dd>",
-                           "<dt>speed</dt><dd>1,000 tokens/s</dd>", "class=\"loss-curve\"", "Loss over steps"})
+                           "<dt>speed</dt><dd>1,000 tokens/s</dd>", "class=\"display loss-curve\"", "Loss over steps"})
     EXPECT_NE(dom.find(text), std::string::npos) << text;
   EXPECT_EQ(text_of(dom, "sample-step"), "40");
   EXPECT_EQ(text_of(dom, "sample-text"), "forty\nlines");

@@ -69,24 +69,29 @@ class GateArgument {
   template <class Number, class X>
   static TensorView<Number, 4> token_numbers(X&& x) {
     constexpr int kRank = rank_of<X>;
-    static_assert(Viewable<X> && kRank >= 1 && kRank <= 4,
+    constexpr bool kFits = Viewable<X> && kRank >= 1 && kRank <= 4;
+    static_assert(kFits,
                   "attn: gates and betas must be tensors (batch, kv_heads, len), or vectors (len) for one head; gates "
                   "may have a number for each feature too");
-    auto v = attn::view(x);
-    static_assert(
-        std::is_same_v<typename decltype(v)::Scalar, std::remove_const_t<Number>>,
-        "attn: gates and betas must hold the scalar type that is computed in: that of the query, float for those "
-        "of 16 bits");
     using View = TensorView<Number, 4>;
-    if constexpr (kRank == 4)
-      return v;
-    else if constexpr (kRank == 3)
-      return View(v.data(), {v.dim(0), v.dim(1), v.dim(2), 1}, {v.stride(0), v.stride(1), v.stride(2), 0});
-    else if constexpr (kRank == 2)
-      return is_row<X>() ? View(v.data(), {1, 1, v.dim(1), 1}, {0, 0, v.stride(1), 0})
-                         : View(v.data(), {1, 1, v.dim(0), v.dim(1)}, {0, 0, v.stride(0), v.stride(1)});
-    else
-      return View(v.data(), {1, 1, v.dim(0), 1}, {0, 0, v.stride(0), 0});
+    if constexpr (!kFits) {  // view() would have a sentence of its own
+      return View();
+    } else {
+      auto v = attn::view(x);
+      static_assert(
+          std::is_same_v<typename decltype(v)::Scalar, std::remove_const_t<Number>>,
+          "attn: gates and betas must hold the scalar type that is computed in: that of the query, float for those "
+          "of 16 bits");
+      if constexpr (kRank == 4)
+        return v;
+      else if constexpr (kRank == 3)
+        return View(v.data(), {v.dim(0), v.dim(1), v.dim(2), 1}, {v.stride(0), v.stride(1), v.stride(2), 0});
+      else if constexpr (kRank == 2)
+        return is_row<X>() ? View(v.data(), {1, 1, v.dim(1), 1}, {0, 0, v.stride(1), 0})
+                           : View(v.data(), {1, 1, v.dim(0), v.dim(1)}, {0, 0, v.stride(0), v.stride(1)});
+      else
+        return View(v.data(), {1, 1, v.dim(0), 1}, {0, 0, v.stride(0), 0});
+    }
   }
 
  private:

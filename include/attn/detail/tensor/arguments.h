@@ -182,15 +182,19 @@ auto lse_rank3(X&& x) {
       has_rank_of_lse<X>,
       "attn: lse must be a vector (q_len) or have rank 3, (batch, heads, q_len), as attention() returns it; a "
       "tensor in the place of mods is attn::keep(t) or attn::bias(t)");
-  auto v = view(x);
-  using T = std::remove_pointer_t<decltype(v.data())>;
-  if constexpr (kRank == 3) {
-    return v;
-  } else if constexpr (kRank == 2) {
-    require(v.dim(0) == 1 || v.dim(1) == 1, "lse must be a vector (q_len), it has shape ", v.shape());
-    return TensorView<T, 3>(v.data(), {1, 1, v.size()}, {0, 0, v.dim(0) == 1 ? v.stride(1) : v.stride(0)});
+  if constexpr (has_rank_of_lse<X>) {  // else view() would have a sentence of its own
+    auto v = view(x);
+    using T = std::remove_pointer_t<decltype(v.data())>;
+    if constexpr (kRank == 3) {
+      return v;
+    } else if constexpr (kRank == 2) {
+      require(v.dim(0) == 1 || v.dim(1) == 1, "lse must be a vector (q_len), it has shape ", v.shape());
+      return TensorView<T, 3>(v.data(), {1, 1, v.size()}, {0, 0, v.dim(0) == 1 ? v.stride(1) : v.stride(0)});
+    } else {
+      return TensorView<T, 3>(v.data(), {1, 1, v.dim(0)}, {0, 0, v.stride(0)});
+    }
   } else {
-    return TensorView<T, 3>(v.data(), {1, 1, v.dim(0)}, {0, 0, v.stride(0)});
+    return TensorView<const float, 3>();
   }
 }
 
