@@ -32,6 +32,9 @@ constexpr bool is_wrong = sizeof...(More) > 0 || !std::is_convertible_v<const Op
 
 inline namespace ATTN_BUILT_FOR {
 
+// The int keeps overloads for misplaced options out where an entry point is named with the types of its arguments, as
+// for its address.
+
 /// Not to be called: does not compile, with the sentence of detail::check_order().
 template <class Q, class K, detail::Viewable V, class M, class Wrong, class... More>
 requires(detail::is_wrong<Wrong, More...>) auto attention(const Q&, const K&, const V&, const M&, const Wrong&,
@@ -39,7 +42,7 @@ requires(detail::is_wrong<Wrong, More...>) auto attention(const Q&, const K&, co
   detail::check_order<M, Wrong, More...>();
 }
 /// Not to be called: does not compile, with the sentence of detail::check_order().
-template <class Q, class K, detail::Viewable V, class Wrong, class... More>
+template <class Q, class K, detail::Viewable V, int = 0, class Wrong, class... More>
 auto attention(const Q&, const K&, const V&, const Options&, const Wrong&, const More&...) {
   detail::check_order<Options, Wrong, More...>();
 }
@@ -51,7 +54,7 @@ requires(detail::is_wrong<Wrong, More...>) auto naive_attention(const Q&, const 
   detail::check_order<M, Wrong, More...>();
 }
 /// Not to be called: does not compile, with the sentence of detail::check_order().
-template <class Q, class K, detail::Viewable V, class Wrong, class... More>
+template <class Q, class K, detail::Viewable V, int = 0, class Wrong, class... More>
 auto naive_attention(const Q&, const K&, const V&, const Options&, const Wrong&, const More&...) {
   detail::check_order<Options, Wrong, More...>();
 }
@@ -64,7 +67,7 @@ requires(!detail::Viewable<M> && detail::is_wrong<Wrong, More...>) auto attentio
   detail::check_order<M, Wrong, More...>();
 }
 /// Not to be called: does not compile, with the sentence of detail::check_order().
-template <class Out, class Q, class K, detail::Viewable V, class Wrong, class... More>
+template <class Out, class Q, class K, detail::Viewable V, int = 0, class Wrong, class... More>
 auto attention_into(Out&&, const Q&, const K&, const V&, const Options&, const Wrong&, const More&...) {
   detail::check_order<Options, Wrong, More...>();
 }
