@@ -1,5 +1,5 @@
-// The tensors of a call, where the rows of a tile lie in them, how they come into a tile's memory and results out
-// of it.
+// The tensors of a call: where the rows of a tile lie in them, how rows come into a tile's memory, and how results
+// leave it.
 #pragma once
 
 #include <algorithm>
@@ -30,22 +30,22 @@ struct CallTensors {
   const Rotation<T>* rotation = nullptr;  ///< what queries are turned by, a token for each row; null: they are not
   const OtherScore<T>* score = nullptr;   ///< null: the product of query and key
   RowList q_list = {};                    ///< which rows of q, out and lse the queries are
-  Index most_queries = 0;                 ///< that a tile may have; 0: as many as kernels like
+  Index most_queries = 0;                 ///< of a tile; 0: as many as kernels like
 
-  /// The bytes of so many keys and values of a head, and of all of the call.
+  /// The bytes of `keys` keys and values of a head; without an argument, those of the whole call.
   Index kv_bytes(Index keys) const {
     return keys * (problem.head_dim * k.size_of_number() + problem.v_dim * v.size_of_number());
   }
-  double kv_bytes() const {  // of views that repeat their heads, an Index might not hold it
+  double kv_bytes() const {  // an Index might be too small for views that repeat their heads
     return static_cast<double>(problem.batch * problem.kv_heads) * static_cast<double>(kv_bytes(problem.kv_len));
   }
 
-  /// Whether so many keys and values of a head stay in the L2 cache from one tile of queries to the next. They may take
-  /// 512 KiB: a quarter of what today's server cores have, half of what others have.
+  /// Whether the keys and values of a head stay in the L2 cache from one tile of queries to the next. They may take 512
+  /// KiB: a quarter of what today's server cores have, and half of what others have.
   bool stay_in_cache(Index keys) const { return kv_bytes(keys) <= 512 * 1024; }
 
-  /// The pairs of these queries with some rows of keys, or all. Mods see positions, everything else counts rows: this
-  /// is where rows become positions, and keys_at() where those of keys become rows again.
+  /// The pairs of these queries with some rows of keys, or with all. Mods see positions and everything else counts
+  /// rows. Rows become positions here, and positions of keys become rows again in keys_at().
   Tile pairs(const QueryTile& queries, const Range& keys) const {
     const Index first = problem.first_query(queries.batch), first_key = problem.kv_offset;
     return {first_batch + queries.batch,
@@ -58,10 +58,10 @@ struct CallTensors {
     return {positions.begin - problem.kv_offset, positions.end - problem.kv_offset};
   }
 
-  /// The rows of these queries in `q` and `out`, from number `row` on.
+  /// The rows of these queries in `q` and in `out`, from number `row` on.
   RowsToRead query(const QueryTile& queries, Index row = 0) const { return rows_of(q, queries, row); }
   RowsToWrite output(const QueryTile& queries, Index row = 0) const { return rows_of(out, queries, row); }
-  /// How many of these rows, from number `row` on, lie a stride apart.
+  /// How many of these queries, from number `row` on, lie at equal distances in memory.
   Index piece(const QueryTile& queries, Index row) const {
     const Index left = queries.rows.size() - row;
     return q_list.exists() ? std::min(left, q_list.left_of_run(queries.rows.begin + row)) : left;
@@ -92,20 +92,20 @@ struct CallTensors {
   }
 };
 
-/// Can kernels read rows of `dim` numbers where they lie? Pairs of 16 bits are read as one number of 32.
+/// Whether kernels can read rows of `dim` numbers where they lie. Pairs of 16 bits are read as one number of 32 bits.
 inline bool in_place(const Format& format, const RowsToRead& rows, Index dim) {
   const Index pair = format.per_number();
   return rows.dtype == format.dtype && (rows.column == 1 || dim <= 1) && rows.stride % pair == 0 &&
          dim % format.columns == 0 && (pair == 1 || reinterpret_cast<std::uintptr_t>(rows.data) % sizeof(float) == 0);
 }
-/// Those of all heads?
+/// Whether kernels can read the rows of every head where they lie.
 template <class T>
 bool in_place(const Format& format, const DTypeView<T>& t) {
   return in_place(format, t.rows(0, 0), t.dim(3)) && t.stride(0) % format.per_number() == 0 &&
          t.stride(1) % format.per_number() == 0;
 }
 
-/// Do rows of such numbers lie side by side, so that they come into a tile and out of it column by column?
+/// Whether these rows lie side by side, so that they come into a tile and leave it column by column.
 template <class Byte>
 bool side_by_side(const DTypeRows<Byte>& rows) {
   return rows.dtype == DType::native && rows.stride == 1 && rows.column != 1;
@@ -123,7 +123,7 @@ Rows<T> rows_of(const KernelFamily<T>& family, const RowsToRead& rows, Index cou
   return {packed, format.row(dim)};
 }
 
-/// Some keys, or values, of a head behind each other as the kernels of a family read them.
+/// Packs some keys, or values, of a head: copies them behind each other in the form that the kernels of a family read.
 template <class T>
 void pack_kv(const KernelFamily<T>& family, const KvRows<T>& t, Index batch, Index head, const Range& keys, T* packed) {
   const Index dim = t.dim(3), row = family.format.row(dim);
@@ -139,7 +139,7 @@ void pack_kv(const KernelFamily<T>& family, const KvRows<T>& t, Index batch, Ind
   }
 }
 
-/// The same without a copy, if kernels can read them where they lie.
+/// Some keys, or values, of a head as kernels read them: where they lie if kernels can, otherwise packed.
 template <class T>
 Rows<T> kv_rows_of(const KernelFamily<T>& family, const KvRows<T>& t, Index batch, Index head, const Range& keys,
                    Index multiple, T* packed) {
@@ -169,13 +169,13 @@ void load_query(const KernelFamily<T>& family, const Rows<T>& rows, Index count,
   family.load_columns(m.query, width, rows, count, format.row(dim), now ? scale : T(1));
 }
 
-/// Does load_query() copy queries on their way to a tile?
+/// Whether load_query() copies queries on their way to a tile.
 template <class T>
 bool copies_queries(const Format& format, const DTypeView<T>& q) {
   return !in_place(format, q) && !(format.dtype == DType::native && side_by_side(q.rows(0, 0)));
 }
 
-/// The same of rows that kernels may not be able to read. `packed` has room for a copy of them.
+/// As above, for rows that kernels may not be able to read. `packed` has room for a copy of them.
 template <class T>
 void load_query(const KernelFamily<T>& family, const RowsToRead& rows, Index count, Index dim, T scale, Index width,
                 T* packed, TileMemory<T>& m) {
@@ -198,8 +198,8 @@ Rows<T> gathered_queries(const KernelFamily<T>& family, const CallTensors<T>& te
   return {packed, row};
 }
 
-/// Calls visit(first column, columns, rows from there on) for as many columns of rows of `dim` numbers at a time as fit
-/// into m.scores.
+/// Calls visit(first column, columns, rows from that column on) for all columns, as many at a time as fit into
+/// m.scores.
 template <class Byte, class Visit>
 void by_columns(const DTypeRows<Byte>& rows, Index dim, Index size, const Visit& visit) {
   for (Index c = 0; c < dim; c += kKeyTile) {
@@ -209,7 +209,7 @@ void by_columns(const DTypeRows<Byte>& rows, Index dim, Index size, const Visit&
   }
 }
 
-/// The tile's output, divided by the sums: `count` rows of `dim` numbers. m.scores is overwritten.
+/// Stores the tile's output, divided by the sums: `count` rows of `dim` numbers. m.scores is overwritten.
 template <class T>
 void store_out(const KernelFamily<T>& family, TileMemory<T> m, Index width, const RowsToWrite& rows, Index count,
                Index dim) {
@@ -225,7 +225,7 @@ void store_out(const KernelFamily<T>& family, TileMemory<T> m, Index width, cons
   });
 }
 
-/// The same into the rows of some queries, which may lie apart.
+/// As above, for queries whose rows may lie apart.
 template <class T>
 void store_out(const KernelFamily<T>& family, TileMemory<T> m, Index width, const CallTensors<T>& tensors,
                const QueryTile& queries) {
@@ -245,7 +245,7 @@ void store_out(const KernelFamily<T>& family, TileMemory<T> m, Index width, cons
   }
 }
 
-/// The way back: `count` rows of `dim` numbers into m.out. m.scores is overwritten.
+/// The reverse of store_out(): loads `count` rows of `dim` numbers into m.out. m.scores is overwritten.
 template <class T>
 void load_out(const KernelFamily<T>& family, const TileMemory<T>& m, Index width, const RowsToRead& rows, Index count,
               Index dim) {

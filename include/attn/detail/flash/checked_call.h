@@ -1,4 +1,4 @@
-// A call, checked: its tensors as rank-4 views, its sizes, and its mods made ready for them.
+// A checked call: its tensors as rank-4 views, its sizes, and its mods bound to them.
 #pragma once
 
 #include <type_traits>
@@ -33,7 +33,7 @@ constexpr auto check_output_type() {
   return !std::is_const_v<Number> && (kRank == 2 || kRank == 4);
 }
 
-/// Says in one sentence why nothing that is written to these, deduced from To&&, would be seen.
+/// Says in one sentence why the caller would not see what is written to these outputs, deduced from To&&.
 template <class... To>
 constexpr bool check_destinations() {
   constexpr bool kHasMemory = (has_memory<To> && ...), kStays = !(is_temporary<To> || ...);
@@ -68,7 +68,7 @@ TensorView<T, 3> lse_view(Lse&& lse, const Problem& problem) {
   return v;
 }
 
-/// Checked views of `out` and `lse`, which fit `problem`; of `out` alone; or of nothing, for calls that only ask.
+/// Checked views of `out` and `lse`, of `out` alone, or of nothing, for calls that only ask.
 template <class T, class Out, class Lse>
 ResultViews<T> result_views(const Problem& problem, Out&& out, Lse&& lse) {
   return {output_view<T>(out, problem), lse_view<T>(lse, problem)};
@@ -82,9 +82,9 @@ ResultViews<T> result_views(const Problem&) {
   return {};
 }
 
-/// The arguments of one call. Every entry point makes one of these first: whoever has it has a call without mistakes in
-/// types and sizes. It refers to the caller's tensors, mods and options, and its parts to each other, so that it stays
-/// where it is made.
+/// The arguments of one call. Every entry point makes a CheckedCall first: whoever has one has a call without mistakes
+/// in types and sizes. It refers to the caller's tensors, mods and options, and its parts refer to each other, so that
+/// it is never moved.
 /// @throws std::invalid_argument if sizes disagree, or a mod does not fit them.
 template <class Q, class K, class V, class M>
 class CheckedCall {
@@ -117,13 +117,14 @@ class CheckedCall {
   /// All tensors, with those of the result: see result_views().
   template <class... To>
   CallTensors<T> tensors(To&&... result) const {
-    if constexpr (kIsCall) {  // where it is none, that is enough said
+    if constexpr (kIsCall) {  // otherwise a static_assert has spoken already
       const ResultViews<T> to = result_views<T>(problem, result...);
       return {to.out, to.lse, q, k, v, problem};
     }
   }
 
-  /// The same where the result is the caller's memory: none of an input, and none that is gone before he sees it.
+  /// tensors() with the result in the caller's memory, which must not be an input's, nor gone before the caller sees
+  /// it.
   template <class... To>
   CallTensors<T> caller_tensors(To&&... result) const {
     if constexpr (check_destinations<To...>()) {

@@ -13,17 +13,17 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 struct ChosenKernels {
   const KernelFamily<T>& family;
-  const KernelFamily<T>& full_precision;  ///< computes in T, whatever `family` does; has kernels for single queries
+  const KernelFamily<T>& full_precision;  ///< computes in T, whatever `family` does; its kernels serve single queries
   VectorSet vectors;                      ///< of `full_precision`, and of the mods
   Amx amx;
 
   bool on_matrix_unit() const { return amx == Amx::used; }
 
-  /// With up to so many queries each goes by itself: a tile computes whole vectors of them, however few there are,
-  /// while single queries are multiplied four at a time. With vectors of 16 that is worth it up to 8, unless rows are
-  /// so short that sums over lanes weigh as much as products, or keys so few that what each query costs beside them
-  /// does: 8 queries of 1000 and of 256 keys took 0.77 and 0.82 of a tile's time at head_dim 64, 5 queries 0.49 of it.
-  /// The matrix unit is worth it from two on.
+  /// Up to so many queries are worked on one by one: a tile computes whole vectors of queries, however few there are,
+  /// while single queries are multiplied four at a time. With vectors of 16 that is worth it up to 8 queries, unless
+  /// rows are so short that sums over lanes weigh as much as products, or keys so few that the other costs of a query
+  /// weigh as much: 8 queries of 1000 and of 256 keys took 0.77 and 0.82 of a tile's time at head_dim 64, 5 queries
+  /// 0.49 of it. The matrix unit is worth it from two queries on.
   Index few_queries(const Problem& problem) const {
     constexpr Index kFew = 4, kLeastKeys = 4 * kKeyTile, kLeastVectors = 4;
     if (on_matrix_unit()) return 1;
@@ -32,26 +32,27 @@ struct ChosenKernels {
   }
 };
 
-// What has no kernels here, on purpose: the dot product of AVX512-BF16 does as many multiplications a cycle as float's,
-// and widening costs 1 or 2 % beside those; the arithmetic of AVX512-FP16 does twice as many but sums up in binary16,
-// which errs by several times what the naive path does and overflows at 65504. Both are widened to float.
+// There are no kernels for two extensions, on purpose. The dot product of AVX512-BF16 does as many multiplications a
+// cycle as float's, beside which widening costs 1 or 2 %. The arithmetic of AVX512-FP16 does twice as many, but sums up
+// in binary16, which errs by several times what the naive path does and overflows at 65504. Both types are widened to
+// float.
 
-/// Whether products of such tensors may be formed of numbers rounded to bf16. Integers have scales, which the matrix
-/// unit's kernels do not know.
+/// Whether products of such tensors may be formed of numbers rounded to bf16. They may not be of integers, which have
+/// scales that the matrix unit's kernels do not know.
 inline bool fits_bf16(Compute compute, std::initializer_list<DType> dtypes) {
   return std::all_of(dtypes.begin(), dtypes.end(),
                      [&](DType s) { return s == DType::bf16 || (compute == Compute::bf16 && s != DType::i8); });
 }
 
 /// Whether scores may be scaled after the product, as the matrix unit's kernels do. The scale must be large enough that
-/// a product which overflows to -inf is below -2^64 when scaled, where its weight is 0 anyway, and small enough that
-/// scale * log2(e) is finite. Where only a part of a sum overflows, or a mod would shrink the score, the score counts
-/// as infinite.
+/// a product which overflows to -inf would be below -2^64 when scaled, where its weight is 0 anyway, and small enough
+/// that scale * log2(e) is finite. Where only a part of a sum overflows, or a mod would shrink the score, the score
+/// counts as infinite.
 inline bool scales_after_products(long double scale) {
   return scale >= 0x1p-64L && scale <= std::numeric_limits<float>::max() / 2;
 }
 
-/// Whether a call on such tensors may be left to the matrix unit.
+/// Whether the matrix unit may compute a call on such tensors.
 inline bool rounds_to_bf16(const Problem& problem, const Options& options, std::initializer_list<DType> dtypes) {
   return fits_bf16(options.compute, dtypes) && scales_after_products(problem.scale);
 }
@@ -61,7 +62,7 @@ inline bool rounds_to_bf16(const Problem& problem, const Options& options, std::
 const KernelFamily<float>& software_tiles_family();  ///< of tests, as software_tiles() is
 #endif
 
-/// The kernels of the matrix unit, or of what stands in for it.
+/// The kernels of the matrix unit, or of its stand-in in tests.
 inline const KernelFamily<float>& matrix_unit_family() {
 #if defined(ATTN_SOFTWARE_TILES)
   if (software_tiles()) return software_tiles_family();
@@ -70,7 +71,7 @@ inline const KernelFamily<float>& matrix_unit_family() {
 }
 #endif
 
-/// `fits`: may numbers be rounded to bf16?
+/// Chooses the kernels of a call. `fits`: whether its numbers may be rounded to bf16.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 ChosenKernels<T> choose_kernels(const Options& options, bool fits) {
   const auto [vectors, matrix] = parts_of(isa_of(options));

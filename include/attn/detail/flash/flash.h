@@ -21,7 +21,7 @@ ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& optio
       options, rounds_to_bf16(tensors.problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
 }
 
-/// Calls use(task list of the pass, executor, scheduled pass) for each pass of a call.
+/// Calls use(task list, executor, scheduled pass) for each pass of a call.
 template <class T, class Use>
 void for_each_pass(const CallTensors<T>& tensors, const PassSequence<T>& passes, const Options& options,
                    const Use& use) {
@@ -41,9 +41,9 @@ void explain_tasks(const TaskList<T>& run, const Executor& executor, Explanation
   e.threads = std::max(e.threads, static_cast<int>(std::min<Index>(executor.concurrency(), run.tasks())));
 }
 
-/// Where a pass that resumes finds the result of those before it, if that cannot be the caller's memory: the
-/// log-sum-exps, where the caller wants none, and the output, where it has 16 bits and would be rounded by every pass.
-/// The memory is a part of the workspace, or allocated.
+/// Where passes that resume leave their results for each other if the caller's memory will not do: the log-sum-exps,
+/// where the caller wants none, and the output, where it has 16 bits and each pass would round it. The memory is a part
+/// of the workspace, or allocated.
 template <class T>
 class PassResults {
  public:
@@ -53,7 +53,7 @@ class PassResults {
   /// asks the query instead: an output of 16 bits beside a query of more is allocated.
   Index bytes() const { return lse_bytes() + (is_narrow(tensors_.q) ? out_bytes() : 0); }
 
-  /// The tensors that the passes work on. Takes bytes() off the front of `workspace` and leaves the rest to the passes.
+  /// The tensors that the passes work on. Takes bytes() off the front of `workspace`; the passes have the rest.
   CallTensors<T> begin(std::span<std::byte>& workspace, Index workspace_bytes) {
     CallTensors<T> passes = tensors_;
     if (workspace.data() != nullptr) {
@@ -69,13 +69,13 @@ class PassResults {
     return passes;
   }
 
-  /// Brings in the output of a call that goes on.
+  /// Loads the output that a call which accumulates goes on from.
   void load(const KernelFamily<T>& family) const {
     each_head(
         [&](const RowsToWrite& theirs, T* own, Index rows, Index dim) { family.pack_rows(theirs, rows, dim, own); });
   }
 
-  /// Rounds the output of the last pass.
+  /// Rounds the output of the last pass into the caller's.
   void end(const KernelFamily<T>& family) const {
     each_head([&](const RowsToWrite& theirs, const T* own, Index rows, Index dim) {
       family.unpack_rows(own, rows, dim, theirs);
@@ -83,7 +83,7 @@ class PassResults {
   }
 
  private:
-  /// Calls visit(rows of the caller's output, the same in memory of its own, their number and length).
+  /// Calls visit(rows of the caller's output, the same rows in the passes' own memory, their number and length).
   template <class Visit>
   void each_head(const Visit& visit) const {
     if (!is_narrow(tensors_.out)) return;
@@ -103,7 +103,7 @@ class PassResults {
                   kAlignment);
   }
 
-  /// The next `bytes` of the workspace, or memory of its own.
+  /// The next `bytes` of the workspace, or where it has none, `own`.
   T* take(Tensor<std::byte, 1>& own, Index bytes) {
     const auto size = static_cast<std::size_t>(bytes);
     if (room_.size() >= size && room_.data()) {

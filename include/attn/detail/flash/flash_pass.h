@@ -9,13 +9,13 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// A hyperbolic tangent takes as long as so many multiplications and additions of a product.
+/// What a hyperbolic tangent costs, in multiplications and additions of a product.
 constexpr Index kFlopsOfTanh = 16;
 
 template <class T>
 class FlashPass {
  public:
-  /// `kv_bytes`: those of all keys and values that the call reads, in this pass and beside it.
+  /// `kv_bytes`: the bytes of all keys and values that the call reads, in this pass and in others beside it.
   FlashPass(const CallTensors<T>& tensors, const TileMods<T>* mods, const ChosenKernels<T>& kernels, bool resumes,
             double kv_bytes)
       : pass_{tensors, mods, kernels, resumes},
@@ -25,7 +25,7 @@ class FlashPass {
         decode_loop_(pass_, tiles_, are_far(kv_bytes)) {}
   FlashPass(const FlashPass&) = delete;  // its parts refer to each other
 
-  /// Those of the products, and of what other scores take instead.
+  /// The operations of the products, and of other scores in their place.
   double flops() const {
     const double pairs = static_cast<double>(problem_.batch * problem_.heads) * static_cast<double>(problem_.q_len) *
                          static_cast<double>(problem_.kv_len);
@@ -33,16 +33,16 @@ class FlashPass {
     return 2 * pairs * static_cast<double>(of_score + problem_.v_dim);
   }
 
-  /// How the call is cut for so many workers.
+  /// How the pass is cut into tasks for a number of workers.
   struct Partition {
     QueryBlocks<T> blocks;
     Index per_task;  ///< neighbouring blocks
-    Index splits;    ///< of the keys of a block, each a task
+    Index splits;    ///< of the keys of a block; each is a task
     Index tasks;     ///< 0: there is nothing to do
-    Index bytes;     ///< that each worker needs
+    Index bytes;     ///< of memory for each worker
     Index partials;  ///< bytes that the tasks leave for merge()
 
-    /// Blocks whose splits are to be merged when all tasks are done.
+    /// How many blocks have splits to be merged when all tasks are done.
     Index merges() const { return splits > 1 ? blocks.count() : 0; }
   };
   Partition partition(Index workers) const {
@@ -60,13 +60,13 @@ class FlashPass {
             splits > 1 ? blocks.count() * decode_loop_.splits().bytes() : 0};
   }
 
-  /// One of the tasks, in partition.bytes of memory. With several splits it leaves its result in `partials`.
+  /// Runs a task in partition.bytes of memory. With several splits it leaves its result in `partials`.
   void run(const Partition& partition, Index task, Index workers, std::byte* memory, std::byte* partials) const {
     const auto blocks_of = [&](Index number) {
       const Index first = divide(number, partition.splits).quotient * partition.per_task;
       return Range{first, std::min(first + partition.per_task, partition.blocks.count())};
     };
-    // Workers take the tasks in order, so this one most likely gets the task `workers` behind.
+    // Workers take the tasks in order, so this one most likely gets task + workers next.
     const Index next = std::min(task + workers, partition.tasks - 1);
     const Range range = blocks_of(task), next_range = blocks_of(next);
     const Index step = tiles_.are_single() ? decode_loop_.most_together() : 1;
@@ -84,12 +84,12 @@ class FlashPass {
     }
   }
 
-  /// The result of a block from what its splits have left.
+  /// Merges what the splits of a block have left into its result.
   void merge(const Partition& partition, Index block, std::byte* partials) const {
     decode_loop_.merge(partition.blocks, block, partials);
   }
 
-  /// Adds this pass to what the passes before it have filled in.
+  /// Adds what this pass does to an explanation that may hold other passes already.
   void explain(const Partition& partition, Explanation& e) const {
     const bool amx_unused = pass_.kernels.on_matrix_unit() && tiles_.are_single() && !decode_loop_.on_matrix_unit();
     ++e.passes;
@@ -115,7 +115,7 @@ class FlashPass {
           });
           e.full_tiles += full;
           e.masked_tiles += masked;
-          // The first visited key need not be the first of a tile, so there may be one more than that.
+          // The first visited key may lie inside a tile, so that there may be one tile more than `all`.
           const Index all = ceil_div(problem_.kv_len, kKeyTile);
           e.skipped_tiles += std::max<Index>(all - full - masked, 0);
         }
@@ -133,8 +133,8 @@ class FlashPass {
 
   Index query_tiles() const { return problem_.batch * problem_.heads * tiles_.count(); }
 
-  /// Blocks get smaller where there would be too few of them to keep all workers busy, each of which packs the keys
-  /// again. One worker is busy with one.
+  /// Blocks are made smaller where there would be too few to keep all workers busy, though each block packs the keys
+  /// again. One block is enough for one worker.
   QueryBlocks<T> blocks_for(Index workers) const {
     constexpr Index kBlocksPerWorker = 4;
     if (tiles_.are_single()) return {problem_, tiles_, DecodeLoop<T>::kMostQueries};
@@ -143,7 +143,7 @@ class FlashPass {
   }
 
   /// How many neighbouring blocks make a task. Neighbours share keys, or their keys are adjacent in memory. Small tasks
-  /// keep the workers finishing together.
+  /// let the workers finish together.
   Index blocks_per_task(const QueryBlocks<T>& blocks, Index splits, Index workers) const {
     constexpr Index kMost = 8;
     const Index together = tiles_.are_single() ? decode_loop_.most_together() : 1;
@@ -152,14 +152,15 @@ class FlashPass {
     const Index wanted =
         std::clamp<Index>(blocks.count() * splits / (tasks_per_worker * std::max<Index>(workers, 1)), 1, kMost);
     const Index per_head = std::max<Index>(blocks.blocks_per_kv_head(), 1);
-    return wanted < per_head ? wanted : wanted / per_head * per_head;  // short heads whole
+    return wanted < per_head ? wanted : wanted / per_head * per_head;  // short heads are not cut
   }
 
-  /// May so many bytes have to come from where it takes long? 8 MiB are a core's share of the last cache on servers.
-  /// With 1 MiB of L2 and 32 MiB of L3, single queries over 8 MiB that had been read before took 0.85 of the time
-  /// without fetching, over 32 MiB 1.05 of it. Queries that share keys multiply each vector several times, which hides
-  /// what fetching costs, and read four keys at a time, which the processor does not foresee: over 8 MiB in L3 four to
-  /// thirty-two queries took 0.4 to 0.7 of the time with it, over 4 MiB 0.93, over 2 MiB 1.02 to 1.08.
+  /// Whether reading so many bytes may take long, because they lie in no near cache. 8 MiB are a core's share of the
+  /// last cache on servers. With 1 MiB of L2 and 32 MiB of L3, single queries over 8 MiB that had been read before took
+  /// 0.85 of the time without fetching, and over 32 MiB 1.05 of it. Queries that share keys multiply each vector
+  /// several times, which hides what fetching costs, and read four keys at a time, which the processor does not
+  /// foresee: over 8 MiB in L3 four to thirty-two queries took 0.4 to 0.7 of the time with fetching, over 4 MiB 0.93,
+  /// over 2 MiB 1.02 to 1.08.
   bool are_far(double kv_bytes) const {
     constexpr double kMiB = 1024 * 1024;
     return kv_bytes > (problem_.heads > problem_.kv_heads || problem_.q_len > 1 ? 3 * kMiB : 8 * kMiB);

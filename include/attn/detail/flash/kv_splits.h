@@ -1,4 +1,4 @@
-// The keys of few single queries split, so that many workers can share them, and their results merged.
+// Keys of a few single queries, split so that many workers can share them; merging of the splits' results.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Splits of the keys of blocks of up to `rows` queries. They are the same however many workers there are, and merged
-/// in the same order, so that results are too.
+/// Splits of the keys of blocks of up to `rows` queries. Neither the splits nor the order in which they are merged
+/// depend on the number of workers, so results do not either.
 template <class T>
 class KvSplits {
  public:
@@ -25,10 +25,10 @@ class KvSplits {
     return {tiles * split / count_ * kKeyTile, std::min(tiles * (split + 1) / count_ * kKeyTile, kv_len_)};
   }
 
-  /// Bytes of what all splits of a block leave: whole cache lines.
+  /// Bytes of what all splits of a block leave, in whole cache lines.
   Index bytes() const { return count_ * split_bytes(); }
 
-  /// Keeps the state of the recurrence after a split, in the room of its block.
+  /// Stores the state of the recurrence after a split in the memory of its block.
   void store_partial(const TileMemory<T>& m, Index rows, Index split, std::byte* of_block) const {
     const TileMemory<T> to = at(of_block, split);
     std::copy_n(m.max, rows, to.max);
@@ -36,7 +36,8 @@ class KvSplits {
     std::copy_n(m.out, rows * v_dim_, to.out);
   }
 
-  /// The state after all keys, from what the splits have left: always in this order, whoever came first.
+  /// The state after all keys, merged from what the splits have left. The order is always that of the splits, whichever
+  /// of them ended first.
   TileMemory<T> merged(Index rows, std::byte* of_block) const {
     const TileMemory<T> all = at(of_block, 0);
     Array<T, kMostSplits> factor;
@@ -46,7 +47,8 @@ class KvSplits {
       for (Index split = 0; split < count_; ++split)
         factor[split] = SoftmaxState<T>::factor(at(of_block, split).max[r], max);
       all.max[r] = max;
-      // As over tiles: what rounding takes from the sums is kept, so that the number of splits does not matter.
+      // As over tiles, what rounding takes from the sums is kept, so that their error does not grow with the number of
+      // splits.
       const auto add_up = [&](T* TileMemory<T>::*numbers, Index i) {
         T sum = 0, rest = 0;
         for (Index split = 0; split < count_; ++split)
@@ -61,8 +63,8 @@ class KvSplits {
   }
 
  private:
-  /// Where there are few blocks, their keys are split: there would be too few tasks otherwise. Splits are not short:
-  /// each costs a merge, and a worker can only guess which one it begins next, and so what to fetch.
+  /// Keys are split where there are few blocks, which would make too few tasks. Splits are not short: each costs a
+  /// merge, and a worker can only guess which split it begins next, and so what to fetch.
   Index count_for(Index blocks) const {
     constexpr Index kLeastKeys = 16 * kKeyTile;
     return std::max<Index>(std::min(kMostSplits / std::max<Index>(blocks, 1), kv_len_ / kLeastKeys), 1);

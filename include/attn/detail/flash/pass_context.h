@@ -19,9 +19,9 @@ Range visited_keys(const CallTensors<T>& tensors, const TileMods<T>* mods, const
   return mods ? tensors.keys_at(mods->kv_range(tensors.pairs(queries))) : Range{0, tensors.problem.kv_len};
 }
 
-/// One pass over the queries of a call. One that resumes takes what stands in out and lse for the result over other
-/// keys, and adds its own: these keys weigh as much as one with the score lse and the value out (Dao et al. 2022,
-/// section 3.1).
+/// One pass over the queries of a call. A pass that resumes takes what stands in out and lse for the result over other
+/// keys and adds its own: those other keys weigh as much as one key with the score lse and the value out (Dao et al.
+/// 2022, section 3.1).
 template <class T>
 struct PassContext {
   static constexpr T kInfinity = std::numeric_limits<T>::infinity();
@@ -33,29 +33,29 @@ struct PassContext {
 
   const Problem& problem() const { return tensors.problem; }
 
-  /// The keys worth visiting for some queries, and what is kept of a tile of those.
+  /// The keys worth visiting for some queries, and how much is kept of a tile of keys.
   Range visited(const QueryTile& queries) const { return visited_keys(tensors, mods, queries); }
   Coverage coverage(const QueryTile& queries, const Range& visited, const Range& keys) const {
     if (intersect(visited, keys).empty()) return Coverage::none;
     return mods ? mods->coverage(kernels.vectors, tensors.pairs(queries, keys)) : Coverage::all;
   }
 
-  /// Do mods touch the scores of a tile of which so much is kept?
+  /// Whether mods change the scores of a tile with this coverage.
   bool changes_scores(Coverage coverage) const { return coverage == Coverage::some || (mods && mods->has_scores()); }
-  /// Scores (keys, queries), the keys `stride` numbers apart, become what the mods make of them.
+  /// Applies the mods to scores (keys, queries), in which keys are `stride` numbers apart.
   void apply_mods(T* scores, Index stride, const QueryTile& queries, const Range& keys, Coverage coverage) const {
     mods->apply(kernels.vectors, scores, stride, tensors.pairs(queries, keys), coverage == Coverage::some);
   }
 
-  /// What dropout multiplies the weights that it keeps by. Loops set the others to 0, and multiply the output once.
+  /// What dropout multiplies the weights that it keeps by. Loops set the others to 0 and multiply the output once.
   T kept_factor() const { return mods ? static_cast<T>(mods->kept_factor()) : T(1); }
-  /// Weights become 0 where dropout drops the pair; `width` are the columns of queries.
+  /// Sets the weights of pairs that dropout drops to 0. `width`: the columns of queries.
   void drop_weights(T* weights, WeightOrder order, Index width, const QueryTile& queries, const Range& keys) const {
     mods->drop_weights(kernels.vectors, weights, order, width, tensors.pairs(queries, keys));
   }
 
-  /// Maximum and sum of `count` queries before all keys, or after those of the passes before; of `width` with
-  /// repetitions of the last.
+  /// Sets maximum and sum of `count` queries to what they are before the first key, or after the earlier passes. The
+  /// columns from `count` to `width` repeat the last query.
   void begin(const QueryTile& queries, Index count, Index width, const TileMemory<T>& m) const {
     const auto sink = SoftmaxState<T>::of(lone_score(queries.head));
     const bool goes_on_from_lse = resumes && !problem().sigmoid_bias;
@@ -68,27 +68,27 @@ struct PassContext {
     }
   }
 
-  /// The state of a query before keys that come after others: those of a later split.
+  /// The state of a query before the keys of a later split.
   SoftmaxState<T> begun_later() const {
     return problem().sigmoid_bias ? SoftmaxState<T>{lone_score(0), 0} : SoftmaxState<T>{};
   }
 
-  /// The log-sum-exps of the queries.
+  /// Stores the log-sum-exps of the queries.
   void store_lse(const QueryTile& queries, const T* max, const T* sum) const {
     if (tensors.lse.data() == nullptr) return;
     for (Index i = 0; i < queries.rows.size(); ++i) tensors.lse_of(queries, i) = SoftmaxState<T>{max[i], sum[i]}.lse();
   }
 
  private:
-  /// What joins the denominator without a value: the sinks of a head, or what a sigmoid has there instead; see
-  /// detail/kernels/sigmoid_kernels.h. -inf: nothing.
+  /// What joins the denominator without a value: the sinks of a head, or what a sigmoid has there instead (see
+  /// detail/kernels/sigmoid_kernels.h). -inf: nothing.
   T lone_score(Index head) const {
     if (problem().sigmoid_bias) return static_cast<T>(-*problem().sigmoid_bias);
     return mods ? static_cast<T>(mods->sink(head)) : -kInfinity;
   }
 };
 
-/// All keys that some tiles of queries or single ones visit.
+/// The smallest range that holds all keys visited by some tiles of queries, or by some single queries.
 template <class Tiles>
 Range hull_of_visited(const Tiles& tiles) {
   Range all{0, 0};

@@ -1,5 +1,5 @@
-// The passes of a call: one, or where a mask groups tokens, one for what is near and some for the groups, or where it
-// gathers keys, some of those.
+// The passes of a call. Most calls have one. Where a mask groups tokens, there is one for near keys and some for the
+// groups; where it gathers keys, there are some over the gathered ones.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +16,12 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The tensors of some groups as those of a call of its own: each group is a batch element, its tokens are the rows.
+/// The tensors of some groups as those of a call of its own, in which each group is a batch element and its tokens are
+/// the rows.
 template <class T>
 CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, const Problem& problem) {
-  // Rows of one group are `step` rows apart; the next group begins one row later. For a single row the stride is left
-  // out, because it could overflow.
+  // Rows of one group are `step` rows apart, and the next group begins one row later. The stride of a single row is
+  // left alone, because the product could overflow.
   const auto view = [&]<class View>(const View& of, Index heads, Index first, Index rows, Index step) {
     if (of.data() == nullptr) return of;
     typename View::Shape shape = of.shape(), strides = of.strides();
@@ -40,7 +41,7 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, co
   return of_groups;
 }
 
-/// The tensors of gathered tokens as those of a call of its own: each text is a batch element.
+/// The tensors of gathered tokens as those of a call of its own, in which each text is a batch element.
 template <class T>
 CallTensors<T> tensors_of(const CallTensors<T>& t, const GatheredTokens& tokens, const Problem& problem) {
   const auto of_queries = [&]<class View>(const View& of) {
@@ -72,7 +73,7 @@ inline void for_each_token_groups(const Problem& call, const Grouping& g,
   };
   Problem problem = call;
   problem.q_offsets = {};
-  // The first row of the keys of a group. Their number within it follows.
+  // Begins with the keys of a group: sets their number and offset, and returns their first row.
   const auto begin_keys = [&](Index group) {
     const Index first = floor_mod(group - call.kv_offset, g.step);
     problem.kv_len = rows_from(first, call.kv_len, g.step);
@@ -95,8 +96,8 @@ inline void for_each_token_groups(const Problem& call, const Grouping& g,
       const Index group = floor_mod(first_query + first, step), first_key = begin_keys(group);
       problem.q_offset = floor_div(first_query + first, step);
       problem.q_len = rows_from(first, call.q_len, step);
-      // Groups come together until the numbers within a group begin anew, those of queries or of keys, or a group has a
-      // query or a key less.
+      // Groups come together until the numbers within a group, of queries or of keys, begin anew, or until a group has
+      // one query or one key less.
       const Index same_queries = call.q_len - (problem.q_len - 1) * step - first,
                   same_keys = problem.kv_len == 0 ? step : call.kv_len - (problem.kv_len - 1) * step - first_key;
       problem.batch = std::min({begun - first, step - group, step - first_key, same_queries, same_keys});
@@ -105,12 +106,12 @@ inline void for_each_token_groups(const Problem& call, const Grouping& g,
   }
 }
 
-/// Whether grouping saves work: the tiles of the groups must be clearly fewer than the tiles of neighbouring tokens
-/// that have a far pair. Short groups do not fill a tile, and where the step is long, many tiles of neighbours have no
-/// far pair. Each pass over the same rows rounds them once more, so there may not be many passes.
+/// Whether grouping saves work: the groups must have clearly fewer tiles than neighbouring tokens have with a far pair
+/// in them. Short groups do not fill a tile, and where the step is long, many tiles of neighbours have no far pair.
+/// Each pass over the same rows rounds them once more, so the passes must not be many.
 inline bool grouping_pays(const Problem& call, const Grouping& g) {
   if (g.always) return true;
-  constexpr Index kQueries = 48;  // those of a float tile with AVX-512
+  constexpr Index kQueries = 48;  // of a float tile with AVX-512
   const auto tiles = [](Index queries, Index keys) {
     return static_cast<double>(ceil_div(queries, kQueries)) * static_cast<double>(ceil_div(keys, kKeyTile));
   };
@@ -120,14 +121,14 @@ inline bool grouping_pays(const Problem& call, const Grouping& g) {
   const double grouped = g.shared
                              ? static_cast<double>(g.shared->size()) * tiles(call.q_len, keys)
                              : static_cast<double>(std::min(g.step, call.q_len)) * tiles(call.q_len / g.step + 1, keys);
-  // The number of neighbouring tokens of which one must be in a far pair of the tile.
+  // A tile of neighbours has a far pair if one of `reach` neighbouring tokens is in one.
   const Index reach = kKeyTile + (g.shared ? g.shared->size() : kQueries);
   const double far =
       tiles(call.q_len, call.kv_len) * std::min(1.0, static_cast<double>(reach) / static_cast<double>(g.step));
   return 3 * grouped < 2 * far;
 }
 
-/// Whether keys are gathered, by the first mask that groups tokens.
+/// Whether the mask that groups tokens, the first that does, gathers keys.
 template <class Mods>
 constexpr bool gathers_keys() {
   if constexpr (Mods::kIsGrouped)
@@ -145,8 +146,8 @@ constexpr bool has_near_part() {
     return false;
 }
 
-/// The passes of a call without the types of its mods, which are the caller's: the loops behind it are compiled once
-/// for each scalar.
+/// The passes of a call without the types of its mods, which are the caller's, so that the loops behind it are compiled
+/// once for each scalar.
 template <class T>
 class PassSequence {
  public:
@@ -154,18 +155,18 @@ class PassSequence {
 
   virtual ~PassSequence() = default;
 
-  /// Whether a pass goes on from what another leaves in out and lse.
+  /// Whether a pass goes on from what an earlier one leaves in out and lse.
   virtual bool resume(const Problem& problem) const = 0;
 
-  /// Calls visit() for each pass over the rows of the output, in order. One that resumes adds to what stands in out and
-  /// lse; the first does where the call `goes_on`. Null mods: nothing is changed or dropped.
+  /// Calls visit() for each pass over the rows of the output, in order. A pass that resumes adds to what stands in out
+  /// and lse; the first one does so where the call `goes_on`. Null mods: nothing is changed or dropped.
   virtual void for_each(const CallTensors<T>& tensors, bool goes_on, const Visit& visit) const = 0;
 
-  /// The mods of a single pass over everything. Null: as above.
+  /// The mods of a single pass over everything. Null: nothing is changed or dropped.
   virtual const TileMods<T>* in_one() const = 0;
 };
 
-/// `mods` must live as long.
+/// The passes of a call with these mods, to which it keeps a reference.
 template <class T, class Mods>
 class PassSequenceOf final : public PassSequence<T> {
  public:
@@ -197,7 +198,7 @@ class PassSequenceOf final : public PassSequence<T> {
       const auto group_pass = [&](const TokenGroups& groups, const Problem& problem) {
         const Tile all{0, 0, {problem.q_offset, problem.q_offset + problem.q_len}, problem.keys()};
         if (kHasNear && mask.far.kv_range(all).empty()) return;
-        // The sinks stay among the others; a pass that resumes does not count them again.
+        // The sinks stay among the others: a pass that resumes does not count them again.
         const auto others = mods_.of(groups.batch).without_grouped();
         pass(tensors_of(tensors, groups, problem), RegroupedMods(mask.far, others, groups), kHasNear || goes_on, visit);
       };

@@ -1,4 +1,4 @@
-// The loop over tiles of keys, for some tiles of queries that read the same ones.
+// The loop over tiles of keys, for tiles of queries that read the same keys.
 #pragma once
 
 #include "attn/detail/flash/prefetch_plan.h"
@@ -8,14 +8,14 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Blocks of tiles of queries. Keys and values come by chunks of tiles, are packed where they must, and meet all tiles
-/// of a block.
+/// Works on blocks of tiles of queries. Keys and values come by chunks of tiles, are packed where they must be, and
+/// meet all tiles of the block.
 template <class T>
 class PrefillLoop {
  public:
-  /// Most tiles of queries in a block: sixteen make packing cheap (eight cost 2 to 5 % of the speed) and keep their
-  /// state in the L2 cache, 0.4 to 0.8 MiB at head_dim 128. Without packing each is a block of its own, with its state
-  /// in L1.
+  /// The most tiles of queries in a block. Sixteen make packing cheap (eight cost 2 to 5 % of the speed) and keep their
+  /// state in the L2 cache, 0.4 to 0.8 MiB at head_dim 128. Where nothing is packed, each tile is a block of its own,
+  /// with its state in L1.
   static constexpr Index kMostTiles = 16;
 
   PrefillLoop(const PassContext<T>& pass, const QueryTiles<T>& tiles) : pass_(pass), tiles_(tiles), key_tiles_(pass) {}
@@ -24,13 +24,13 @@ class PrefillLoop {
   bool packs_keys() const { return key_tiles_.packs_keys(); }
   bool packs_values() const { return key_tiles_.packs_values(); }
 
-  /// The memory of a worker for blocks of up to so many tiles.
+  /// The memory of a worker for blocks of up to `tiles` tiles.
   Index bytes(Index tiles) const {
     const ChosenKernels<T>& kernels = pass_.kernels;
     return std::max(layout(kernels.family, tiles).bytes(), layout(kernels.full_precision, 1).bytes());
   }
 
-  /// `following` are queries of the block that likely comes next.
+  /// Computes a block. `following` are queries of the block that likely comes next.
   void run(const QueryBlocks<T>& blocks, Index block, const QueryTile& following, std::byte* memory) const {
     const KernelFamily<T>& family = pass_.kernels.family;
     Array<PrefillState<T>, kMostTiles> room;
@@ -50,7 +50,7 @@ class PrefillLoop {
       if (again[i++]) compute_again(tile.queries, following, memory);
   }
 
-  /// Calls visit(tile of keys, coverage) for one tile of queries.
+  /// Calls visit(tile of keys, coverage) for each tile of keys that some queries visit.
   template <class Visit>
   void for_each_key_tile(const QueryTile& queries, const Visit& visit) const {
     const Range visited = pass_.visited(queries);
@@ -64,7 +64,7 @@ class PrefillLoop {
     return key_tiles_.layout(family, tiles_.most_queries(), tiles);
   }
 
-  /// One tile of queries, in full precision, with dropped pairs not even multiplied.
+  /// Computes one tile of queries again, in full precision and by selection: dropped pairs are not even multiplied.
   void compute_again(const QueryTile& queries, const QueryTile& following, std::byte* memory) const {
     const KernelFamily<T>& family = pass_.kernels.full_precision;
     PrefillState<T> tile(pass_, family, queries, layout(family, 1).at(memory));
@@ -72,8 +72,8 @@ class PrefillLoop {
     tile.store_result();
   }
 
-  /// The recurrence over all tiles of keys: for a chunk of these at a time, for some tiles of queries in turn, which
-  /// have the same kernels.
+  /// Runs the recurrence over all tiles of keys: chunk by chunk, and for each chunk over the tiles of queries in turn.
+  /// All tiles of queries have the same kernels.
   void visit_keys(std::span<PrefillState<T>> tiles, const QueryTile& following, bool by_selection) const {
     const Index rows_at_a_time = tiles.front().family().format.keys;
     Array<KvTile, PrefillTiles<T>::kChunk> room;

@@ -1,4 +1,4 @@
-// A tile of queries on its way over the keys: the recurrence of the online softmax.
+// The state of a tile of queries on its way over the keys: the recurrence of the online softmax.
 #pragma once
 
 #include <utility>
@@ -9,16 +9,16 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The state of a tile of queries, and the kernels that it is worked on with. Shapes are those of TileMemory.
+/// The state of a tile of queries, and the kernels that work on it. Shapes are those of TileMemory.
 template <class T>
 class PrefillState {
  public:
   using KvTile = typename PrefillTiles<T>::Tile;
 
-  /// Anything, to be assigned to.
+  /// A state to be assigned to.
   PrefillState() = default;
 
-  /// The state before all keys.
+  /// The state before the first key.
   PrefillState(const PassContext<T>& pass, const KernelFamily<T>& family, const QueryTile& of, const TileMemory<T>& m)
       : queries(of),
         visited(pass.visited(of)),
@@ -46,8 +46,8 @@ class PrefillState {
   const KernelFamily<T>& family() const { return *family_; }
   const TileMemory<T>& memory() const { return m_; }
 
-  /// One step of the recurrence: adds one tile of keys: max and sum are updated now, `out` now or when the weights of
-  /// several tiles are multiplied together. `ahead` is fetched during that product.
+  /// One step of the recurrence: adds a tile of keys. max and sum are updated now; `out` is updated now, or later, when
+  /// the weights of several tiles are multiplied together. `ahead` is fetched during that product.
   void add_keys(const KvTile& tile, Coverage coverage, bool by_selection, const PrefetchPlan& ahead) {
     const Index count = tile.keys.size(), v_dim = problem().v_dim;
     const bool modded = pass_->changes_scores(coverage);
@@ -66,7 +66,7 @@ class PrefillState {
     if (select) family_->find_dropped(m, width(), count);
     const bool moved = kernels_->softmax(m, count, tile.value, v_dim);
     if (kept_factor_ != T(1)) pass_->drop_weights(m.weights, order_of_weights(), width(), queries, tile.keys);
-    if (moved) multiply(ahead);  // weights that wait are relative to the old maximum
+    if (moved) multiply(ahead);  // the weights that wait are relative to the old maximum
     if (moved && update_ == OutUpdate::add) update_ = OutUpdate::rescale_and_add;
     if (select) {
       family_->value_by_selection(m, width(), tile.value, count, v_dim, update_);
@@ -81,7 +81,7 @@ class PrefillState {
     if (!family_->format.defers_value_product || update_ == OutUpdate::rescale_and_add) multiply(ahead);
   }
 
-  /// Brings `out` up to date with the weights that wait for it.
+  /// Brings `out` up to date: multiplies the weights that wait with their values.
   void multiply(const PrefetchPlan& ahead) {
     if (waiting_ == 0) return;
     TileMemory<T> m = m_;
@@ -91,7 +91,7 @@ class PrefillState {
     waiting_ = 0;
   }
 
-  /// After all keys.
+  /// Ends the recurrence after the last key.
   void finish() {
     if (update_ == OutUpdate::overwrite) std::fill_n(m_.out, problem().v_dim * width(), T(0));
     if (has_totals_) end_stretch();
@@ -104,7 +104,7 @@ class PrefillState {
                                       m_.out, problem().v_dim * width());
   }
 
-  /// out / sum, 0 where no key was kept, and the log-sum-exps.
+  /// Stores out / sum, 0 where no key was kept, and the log-sum-exps.
   void store_result() const {
     store_out(full_precision(), m_, width(), pass_->tensors, queries);
     pass_->store_lse(queries, m_.max, m_.sum);
@@ -115,7 +115,7 @@ class PrefillState {
   const KernelFamily<T>& full_precision() const { return pass_->kernels.full_precision; }
   Index width() const { return kernels_->queries; }
 
-  /// Where the weights of keys lie that have the row `first` in a chunk.
+  /// Where the weights of the keys from row `first` of a chunk on lie.
   T* weights_of(Index first) const {
     const Format& format = family_->format;
     return format.defers_value_product ? m_.weights + first * width() / format.per_number() : m_.weights;
@@ -142,7 +142,7 @@ class PrefillState {
     load_query(*family_, rows, count, dim, scale, width(), packed, m_);
   }
 
-  /// What the passes before left, with zeros in the rest of its room, and where they had no keys.
+  /// Loads what the earlier passes left; zeros stand in the rest of the memory, and where those passes kept no key.
   void load_output() {
     const Index v_dim = problem().v_dim, rest = padded(v_dim, family_->format.out) - v_dim;
     load_out(full_precision(), m_, width(), pass_->tensors.output(queries), queries.rows.size(), v_dim);
@@ -154,7 +154,7 @@ class PrefillState {
 
   void multiply_out(T factor) { full_precision().multiply(m_.out, problem().v_dim * width(), factor); }
 
-  /// The output joins the totals, and another begins.
+  /// Adds the output to the totals, and begins another stretch.
   void end_stretch() {
     multiply({});
     full_precision().end_stretch(m_, width(), problem().v_dim, OutLayout::by_column, !std::exchange(has_totals_, true));
@@ -166,14 +166,14 @@ class PrefillState {
   const KernelFamily<T>* family_;
   const KernelSet<T>* kernels_;
   TileMemory<T> m_;
-  OutUpdate update_;  ///< of `out`, when the next weights are multiplied with values
-  bool dropped_any_;  ///< may a pair have been dropped inside a tile of keys that was added?
+  OutUpdate update_;  ///< what becomes of `out` with the next product of weights and values
+  bool dropped_any_;  ///< whether a pair may have been dropped inside a tile of keys that was added
   T kept_factor_;     ///< what the output must still be multiplied by; see PassContext
-  Rows<T> value_;     ///< those whose weights are not multiplied yet
+  Rows<T> value_;     ///< values whose weights wait to be multiplied
   Index first_;       ///< the first of these, in the chunk
-  Index waiting_;     ///< how many they are
+  Index waiting_;     ///< how many values wait
   Index added_;       ///< tiles of keys in the present stretch
-  bool has_totals_;   ///< of stretches before?
+  bool has_totals_;   ///< whether there was a stretch before
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -8,20 +8,20 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// How the keys of a pass are cut into tiles, and how a tile comes to where kernels read it: it lies in the caller's
-/// memory if they can read it there, or it is packed.
+/// How the keys of a pass are cut into tiles, and how a tile comes to where kernels read it: kernels read it in the
+/// caller's memory if they can, otherwise it is packed.
 template <class T>
 class PrefillTiles {
  public:
-  /// Tiles of keys that are packed at a time: so many a tile of queries meets before the next takes its place in L1.
-  /// Two make the matrix unit 5 % slower, and so do eight, which drive the weights out of L1.
+  /// How many tiles of keys are packed at a time: a tile of queries meets them all before the next takes its place in
+  /// L1. With two the matrix unit is 5 % slower, and also with eight, which drive the weights out of L1.
   static constexpr Index kChunk = 4;
 
   /// A tile of keys and values.
   struct Tile {
     Range keys;
     Index first;  ///< row in the memory of a chunk, where each tile has room for a multiple of what kernels read
-    bool loaded;  ///< are the rows known?
+    bool loaded;  ///< whether the rows are known
     Rows<T> key, value;
   };
 
@@ -36,9 +36,9 @@ class PrefillTiles {
   bool packs() const { return packs_keys() || packs_values(); }
   Index chunk() const { return packs() ? kChunk : 1; }
 
-  /// Calls visit(keys) for each tile of a range. Results must not depend on how many tiles of queries a block has, so
-  /// where keys are packed, tiles begin at multiples of their length. The matrix unit always gets whole tiles: it adds
-  /// up 32 keys before it rounds, and scales masked tiles in a separate step.
+  /// Calls visit(keys) for each tile of a range. Where keys are packed, tiles begin at multiples of their length,
+  /// because results must not depend on how many tiles of queries a block has. The matrix unit always gets whole tiles:
+  /// it adds up 32 keys before it rounds, and scales masked tiles in a separate step.
   template <class Visit>
   void for_each(Range all, const Visit& visit) const {
     if (format_.keys > 1 && !all.empty())
@@ -49,13 +49,13 @@ class PrefillTiles {
     }
   }
 
-  /// The part of a tile of keys that queries visiting `visited` work on.
+  /// The keys of a tile that queries visiting `visited` work on.
   static Range shown(const KernelFamily<T>& family, const Range& keys, const Range& visited) {
     return family.format.keys > 1 ? keys : intersect(keys, visited);
   }
 
-  /// The tile cut down to `keys`. Keys that only another tile of queries visits must not affect this one, even if they
-  /// are NaN.
+  /// The tile cut down to `keys`. Keys that only another tile of queries visits must not affect this one, not even if
+  /// they are NaN.
   static Tile part_of(const Tile& tile, const Range& keys) {
     Tile part = tile;
     part.keys = keys;
@@ -78,7 +78,7 @@ class PrefillTiles {
     tile.loaded = true;
   }
 
-  /// The memory of a worker for `tiles` tiles of up to so many queries.
+  /// How a worker's memory is laid out for `tiles` tiles of up to `queries` queries.
   TileLayout<T> layout(const KernelFamily<T>& family, Index queries, Index tiles) const {
     const Format& format = family.format;
     const Index row = format.row(problem_.head_dim), value_row = format.row(problem_.v_dim);
@@ -106,7 +106,7 @@ class PrefillTiles {
   const CallTensors<T>& tensors_;
   const Problem& problem_;
   const Format& format_;
-  bool aligned_;  ///< do tiles of keys begin at multiples of their length?
+  bool aligned_;  ///< whether tiles of keys begin at multiples of their length
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -8,12 +8,12 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The tiles of queries of a call in blocks: neighbours that share a key and value head, so that its keys and values
-/// are read, and packed where they must, once for all of a block.
+/// The tiles of queries of a call in blocks. The tiles of a block are neighbours that share a key and value head, whose
+/// keys and values are read, and packed where they must be, once for the whole block.
 template <class T>
 class QueryBlocks {
  public:
-  /// As few blocks as can be, of at most so many tiles each and nearly equal.
+  /// Makes as few blocks as possible, of nearly equal size and at most `most` tiles each.
   QueryBlocks(const Problem& problem, const QueryTiles<T>& tiles, Index most)
       : problem_(&problem),
         tiles_(&tiles),
@@ -30,7 +30,7 @@ class QueryBlocks {
   Index size(Index block) const { return range(block).size(); }
 
   /// Tile number `i` of a block. The last queries come first: under a causal mask they see the most keys, and the
-  /// longest work should not be begun last.
+  /// longest work should not begin last.
   QueryTile at(Index block, Index i) const {
     const Division kv_head = divide(divide(block, per_kv_head_).quotient, problem_->kv_heads),
                    number = divide(range(block).begin + i, tiles_per_head_);

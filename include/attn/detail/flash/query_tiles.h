@@ -13,12 +13,12 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// How the queries of one head are cut into tiles: as few as possible, of nearly equal height, each a whole number of
-/// vectors but the last. Or each by itself.
+/// How the queries of one head are cut into tiles: as few as possible, of nearly equal height, each but the last a
+/// whole number of vectors. Or into single queries.
 template <class T>
 class QueryTiles {
  public:
-  /// `most`: how many queries a tile may have, if not as many as kernels can; but always a whole vector.
+  /// `most`: how many queries a tile may have; 0: as many as kernels can. A tile has at least one vector.
   QueryTiles(const KernelFamily<T>& kernels, Index q_len, bool single, Index most = 0)
       : widest_(kernels.widest), q_len_(q_len), lanes_(single ? 1 : kernels.by_vectors[0].queries), single_(single) {
     if (most > 0) widest_ = std::clamp<Index>(most / lanes_, 1, widest_);
@@ -39,13 +39,13 @@ class QueryTiles {
   bool single_;
 };
 
-/// Whether so many keys may be more than one stretch.
+/// Whether so many keys may make more than one stretch.
 constexpr bool has_totals(Index keys) { return keys > kStretch * kKeyTile; }
 
-/// The numbers T that parts of a tile's memory take.
+/// How many numbers T the parts of a tile's memory take.
 struct TileSizes {
   Index queries;
-  Index query;  ///< for each query, as `out`
+  Index query;  ///< for each query, as for `out`
   Index out;
   Index packed_key = 0;    ///< for each row of a chunk; 0 where all are read in place
   Index packed_value = 0;  ///< likewise
@@ -53,17 +53,17 @@ struct TileSizes {
   Index weights = 0;       ///< likewise; 0 where they take the place of the scores
   Index chunk = kKeyTile;  ///< rows that a chunk of keys has
   Index keys = kKeyTile;   ///< that scores have room for
-  bool totals = false;     ///< may there be more than one stretch?
+  bool totals = false;     ///< whether there may be more than one stretch
 };
 
-/// How the memory of a worker is laid out that works on `tiles` tiles of queries in turn: linear in head_dim + v_dim,
-/// independent of the lengths.
+/// How the memory of a worker that works on `tiles` tiles of queries in turn is laid out. Its size is linear in
+/// head_dim + v_dim and does not depend on the lengths.
 template <class T>
 class TileLayout {
  public:
   explicit TileLayout(const TileSizes& sizes, Index tiles = 1) : sizes_(sizes), tiles_(tiles) {}
 
-  /// Bytes for one worker, whole cache lines, so that two workers never write to the same one.
+  /// Bytes for one worker, in whole cache lines, so that two workers never write to the same one.
   Index bytes() const {
     const Index of_key = sizes_.packed_key + sizes_.packed_value + sizes_.arranged + sizes_.weights;
     const Index shared = sizes_.queries * (sizes_.keys + 2) + sizes_.chunk * of_key;
@@ -71,7 +71,7 @@ class TileLayout {
     return padded((shared + tiles_ * own()) * static_cast<Index>(sizeof(T)) + flags, kAlignment);
   }
 
-  /// The memory for one of the tiles.
+  /// The memory of one of the tiles.
   TileMemory<T> at(std::byte* memory, Index tile = 0) const {
     const Index queries = sizes_.queries;
     T* next = reinterpret_cast<T*>(memory);
@@ -99,7 +99,7 @@ class TileLayout {
   }
 
  private:
-  /// What one tile of queries takes for itself.
+  /// The numbers that a tile of queries has for itself.
   Index own() const {
     return sizes_.queries * (sizes_.query + sizes_.out + 3 + (sizes_.totals ? 2 * sizes_.out + 1 : 0));
   }
@@ -118,11 +118,11 @@ inline std::span<std::byte> checked_workspace(std::span<std::byte> given, Index 
   return given.subspan((kAlignment - address % kAlignment) % kAlignment);
 }
 
-/// The working memory of a call, the caller's or allocated here: `bytes` for each worker, and `shared` for all; both
-/// are whole cache lines.
+/// The working memory of a call, the caller's or allocated here: `bytes` for each worker and `shared` for all, both in
+/// whole cache lines.
 class Workspace {
  public:
-  /// What a caller's memory of any alignment must have.
+  /// The bytes that a caller's memory of any alignment must have.
   static Index needed(Index bytes, int workers, Index shared = 0) { return workers * bytes + shared + kAlignment - 1; }
 
   Workspace(Index bytes, int workers, std::span<std::byte> given = {}, Index shared = 0)

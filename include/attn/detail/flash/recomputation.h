@@ -8,16 +8,16 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Must the result of some queries be computed again, with full precision, and what is dropped not even multiplied?
-/// `sums` (queries) are those of their weights, `out` their output in one piece, `size` numbers; `dropped_any`: may a
-/// pair have been dropped inside of a tile that was added?
+/// Whether the result of some queries must be computed again, in full precision, and so that dropped pairs are not even
+/// multiplied. `sums` (queries) are the sums of their weights; `out` is their output in one piece of `size` numbers;
+/// `dropped_any` says whether a pair may have been dropped inside a tile that was added.
 ///
-/// A dropped pair weighs 0, and 0 times a value is 0, unless that value is not finite. That is rare, so it is found out
-/// afterwards, from what became of the output.
+/// A dropped pair weighs 0, and 0 times a value is 0, unless the value is not finite. Such values are rare, so they are
+/// not looked for beforehand; the output shows afterwards whether there was one.
 ///
-/// The matrix unit's products and sums of large numbers may be infinite where exact ones are not: those of scores are
-/// not scaled yet, and weights are not below 1. Where all scores of a query are -inf by that, it looks as if no key
-/// were kept.
+/// The matrix unit's products and sums of large numbers may be infinite where exact ones are not, because its scores
+/// are not scaled yet and its weights may exceed 1. Where all scores of a query become -inf in this way, the query
+/// looks as if no key were kept.
 template <class T>
 bool must_compute_again(const ChosenKernels<T>& kernels, bool on_matrix_unit, bool dropped_any, const T* sums,
                         Index queries, const T* out, Index size) {

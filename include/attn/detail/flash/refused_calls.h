@@ -1,4 +1,4 @@
-// Calls whose arguments stand in another order: each gives one sentence, where a compiler would list all overloads.
+// Calls whose arguments stand in a wrong order. Each gives one sentence, where a compiler would list all overloads.
 #pragma once
 
 #include <type_traits>
@@ -9,7 +9,7 @@
 namespace attn {
 namespace detail {
 
-/// Says in one sentence what is wrong with what stands behind the value.
+/// Says in one sentence what is wrong with the arguments behind the value.
 template <class... Given>
 constexpr auto check_order() {
   constexpr bool kHasOptions = (std::is_same_v<Given, Options> || ...);
@@ -24,7 +24,7 @@ constexpr auto check_order() {
                 "attention(q, k, v, causal(), {.scale = 0.5})");
 }
 
-/// Are these no options, or is there more behind them?
+/// Whether this is not the options, or there are more arguments behind it.
 template <class Options_, class... More>
 constexpr bool is_wrong = sizeof...(More) > 0 || !std::is_convertible_v<const Options_&, const Options&>;
 
@@ -32,8 +32,8 @@ constexpr bool is_wrong = sizeof...(More) > 0 || !std::is_convertible_v<const Op
 
 inline namespace ATTN_BUILT_FOR {
 
-// The int keeps overloads for misplaced options out where an entry point is named with the types of its arguments, as
-// for its address.
+// The int keeps overloads for misplaced options out of the way when an entry point is named by the types of its
+// arguments, for example to take its address.
 
 /// Not to be called: does not compile, with the sentence of detail::check_order().
 template <class Q, class K, detail::Viewable V, class M, class Wrong, class... More>

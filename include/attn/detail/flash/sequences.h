@@ -10,16 +10,16 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// One sequence of several: its tensors, which are a batch of one, and what its mods make of a single pass.
+/// One sequence of several: its tensors, which are a batch of one, and its mods, as a single pass applies them.
 template <class T>
 struct Sequence {
   CallTensors<T> tensors;
   const TileMods<T>* mods;
 };
 
-/// Calls use(task list, executor, scheduled passes) with the sequences of a call, a pass each. The longest tasks come
-/// first, so that no worker ends long after the others. How the keys of a sequence are split does not depend on the
-/// other sequences, and neither does its result.
+/// Calls use(task list, executor, scheduled passes) with the sequences of a call, each as one pass. The longest tasks
+/// come first, so that no worker ends long after the others. How the keys of a sequence are split does not depend on
+/// the other sequences, and neither does its result.
 template <class T, class Use>
 void with_sequences(std::span<const Sequence<T>> sequences, const Options& options, const Use& use) {
   std::deque<FlashPass<T>> calls;
@@ -31,8 +31,8 @@ void with_sequences(std::span<const Sequence<T>> sequences, const Options& optio
   const Executor& executor = executor_for(flops, options.executor);
   std::vector<ScheduledPass<T>> scheduled;
   scheduled.reserve(calls.size());
-  // A sequence is cut for twice the workers that its share of the work keeps busy, not for all: larger tasks read
-  // memory in longer runs.
+  // A sequence is cut for twice the workers that its share of the work keeps busy, not for all workers: larger tasks
+  // read memory in longer runs.
   const double workers = executor.concurrency();
   for (const FlashPass<T>& call : calls) {
     const double share = flops > 0 ? call.flops() / flops : 1;

@@ -1,4 +1,4 @@
-// The tasks of some passes carried out by the workers of an executor.
+// The tasks of some passes, and how the workers of an executor carry them out.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// A pass cut into tasks for the workers there are, and the numbers of its first task and merge in the list of all
-/// passes.
+/// A pass cut into tasks for a number of workers, with the numbers of its first task and its first merge in the list of
+/// all passes.
 template <class T>
 struct ScheduledPass {
   ScheduledPass(const FlashPass<T>& p, Index workers) : pass(&p), partition(p.partition(workers)) {}
@@ -21,14 +21,14 @@ struct ScheduledPass {
 };
 
 /// Memory on the stack for calls that need little: 16 queries and 16 keys of 64 column-major floats take 22 KiB. The
-/// heap takes as long as such a call's checks.
+/// heap takes as long as the checks of such a call.
 struct SmallMemory {
   static constexpr Index kBytes = 32 * 1024;
   SmallMemory() {}  // NOLINT: nothing is written yet
   alignas(kAlignment) std::byte bytes[kBytes];
 };
 
-/// Some passes that do not wait for each other.
+/// Passes that do not wait for each other.
 template <class T>
 class TaskList {
  public:
@@ -67,8 +67,8 @@ class TaskList {
   }
 
  private:
-  /// The pass that a task or a merge belongs to. Passes without any have the same first number as the next one, so it
-  /// is the last that begins there.
+  /// The pass that a task or a merge belongs to: the last one that begins at or before `number`. A pass without any has
+  /// the same first number as the next one.
   const ScheduledPass<T>& of(Index number, Index ScheduledPass<T>::*first) const {
     const auto begins_behind = [&](Index n, const ScheduledPass<T>& scheduled) { return n < scheduled.*first; };
     return *std::prev(std::upper_bound(passes_.begin(), passes_.end(), number, begins_behind));
