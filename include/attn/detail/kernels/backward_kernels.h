@@ -1,4 +1,4 @@
-// The kernels of the backward pass that the forward pass has not, one text for all instruction sets.
+// The kernels that only the backward pass has, one text for all instruction sets.
 //
 // A tile of queries meets a tile of keys in five products. Three of them are kernels of the forward pass:
 //
@@ -8,8 +8,8 @@
 //     grad_value    (keys, v_dim)     += weights · grad_out    add_rows, here
 //     grad_key      (keys, head_dim)  += grad_scores · query   add_rows, here
 //
-// In the last two lanes run over features and the weights are broadcast, four keys at a time: they need queries and
-// grad_out as rows, the first two as columns, so that both are kept.
+// In the last two, lanes run over features and the weights are broadcast, four keys at a time. They need queries and
+// grad_out as rows, where the first two need them as columns, so both forms are kept.
 #pragma once
 
 #include "attn/detail/kernels/kernel_table.h"
@@ -20,7 +20,7 @@ inline namespace ATTN_BUILT_FOR {
 /// A tile of queries and a tile of keys in the backward pass.
 template <class T>
 struct BackwardTile {
-  T* scores;        ///< (keys, queries), become the weights
+  T* scores;        ///< (keys, queries), overwritten with the weights
   T* grad_scores;   ///< (keys, queries): first the gradients of the weights
   const T* slopes;  ///< (keys, queries), of the score mods; null: there are none
   const T* lse;     ///< of each query
@@ -34,14 +34,14 @@ struct BackwardKernels {
   using Vec = typename S::Vec;
   static constexpr int kLanes = S::kLanes;
 
-  /// Keys and vectors of features of which add_rows forms the sums in registers: 16 and 8 of them, beside four vectors
-  /// or two that are loaded in each step.
+  /// How many keys, and vectors of features, add_rows forms the sums of in registers: 16 sums and 8, beside four or two
+  /// vectors that each step loads.
   static constexpr int kKeys = 4;
   static constexpr int kMaxColumns = kRegisters >= 32 ? 4 : 2;
 
-  /// Scores become weights, and gradients of weights those of scores: for the softmax P of scores X, dX = P * (dP -
-  /// delta) (Dao et al. 2022, appendix B.2), times the slope of the score mods. A dropped pair has none, whatever its
-  /// value is.
+  /// Scores become weights, and gradients of weights become gradients of scores: for the softmax P of scores X, dX = P
+  /// * (dP - delta) (Dao et al. 2022, appendix B.2), times the slope of the score mods. The gradient of a dropped pair
+  /// is 0, whatever its value is.
   static ATTN_INLINE void softmax(const BackwardTile<T>& t, Index queries, Index keys) {
     Vec dropped;
     S::splat(dropped, -std::numeric_limits<T>::infinity());
@@ -68,9 +68,10 @@ struct BackwardKernels {
     }
   }
 
-  /// `count` rows of `dim` numbers times a factor as panels: the first kPanel columns of all rows behind each other,
-  /// then the next. The last panel is as wide as it must, in whole vectors, and padded with zeros. So a product over
-  /// rows reads memory in one line, where rows of 512 bytes would compete for a few sets of the cache.
+  /// Packs `count` rows of `dim` numbers, times a factor, as panels: the first kPanel columns of all rows behind each
+  /// other, then the next kPanel. The last panel is only as wide as it must be, in whole vectors, and padded with
+  /// zeros. A product over rows then reads memory in one line, where rows of 512 bytes would compete for a few sets of
+  /// the cache.
   static ATTN_INLINE void pack_panels(Rows<T> rows, Index count, Index dim, T factor, T* to) {
     for (Index c = 0; c < dim; c += kPanel) {
       const Index width = std::min(kPanel, dim - c), padded_width = padded(width, kLanes);
@@ -89,7 +90,7 @@ struct BackwardKernels {
     }
   }
 
-  /// to += from; `count` is a multiple of the lanes.
+  /// to += from, both of `count` numbers, a multiple of the lanes.
   static ATTN_INLINE void add(T* to, const T* from, Index count) {
     for (Index i = 0; i < count; i += kLanes) {
       Vec sum, x;
@@ -117,8 +118,8 @@ struct BackwardKernels {
     }
   }
 
-  /// to (keys, row) += weights (keys, queries) * panels (queries, dim), for the first `count` queries; `row` is `dim`
-  /// in whole vectors.
+  /// to (keys, row) += weights (keys, queries) * panels (queries, dim), over the first `count` queries. `row` is `dim`
+  /// padded to whole vectors.
   static ATTN_INLINE void add_rows(const T* weights, Index stride, Index keys, const T* panels, Index count, Index row,
                                    T* to) {
     Index c = 0;
@@ -145,7 +146,7 @@ struct BackwardKernels {
   static ATTN_INLINE void add_panel(const T* weights, Index stride, Index keys, const T* panel, Index count,
                                     Index to_stride, T* to) {
     for (Index j = 0; j < keys; j += kKeys) {
-      // Past the end the last key stands in, and its sums are not stored.
+      // Past the end the last key stands in; its sums are not stored.
       Array<const T*, kKeys> weight;
       weight[0] = weights + j * stride;
       ATTN_UNROLL for (int a = 1; a < kKeys; ++a) weight[a] = weight[a - 1] + (j + a < keys ? stride : 0);
@@ -177,21 +178,21 @@ struct BackwardKernels {
   }
 };
 
-/// The kernels of one set of vectors, or of the matrix unit, as pointers; see KernelSet.
+/// The backward kernels of one set of vectors, or of the matrix unit, as pointers; see KernelSet.
 template <class T>
 struct BackwardKernelSet {
-  Index columns;  ///< sums of rows are padded to a multiple of it
+  Index columns;  ///< sums of rows are padded to a multiple of so many
   void (*softmax)(const BackwardTile<T>&, Index queries, Index keys);
   void (*pack_panels)(Rows<T>, Index count, Index dim, T factor, T* to);
   void (*dot_rows)(Rows<T> a, Rows<T> b, Index count, Index dim, T* to);
   void (*add)(T* to, const T* from, Index count);
   void (*add_rows)(const T* weights, Index stride, Index keys, const T* panels, Index count, Index row, T* to);
 
-  // What the matrix unit does besides; for vectors there is nothing to do.
-  /// Gradients of scores as the value product reads weights, in `to` if that is another order.
+  // What only the matrix unit does; the defaults do nothing.
+  /// Gradients of scores in the order in which the value product reads weights; in `to` if that is another order.
   T* (*arrange_weights)(T* weights, Index queries, Index keys, T* to) = leave_weights;
-  /// After the last add_rows(): sums (rows, row) in the order of their columns, multiplied by a factor, which is 1
-  /// where factors were taken up before.
+  /// After the last add_rows(): puts sums (rows, row) in the order of their columns and multiplies them by a factor,
+  /// which is 1 where factors were applied before the products.
   void (*finish_rows)(T* sums, Index rows, Index row, T factor) = leave_rows;
 
   static T* leave_weights(T* weights, Index, Index, T*) { return weights; }
@@ -218,7 +219,7 @@ ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
 #undef ATTN_KERNEL
 #undef ATTN_COMPILED
 
-/// The kernels for vectors of such a set, which must be available; see kernel_family().
+/// The kernels for this set of vectors, which must be available; see kernel_family().
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 BackwardKernelSet<T> backward_kernels(VectorSet vectors) {
   return with_vectors(vectors, []<VectorSet kSet>() -> BackwardKernelSet<T> {

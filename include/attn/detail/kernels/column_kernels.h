@@ -1,4 +1,4 @@
-// Kernels for rows that lie side by side, as those of a column-major matrix do: number c of all rows, then c + 1.
+// Kernels for rows that lie side by side, as in a column-major matrix: number c of all rows, then number c + 1.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Queries that lie so are in the order of a tile already, and its output in theirs. Keys and values are transposed.
-/// Nothing outside the rows is read or written: at their end vectors overlap, or are half as long.
+/// Queries that lie side by side are in the order of a tile already, and so is their output. Keys and values are
+/// transposed. Nothing outside the rows is read or written: at the end, vectors overlap or are half as long.
 template <class T, int Bytes>
 struct ColumnKernels {
   using S = Simd<T, Bytes>;
@@ -19,8 +19,8 @@ struct ColumnKernels {
   static constexpr Index kLanes = S::kLanes;
   static constexpr bool kHasHalves = S::kVector && Bytes > 16;
 
-  /// to = factor * rows, in columns `queries` wide, of rows whose columns lie `column` apart. Queries beyond the last
-  /// row repeat it. A factor of 1 leaves all bits alone.
+  /// to (dim, queries) = factor * rows, whose columns lie `column` apart. Queries beyond the last row repeat it. A
+  /// factor of 1 leaves all bits alone.
   static ATTN_INLINE void copy_columns(T* to, Index queries, const T* from, Index column, Index rows, Index dim,
                                        T factor) {
     for (Index q = 0; q < queries; q += kLanes) {
@@ -39,7 +39,7 @@ struct ColumnKernels {
     }
   }
 
-  /// rows = out / sum; 0 where nothing was kept.
+  /// Stores rows = out / sum, or 0 where nothing was kept.
   static ATTN_INLINE void store_columns(const TileMemory<T>& m, Index queries, T* to, Index column, Index rows,
                                         Index v_dim) {
     if (rows >= kLanes) {
@@ -54,7 +54,7 @@ struct ColumnKernels {
     }
   }
 
-  /// Rows behind each other, of rows side by side. @returns how many of them are copied; less than four are left.
+  /// Packs rows that lie side by side behind each other. @returns how many rows are packed; fewer than four are left.
   static ATTN_INLINE Index pack_columns(const T* from, Index column, Index rows, Index columns, T* to) {
     using Least = ColumnKernels<T, 16>;
     Index r = 0;
@@ -72,7 +72,7 @@ struct ColumnKernels {
     return r;
   }
 
-  /// A square of kLanes rows.
+  /// Transposes a square of kLanes rows.
   static ATTN_INLINE void transpose(const T* from, Index column, T* to, Index row) {
     Array<Vec, kLanes> square;
     ATTN_UNROLL for (int i = 0; i < kLanes; ++i, from += column) S::load(square[i], from);
@@ -80,7 +80,7 @@ struct ColumnKernels {
     ATTN_UNROLL for (int i = 0; i < kLanes; ++i, to += row) S::store(to, square[i]);
   }
 
-  /// The same of fewer rows than a vector has lanes.
+  /// copy_columns() of fewer rows than a vector has lanes.
   static ATTN_INLINE void copy_few(T* to, Index queries, const T* from, Index column, Index rows, Index dim, T factor) {
     if constexpr (kHasHalves) {
       if (rows < Halves::kLanes) return Halves::copy_few(to, queries, from, column, rows, dim, factor);
@@ -103,7 +103,7 @@ struct ColumnKernels {
   }
 
  private:
-  /// The output of kLanes queries from `q` on.
+  /// Stores the output of kLanes queries from `q` on.
   static ATTN_INLINE void store_vectors(const TileMemory<T>& m, Index queries, T* to, Index column, Index q,
                                         Index v_dim) {
     Vec sum, inverse, x;

@@ -13,7 +13,7 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// The kernels of one instruction set for tiles of one width, as pointers: the prefill loop is compiled once and runs
-/// with any of them. Calls cost nothing next to a tile, which is tens of thousands of flops.
+/// with any of them. A call through a pointer costs nothing beside a tile, which is tens of thousands of operations.
 template <class T>
 struct KernelSet {
   Index queries;  ///< in a tile
@@ -32,22 +32,22 @@ struct DecodeKernelSet {
 
 /// How the kernels of a family want the numbers of queries, keys and values.
 struct Format {
-  DType dtype;    ///< native, or bf16: then two of them lie in the room of a float
-  Index columns;  ///< rows are padded with zeros to a multiple of it
-  Index out;      ///< room for v_dim is padded to a multiple of it
-  Index keys;     ///< keys are read by so many rows; more than one: and tiles of keys are whole, whoever visits them
-  bool scales_queries;        ///< is the scale a factor of the queries, not of the scores?
-  bool arranges_values;       ///< are values wanted in another order than rows?
-  bool defers_value_product;  ///< do weights of several tiles of keys wait for one value product?
-  bool fetches;               ///< do value products fetch what a PrefetchPlan says?
+  DType dtype;                ///< native, or bf16: then two of them lie in the room of a float
+  Index columns;              ///< rows are padded with zeros to a multiple of so many
+  Index out;                  ///< room for v_dim is padded to a multiple of so many
+  Index keys;                 ///< rows of keys that are read at a time; more than 1: tiles of keys are always whole
+  bool scales_queries;        ///< whether the scale multiplies the queries, not the scores
+  bool arranges_values;       ///< whether values are wanted in another order than rows
+  bool defers_value_product;  ///< whether weights of several tiles of keys wait for one value product
+  bool fetches;               ///< whether value products fetch what a PrefetchPlan says
 
   Index per_number() const { return dtype == DType::native ? 1 : 2; }
-  /// The numbers T that a row of so many columns takes.
+  /// How many numbers T a row of `dim` columns takes.
   Index row(Index dim) const { return padded(dim, columns) / per_number(); }
 };
 
-/// All kernels of one instruction set: by_vectors[n - 1] for tiles of n vectors of queries, `widest` at most, `decode`
-/// for single queries, and what they share.
+/// All kernels of one instruction set: by_vectors[n - 1] for tiles of n vectors of queries, up to `widest`; `decode`
+/// for single queries; and what they share.
 template <class T>
 struct KernelFamily {
   Format format;
@@ -56,25 +56,25 @@ struct KernelFamily {
   KernelSet<T> by_vectors[kMaxVectors];
   void (*load_columns)(T* to, Index queries, Rows<T>, Index rows, Index dim, T factor);
   void (*store_out)(const TileMemory<T>&, Index queries, T* to, Index stride, Index rows, Index v_dim);
-  /// The two of rows side by side, whose columns lie `column` apart.
+  /// For rows that lie side by side, whose columns are `column` apart.
   void (*copy_columns)(T* to, Index queries, const T* from, Index column, Index rows, Index dim, T factor);
   void (*store_columns)(const TileMemory<T>&, Index queries, T* to, Index column, Index rows, Index v_dim);
   void (*pack_rows)(const RowsToRead&, Index rows, Index columns, T* to);
   void (*unpack_rows)(const T* from, Index rows, Index columns, const RowsToWrite&);
   void (*multiply)(T* numbers, Index count, T factor);
-  void (*find_max)(const TileMemory<T>&, Index queries, Index keys);  ///< tile_max, once mods have changed the scores
+  void (*find_max)(const TileMemory<T>&, Index queries, Index keys);  ///< tile_max again, after mods changed the scores
   bool (*all_finite)(Rows<T>, Index keys, Index v_dim);
   void (*find_dropped)(const TileMemory<T>&, Index queries, Index keys);
   void (*value_by_selection)(const TileMemory<T>&, Index queries, Rows<T>, Index keys, Index v_dim, OutUpdate);
   void (*end_stretch)(const TileMemory<T>&, Index queries, Index v_dim, OutLayout, bool is_first);
   void (*finish)(const TileMemory<T>&, Index queries, Index v_dim, bool has_totals);
 
-  // What the matrix unit does besides; for vectors there is nothing to do.
+  // What only the matrix unit does; the defaults do nothing.
   void (*begin)() = nothing;  ///< before a thread's first kernel
-  void (*end)() = nothing;    ///< after its last one
-  /// Scores as mods know them: multiplied by m.scale, which becomes 1.
+  void (*end)() = nothing;    ///< after a thread's last kernel
+  /// Turns scores into those that mods know: multiplied by m.scale, which becomes 1.
   void (*scale_scores)(TileMemory<T>& m, Index keys) = leave_scores;
-  /// Values in the order in which the value product reads them, in `to` if that is another.
+  /// Values in the order in which the value product reads them; in `to` if that is another order.
   Rows<T> (*arrange_values)(Rows<T>, Index keys, Index v_dim, T* to) = leave_values;
 
   static void nothing() {}
@@ -84,16 +84,16 @@ struct KernelFamily {
   const KernelSet<T>& set_for(Index rows) const { return by_vectors[ceil_div(rows, by_vectors[0].queries) - 1]; }
 };
 
-/// What the gradients of scores of a tile become.
+/// What the gradients of a tile's scores are turned into.
 template <class T>
 struct ScoreGradientTile {
   const T* grad_scores;  ///< (keys, queries), 0 where a pair is dropped
   const T* query;        ///< (head_dim, queries)
   Rows<T> key;           ///< (keys, head_dim)
   const T* weight;       ///< (head_dim): see OtherScore
-  T* grad_query;         ///< (head_dim, queries), added up
-  T* grad_weight;        ///< (head_dim, queries), likewise: what each query adds to the gradient of the weights
-  T* grad_key;           ///< (keys, key_row), likewise
+  T* grad_query;         ///< (head_dim, queries), added to
+  T* grad_weight;        ///< (head_dim, queries), added to: what each query adds to the gradient of the weights
+  T* grad_key;           ///< (keys, key_row), added to
   Index key_row;         ///< head_dim in whole vectors
 };
 
@@ -102,15 +102,15 @@ template <class T>
 struct OtherScore {
   using AddGradients = void (*)(const ScoreGradientTile<T>&, Index queries, Index keys, Index head_dim);
 
-  KernelFamily<T> family;      ///< whose kernels form it
+  KernelFamily<T> family;      ///< whose kernels compute the score
   const T* weight;             ///< of the first head, (head_dim): what kernels find in TileMemory::score_weight
-  Index stride;                ///< to those of the next head; 0: heads share them
+  Index stride;                ///< to the weights of the next head; 0: heads share them
   AddGradients add_gradients;  ///< null in forward passes
 
   const T* of(Index head) const { return weight + head * stride; }
 };
 
-/// A family's kernels in use by the calling thread.
+/// The use of a family's kernels by the calling thread, from begin() to end().
 template <class T>
 class InUse {
  public:
@@ -197,7 +197,7 @@ struct FamilyOf {
                                                .finish = Total::finish};
 };
 
-/// The kernels for vectors of such a set, which must be available. Scalars without vectors have only one kind.
+/// The kernels for this set of vectors, which must be available. Scalars without vectors have only one set.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 const KernelFamily<T>& kernel_family(VectorSet vectors) {
   if constexpr (!Simd<T, 16>::kVector)

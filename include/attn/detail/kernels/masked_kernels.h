@@ -1,4 +1,4 @@
-// Kernels that tiles of any width share: the work around mods and values that are not finite.
+// Kernels around mods and around values that are not finite; tiles of any width share them.
 #pragma once
 
 #include <algorithm>
@@ -9,18 +9,18 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The width is a number here, so that this is compiled once for each instruction set.
+/// The width of a tile is an argument here, not a type, so that this is compiled once for each instruction set.
 template <class T, int Bytes>
 struct MaskedKernels {
   using S = Simd<T, Bytes>;
   using Vec = typename S::Vec;
   static constexpr Index kLanes = S::kLanes;
 
-  /// tile_max from the scores in memory, after mods changed them.
+  /// Finds tile_max from the scores in memory, after mods changed them.
   static ATTN_INLINE void find_max(const TileMemory<T>& m, Index queries, Index keys) {
     Index i = 0;
     for (; i + kLanes <= queries; i += kLanes) {
-      // Four at a time, because each waits for the one before: a quarter of the time.
+      // Four keys at a time, because each maximum waits for the one before: this takes a quarter of the time.
       constexpr int kAtATime = 4;
       Array<Vec, kAtATime> max;
       Vec x;
@@ -44,7 +44,7 @@ struct MaskedKernels {
     }
   }
 
-  /// Are all values of the tile finite? x - x is 0 for a finite x and NaN for any other.
+  /// Whether all values of the tile are finite. x - x is 0 for a finite x and NaN for any other.
   static ATTN_INLINE bool all_finite(Rows<T> value, Index keys, Index v_dim) {
     Vec sum = {}, x;
     T rest = 0;
@@ -63,13 +63,13 @@ struct MaskedKernels {
     return rest == T(0);
   }
 
-  /// Which pairs of the tile are dropped; to be asked before softmax() overwrites the scores.
+  /// Finds which pairs of the tile are dropped. Must run before softmax() overwrites the scores.
   static ATTN_INLINE void find_dropped(const TileMemory<T>& m, Index queries, Index keys) {
     for (Index i = 0; i < keys * queries; ++i) m.dropped[i] = m.scores[i] == -std::numeric_limits<T>::infinity();
   }
 
-  /// As value(), but a dropped pair is not even multiplied: 0 * NaN is NaN. Slow, and only needed where a value is not
-  /// finite.
+  /// value(), but a dropped pair is not even multiplied, because 0 * NaN is NaN. Slow, and only needed where a value is
+  /// not finite.
   static ATTN_INLINE void value_by_selection(const TileMemory<T>& m, Index queries, Rows<T> value, Index keys,
                                              Index v_dim, OutUpdate update) {
     for (Index c = 0; c < v_dim; ++c) {

@@ -1,5 +1,5 @@
-// Kernels that bring numbers into a tile and out of it: packing, queries in, output out. Tiles of any width share
-// them.
+// Kernels that bring numbers into a tile and out of it: they pack rows, load queries and store outputs. Tiles of any
+// width share them.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The width is a number here, so that this is compiled once for each instruction set.
+/// The width of a tile is an argument here, not a type, so that this is compiled once for each instruction set.
 template <class T, int Bytes>
 struct PackingKernels {
   using S = Simd<T, Bytes>;
@@ -20,7 +20,7 @@ struct PackingKernels {
   using Columns = ColumnKernels<T, Bytes>;
   static constexpr Index kLanes = S::kLanes;
 
-  /// Of rows that lie side by side.
+  /// load_columns() for rows that lie side by side.
   static ATTN_INLINE void copy_columns(T* to, Index queries, const T* from, Index column, Index rows, Index dim,
                                        T factor) {
     Columns::copy_columns(to, queries, from, column, rows, dim, factor);
@@ -30,13 +30,13 @@ struct PackingKernels {
     Columns::store_columns(m, queries, to, column, rows, v_dim);
   }
 
-  /// to = factor * rows, transposed into columns `queries` wide. Queries beyond the last row repeat it. A factor of 1
-  /// leaves all bits alone, which may be those of two numbers of 16 bits.
+  /// to (dim, queries) = factor * rows, transposed. Queries beyond the last row repeat it. A factor of 1 leaves all
+  /// bits alone, which may be those of two numbers of 16 bits.
   static ATTN_INLINE void load_columns(T* to, Index queries, Rows<T> from, Index rows, Index dim, T factor) {
     const auto row = [&](Index i) { return from.data + std::min(i, rows - 1) * from.stride; };
     const Index whole = queries / kLanes * kLanes, whole_dim = dim / kLanes * kLanes;
     for (Index q = 0; q < whole; q += kLanes) {
-      // One row alone, as of 17 queries, and those that repeat the last one, are no square to be transposed.
+      // A single row, such as the last of 17 queries, and the columns that repeat it are no square to be transposed.
       if (kLanes > 1 && q + 1 >= rows) {
         for (Index d = 0; d < whole_dim; ++d) {
           Vec x;
@@ -61,7 +61,7 @@ struct PackingKernels {
         to[d * queries + q] = factor == T(1) ? row(q)[d] : row(q)[d] * factor;
   }
 
-  /// rows = out / sum, transposed back; 0 where nothing was kept.
+  /// Stores rows = out / sum, transposed back, or 0 where nothing was kept.
   static ATTN_INLINE void store_out(const TileMemory<T>& m, Index queries, T* to, Index stride, Index rows,
                                     Index v_dim) {
     const Index whole_dim = v_dim / kLanes * kLanes,
@@ -89,7 +89,7 @@ struct PackingKernels {
     }
   }
 
-  /// Copies rows of any strides and storage behind each other. Columns that lie next to each other, as in a
+  /// Copies rows of any strides and number type behind each other. Columns that lie next to each other, as in a
   /// column-major matrix, are transposed in registers.
   static ATTN_INLINE void pack_rows(const RowsToRead& from, Index rows, Index columns, T* to) {
     if (from.dtype == DType::native && from.stride == 1 && from.column != 1) {
@@ -128,7 +128,7 @@ struct PackingKernels {
         to[r * columns + c] = load_number<T>(from, r, c);
   }
 
-  /// The way back: rows behind each other become rows of any strides and storage.
+  /// The reverse of pack_rows(): rows behind each other become rows of any strides and number type.
   static ATTN_INLINE void unpack_rows(const T* from, Index rows, Index columns, const RowsToWrite& to) {
     const Index whole_columns = to.column == 1 ? columns / kLanes * kLanes : 0;
     const Index size = size_of_number<T>(to.dtype);
@@ -154,9 +154,9 @@ struct PackingKernels {
     for (; i < count; ++i) numbers[i] *= factor;
   }
 
-  static constexpr bool kHasOthers = std::is_same_v<T, float>;  ///< dtypes than its own
+  static constexpr bool kHasOthers = std::is_same_v<T, float>;  ///< dtypes beside its own
 
-  /// A vector of numbers next to each other.
+  /// Loads a vector of neighbouring numbers.
   template <DType kDType>
   static ATTN_INLINE void load(Vec& x, const std::byte* from) {
     if constexpr (kDType == DType::native)
@@ -197,7 +197,7 @@ struct PackingKernels {
           return HalfSimd<Bytes>::narrow_f16(to, x);
         case DType::bf16:
           return HalfSimd<Bytes>::narrow_bf16(to, x);
-        case DType::i8:  // those have scales, and a writer of their own: see KvPages
+        case DType::i8:  // integers have scales, and KvPages writes them
           break;
       }
   }

@@ -1,4 +1,4 @@
-// Rows of keys and values that come from memory while others are worked on.
+// Fetches rows of keys and values from memory while others are worked on.
 #pragma once
 
 #include <algorithm>
@@ -11,15 +11,16 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The keys of a tile and then its values, a cache line at a time in the order of memory: what the processor fetches by
-/// itself follows rising addresses. Kernels spread the prefetches evenly, because memory idles if nothing is requested
-/// for 0.1 µs: without prefetches during the softmax, decoding took 8 % longer.
+/// Fetches the keys of a tile and then its values, a cache line at a time, in the order of memory, because what the
+/// processor fetches by itself follows rising addresses. Kernels spread the prefetches evenly, because memory idles if
+/// nothing is requested for 0.1 µs: without prefetches during the softmax, decoding took 8 % longer.
 class Prefetcher {
  public:
-  /// Nothing.
+  /// Fetches nothing.
   Prefetcher() = default;
 
-  /// Rows of so many bytes, the numbers of a T. Without data: none.
+  /// Fetches `rows` rows of keys and of values; the sizes of a row are in numbers of a T. Rows without data are not
+  /// fetched.
   template <class T>
   static Prefetcher of(const RowsToRead& key, Index head_dim, const RowsToRead& value, Index v_dim, Index rows) {
     Prefetcher f;
@@ -31,7 +32,7 @@ class Prefetcher {
 
   bool is_empty() const { return next_ == nullptr; }
 
-  /// From now on step() asks for so many lines in `steps` steps.
+  /// From now on step() asks for `lines` lines in `steps` steps.
   ATTN_INLINE void spread(Index lines, Index steps) {
     rate_ = steps > 0 ? lines * kOne / steps : 0;
     due_ = 0;
@@ -45,7 +46,7 @@ class Prefetcher {
     ATTN_UNROLL for (int i = 0; i < kLines; ++i) line();
   }
 
-  /// Lines of the keys, and all that are left.
+  /// The lines of the keys, and all lines that are left.
   Index key_lines() const { return runs_[0].lines(); }
   Index lines_left() const {
     return (end_ - next_) / kLine + std::max<Index>(rows_ - 1, 0) * runs_[number_].row_lines +
@@ -75,14 +76,14 @@ class Prefetcher {
     end_ = next_ + runs_[number].row_lines * kLine;
   }
 
-  /// One at a time: several in a row, as a loop over the addresses has them, stand in the way of the loads beside them,
-  /// and made decoding 10 % slower.
+  /// Fetches one line. Several in a row, as a loop over the addresses has them, stand in the way of the loads beside
+  /// them and made decoding 10 % slower.
   ATTN_INLINE void line() {
     if (next_ == end_ && !next_row()) return;
     __builtin_prefetch(next_, 0, 2);
     next_ += kLine;
   }
-  /// Is there one?
+  /// Goes on to the next row. Returns whether there is one.
   ATTN_INLINE bool next_row() {
     if (--rows_ > 0) {
       row_ += runs_[number_].stride;
@@ -99,7 +100,7 @@ class Prefetcher {
   int number_ = 0;
   const std::byte* row_ = nullptr;
   const std::byte* next_ = nullptr;
-  const std::byte* end_ = nullptr;  ///< of the row
+  const std::byte* end_ = nullptr;  ///< where the row ends
   Index rows_ = 0;
   Index rate_ = 0, due_ = 0;  // in parts of a line
 };

@@ -1,8 +1,8 @@
-// The kernels that make weights of scores by a sigmoid, in the place of the softmax, one text for all instruction sets.
+// Kernels that make weights of scores by a sigmoid in place of the softmax, one text for all instruction sets.
 //
-// A sigmoid is a softmax of a score beside one other of -bias: the state of a query is then {max = -bias, sum = 1} from
-// the first key to the last, and what the loops do with states, rescaling, merging and dividing by the sum, leaves
-// everything as it is.
+// A sigmoid is a softmax of a score beside one other score, -bias. The state of a query is then {max = -bias, sum = 1}
+// from the first key to the last, and what the loops do with states (rescaling, merging, dividing by the sum) changes
+// nothing.
 #pragma once
 
 #include "attn/detail/kernels/backward_kernels.h"
@@ -11,7 +11,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// For tiles of queries: see TileKernels, whose softmax() this replaces.
+/// For tiles of queries: replaces softmax() of TileKernels.
 template <class T, int Bytes, int kVectors>
 struct SigmoidTileKernels {
   using S = Simd<T, Bytes>;
@@ -36,7 +36,7 @@ struct SigmoidTileKernels {
   }
 };
 
-/// For single queries: see DecodeKernels, whose softmax() this replaces.
+/// For single queries: replaces softmax() of DecodeKernels.
 template <class T, int Bytes>
 struct SigmoidDecodeKernels {
   using S = Simd<T, Bytes>;
@@ -59,14 +59,14 @@ struct SigmoidDecodeKernels {
   }
 };
 
-/// For the backward pass: see BackwardKernels, whose softmax() this replaces.
+/// For the backward pass: replaces softmax() of BackwardKernels.
 template <class T, int Bytes>
 struct SigmoidBackwardKernels {
   using S = Simd<T, Bytes>;
   using Vec = typename S::Vec;
 
-  /// Scores become weights P, and gradients of weights those of scores, dX = P * (1 - P) * dP, times the slope of the
-  /// score mods. A dropped pair has none, whatever its value is.
+  /// Scores become weights P, and gradients of weights become gradients of scores, dX = P * (1 - P) * dP, times the
+  /// slope of the score mods. The gradient of a dropped pair is 0, whatever its value is.
   static ATTN_INLINE void softmax(const BackwardTile<T>& t, Index queries, Index keys) {
     Vec dropped;
     S::splat(dropped, -std::numeric_limits<T>::infinity());
@@ -106,7 +106,7 @@ struct CompiledSigmoid;
 ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
 #undef ATTN_COMPILED
 
-/// A family of the same vectors with sigmoids in the place of the softmax.
+/// A family of the same vectors with sigmoids in place of the softmax.
 template <class T>
 KernelFamily<T> with_sigmoid(KernelFamily<T> family, VectorSet vectors) {
   with_vectors(vectors, [&]<VectorSet kSet>() {
@@ -121,7 +121,7 @@ KernelFamily<T> with_sigmoid(KernelFamily<T> family, VectorSet vectors) {
   return family;
 }
 
-/// kernel_family() with sigmoids.
+/// kernel_family() with sigmoids in place of the softmax.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 const KernelFamily<T>& sigmoid_family(VectorSet vectors) {
   return with_vectors(vectors, [&]<VectorSet kSet>() -> const KernelFamily<T>& {
@@ -130,7 +130,7 @@ const KernelFamily<T>& sigmoid_family(VectorSet vectors) {
   });
 }
 
-/// The softmax of the backward pass with sigmoids.
+/// The kernel of the backward pass that stands in place of its softmax.
 template <class T>
 auto sigmoid_backward(VectorSet vectors) {
   return with_vectors(vectors, []<VectorSet kSet>() -> decltype(BackwardKernelSet<T>::softmax) {

@@ -1,4 +1,4 @@
-// The kernel of the forward mode that attention itself has not, one text for all instruction sets.
+// The kernel that only the forward mode has, one text for all instruction sets.
 //
 // A tile of queries meets a tile of keys in six products, all of them kernels of attention():
 //
@@ -18,7 +18,7 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 struct TangentTile {
   const T* weights;  ///< (keys, queries), relative to the maxima so far
-  T* tangents;       ///< (keys, queries): a part of the tangents of the scores; they become those times the weights
+  T* tangents;       ///< (keys, queries): one part of the tangents of scores; becomes weights times tangents
   const T* others;   ///< (keys, queries): the other part
   const T* slopes;   ///< (keys, queries), of the score mods; null: there are none
   const T* rescale;  ///< (queries): e^(old max - new max); null: no maximum moved
@@ -31,8 +31,8 @@ struct TangentKernels {
   using Vec = typename S::Vec;
   static constexpr int kLanes = S::kLanes;
 
-  /// Tangents of scores are put together, times the slopes of the mods, and weighed. What weighs nothing has none:
-  /// dropped pairs may hold anything.
+  /// Adds the two parts of the tangents of scores, and multiplies them by the slopes of the mods and by the weights. A
+  /// pair that weighs nothing gets 0: what stands at dropped pairs may be anything.
   static ATTN_INLINE void weigh(const TangentTile<T>& t, Index queries, Index keys) {
     for (Index i = 0; i < queries; i += kLanes) {
       Vec sum, factor;
@@ -41,7 +41,8 @@ struct TangentKernels {
         S::load(factor, t.rescale + i);
         sum *= factor;
       }
-      // Sixteen are added up, then those sums, as weights are: short chains, which are worked on side by side.
+      // Sixteen products are added up, then those sums, as for the weights: short chains, which are worked on side by
+      // side.
       for (Index j = 0; j < keys;) {
         Vec some = {};
         for (const Index end = std::min<Index>(j + 16, keys); j < end; ++j) {
@@ -79,7 +80,7 @@ struct CompiledTangents;
 ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
 #undef ATTN_COMPILED
 
-/// The kernel for vectors of such a set, which must be available; see kernel_family().
+/// The kernel for this set of vectors, which must be available; see kernel_family().
 template <class T>
 auto weigh_tangents(VectorSet vectors) {
   using Kernel = void (*)(const TangentTile<T>&, Index queries, Index keys);

@@ -1,6 +1,6 @@
 // The kernels of one tile, one text for all instruction sets.
 //
-// Lanes run over queries. A tile holds kVectors vectors of queries, everything else is broadcast into them one number
+// Lanes run over queries. A tile holds kVectors vectors of queries; everything else is broadcast into them, one number
 // at a time:
 //
 //     query   (head_dim, queries)   scaled, transposed once per tile of queries
@@ -11,16 +11,16 @@
 // packing. Register tiles: 3 vectors of queries x 8 keys need 24 sums + 3 + 1 of 32 registers, 3 x 4 need 12 + 3 + 1 of
 // 16; both have more independent sums than the 8 to 10 that two FMA units with a latency of 4 or 5 keep busy.
 //
-// Tried and slower on AVX-512, in the products: two or four steps at a time (g++ 12 then keeps a sum or two in memory),
-// pointers to rows found by min() and a product each (likewise), asking for all lines of the next tile at once (the
+// Tried, and slower in the products on AVX-512: two or four steps at a time (g++ 12 then keeps a sum or two in memory);
+// pointers to rows found by min() and a product each (the same); asking for all lines of the next tile at once (the
 // loads of this one wait behind them). With everything in L1 the products run at 88-91 % of the FMA peak.
 //
 // On ARM (-O2) a step of the score product is 38 instructions, 24 of them `fmla` by element, for 3 vectors and 8
 // numbers loaded; a step of the value product, which fetches as well, has 46 with g++ 12 and 44 with clang 14. No sum
-// leaves its register. With 4 keys at a time, as for 16 registers, they were 22 and 29 for 12 `fmla`. What newer ARM
-// processors have and no kernel uses: products of bf16 (bfmmla) and of 8 bits (smmla), and vectors whose length the
-// program learns when it runs (SVE), which the compilers' vector extension does not know. They would be families of
-// their own in detail/kernels/kernel_table.h.
+// leaves its register. With 4 keys at a time, as for 16 registers, they were 22 and 29 for 12 `fmla`. No kernel uses
+// what newer ARM processors have: products of bf16 (bfmmla) and of 8 bits (smmla), and vectors whose length the program
+// learns when it runs (SVE), which the compilers' vector extension does not know. Each would be a family of its own in
+// detail/kernels/kernel_table.h.
 #pragma once
 
 #include <algorithm>
@@ -58,7 +58,7 @@ struct TileKernels {
     if (j < keys) score_keys<kRows / 2>(m, key, j, keys, head_dim);
   }
 
-  /// One step of the online softmax (Milakov & Gimelshein 2018, algorithm 3): scores become weights, max, sum and
+  /// One step of the online softmax (Milakov & Gimelshein 2018, algorithm 3): scores become weights, and max, sum and
   /// rescale are brought up to date. Returns whether any maximum moved, so that `out` must be rescaled.
   static ATTN_INLINE bool softmax(const TileMemory<T>& m, Index keys, Rows<T> value, Index v_dim) {
     Vec infinity, rise = {};
@@ -76,8 +76,8 @@ struct TileKernels {
     if (moved) {
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(m.max + v * kLanes, max[v]);
     }
-    // A query that has kept no key yet has max -inf, and -inf - -inf is NaN: measure from 0 instead, e^-inf is the
-    // right weight.
+    // A query that has kept no key yet has max -inf, and -inf - -inf is NaN. Scores are measured from 0 instead, where
+    // e^-inf is the right weight.
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) max[v] = max[v] == -infinity ? Vec{} : max[v];
     if (moved) {
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
@@ -92,10 +92,11 @@ struct TileKernels {
         }
       }
     }
-    // Sixteen weights are added up, then those sums of a tile, in the place of its maxima, then those of all tiles.
+    // Sixteen weights are added up, then those sums over a tile (in the memory of its maxima), then the sums of all
+    // tiles.
     T *const scores = m.scores, *const tile_sum = m.tile_max;
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(tile_sum + v * kLanes, Vec{});
-    // Values come into L1 meanwhile, if they find room there.
+    // Values are fetched into L1 meanwhile, if there is room for them.
     const Index fetched = keys * v_dim <= kMostFetched ? v_dim : 0;
     for (Index j = 0; j < keys;) {
       Array<Vec, kVectors> sum = {};
@@ -136,14 +137,14 @@ struct TileKernels {
     for (Index c = 0; c < whole; c += kRows)
       add_columns(m, {value.data + c, value.stride}, keys, m.out + c * kQueries, update, Lines(ahead, c, keys),
                   [](int a) { return a; });
-    // Past the end the last column stands in, and nobody reads its sums.
+    // Past the end the last column stands in; nobody reads its sums.
     if (whole < v_dim)
       add_columns(m, {value.data + whole, value.stride}, keys, m.out + whole * kQueries, update,
                   Lines(ahead, whole, keys), [last = v_dim - 1 - whole](int a) { return std::min<Index>(a, last); });
   }
 
  private:
-  /// The scores of kKeys keys from `j` on, and what they make of tile_max.
+  /// The scores of kKeys keys from `j` on, and the tile_max with them.
   template <int kKeys>
   static ATTN_INLINE void score_keys(const TileMemory<T>& m, Rows<T> key, Index j, Index keys, Index head_dim) {
     // Past the end the last key stands in: it changes no maximum, and nobody reads its scores.
@@ -176,8 +177,8 @@ struct TileKernels {
   static constexpr Index kMostFetched = 32 * 1024 / static_cast<Index>(sizeof(T));  // in an L1 cache of 32 or 48 KiB
 
   /// What to fetch beside some columns of values: a cache line with each key, so that memory is never asked for much at
-  /// a time. Blocks take turns. Rows are fetched one after the other, not line by line of all: with rows at a distance
-  /// of 2 KiB that made the product 20 to 40 % slower.
+  /// a time. The blocks of the plan take turns. Rows are fetched one after the other, not the same line of all rows:
+  /// with rows 2 KiB apart that made the product 20 to 40 % slower.
   class Lines {
    public:
     ATTN_INLINE Lines(const PrefetchPlan& ahead, Index column, Index keys) {
@@ -200,17 +201,17 @@ struct TileKernels {
     }
 
    private:
-    // Two tiles of rows as wide as the values are fetched in the course of one. For double on AVX-512 a step is two
-    // lines, and the processor brings the second with the first.
+    // Two tiles of rows as wide as the values are fetched in the course of one tile. For double on AVX-512 a step is
+    // two lines, and the processor brings the second with the first.
     static constexpr Index kStep = std::max<Index>(64, 2 * kRows * static_cast<Index>(sizeof(T)));
 
     const std::byte* next_;
-    Index left_;  // in this row
+    Index left_;  // of this row
     Index per_row_;
     Index to_next_row_;
   };
 
-  /// kRows columns of value(), those at `offset(0)`, `offset(1)`, … of each row.
+  /// kRows columns of value(), which stand at `offset(0)`, `offset(1)`, … of each row.
   template <class Offset>
   static ATTN_INLINE void add_columns(const TileMemory<T>& m, Rows<T> value, Index keys, T* out, OutUpdate update,
                                       Lines lines, const Offset& offset) {

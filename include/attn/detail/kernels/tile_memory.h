@@ -9,24 +9,24 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Keys in a tile: long enough to amortise the passes over `out`, short enough for query, scores and out to stay in the
-/// L1 cache at head_dim 64.
+/// Keys in a tile: enough to amortise the passes over `out`, and few enough for query, scores and out to stay in the L1
+/// cache at head_dim 64.
 constexpr Index kKeyTile = 64;
 
-/// Keys that single queries take in a step of the recurrence: so many that the softmax, whose parts wait for each
-/// other, is short beside the products. With steps of one tile, 8 heads of 128 keys took 1.2 times as long.
+/// Keys in a step of the recurrence for single queries: so many that the softmax, whose parts wait for each other, is
+/// short beside the products. With steps of one tile, 8 heads of 128 keys took 1.2 times as long.
 constexpr Index kLongStep = 8 * kKeyTile;
 
-/// Most vectors of queries in a tile.
+/// The most vectors of queries in a tile.
 constexpr int kMaxVectors = 3;
 
-/// Rows of keys (score tile) or columns of values (value tile) that a kernel reads at a time, at most.
+/// The most rows of keys (scores) or columns of values (output) that a kernel reads at a time.
 constexpr Index kMaxRows = 8;
 
-/// Tiles of keys in a stretch. `out` is added up in a tile first, then in a stretch, then over all with what rounding
-/// takes from it kept apart, so that many small weights are not lost beside a large one, one by one. Its error is that
-/// of 64 + 64 additions, however many keys there are; Eigen's products add up some 256 in turn. A call of up to 4096
-/// keys has one stretch.
+/// Tiles of keys in a stretch. `out` is added up over a tile first, then over a stretch, then over all stretches with
+/// what rounding takes from it kept apart, so that many small weights are not lost one by one beside a large one. The
+/// error is that of 64 + 64 additions, however many keys there are; Eigen's products add up some 256 in turn. A call of
+/// up to 4096 keys has one stretch.
 constexpr Index kStretch = 64;
 
 /// The output of all stretches before the present one, relative to the maxima `max`, and what rounding took from it.
@@ -34,12 +34,12 @@ template <class T>
 struct Totals {
   T* max;       ///< (queries)
   T* out;       ///< as TileMemory::out
-  T* out_rest;  ///< likewise
+  T* out_rest;  ///< as `out`
 };
 
-/// The working memory of one tile of queries, as the kernels for tiles have it. (Those for single queries have the same
-/// with queries as rows: see DecodeKernels. Those of the matrix unit have pairs of numbers of 16 bits in some: see
-/// AmxKernels.) The first six belong to the tile, the others to whichever is worked on.
+/// The working memory of one tile of queries, as the kernels for tiles use it. The kernels for single queries have
+/// queries as rows (see DecodeKernels); those of the matrix unit have pairs of numbers of 16 bits in some of it (see
+/// AmxKernels). The first six members belong to the tile, the others to whichever tile is worked on.
 template <class T>
 struct TileMemory {
   T* query;     ///< (head_dim, queries), scaled unless `scale` is not 1
@@ -49,16 +49,16 @@ struct TileMemory {
   T* sum_rest;  ///< (queries): what rounding took from it, so that its error does not grow with the number of keys
   Totals<T> totals;
   T* scores;        ///< (keys, queries)
-  Index row;        ///< of single queries: from the scores of one to those of the next
+  Index row;        ///< single queries: from the scores of one query to those of the next
   T* tile_max;      ///< (queries): of the scores of the present tile
   T* rescale;       ///< (queries): e^(old max - new max)
   T* weights;       ///< (keys, queries): the same as `scores`, or apart for several tiles of keys
   T* packed_key;    ///< (keys, head_dim), where the caller's rows cannot be read in place
-  T* packed_value;  ///< (keys, v_dim), likewise
-  T* arranged;      ///< (keys, v_dim) in another order, where kernels want more of values than packed rows
+  T* packed_value;  ///< (keys, v_dim), where the caller's rows cannot be read in place
+  T* arranged;      ///< (keys, v_dim) in the order that kernels want, if rows will not do
   bool* dropped;    ///< (keys, queries), only used next to values that are not finite
   T scale;          ///< what the scores must still be multiplied by
-  /// Of additive scores: (head_dim); of single queries (queries, head_dim).
+  /// Weights of additive scores: (head_dim) for a tile, (queries, head_dim) for single queries.
   const T* score_weight;
 };
 
@@ -69,15 +69,15 @@ struct Rows {
   Index stride;
 };
 
-/// What becomes of the output so far when the values of a tile are added to it.
+/// What becomes of the output so far when a tile's values are added to it.
 enum class OutUpdate {
-  overwrite,        ///< there is none yet in this stretch
+  overwrite,        ///< this stretch has no output yet
   add,              ///< no maximum moved
-  rescale_and_add,  ///< some did
+  rescale_and_add,  ///< a maximum moved
 };
 
-/// Rows to fetch from memory while a tile is worked on, a few thousand cycles before somebody reads them: up to half as
-/// many of each block as there are keys in the tile. All sizes are in bytes.
+/// Rows to fetch from memory while a tile is worked on, a few thousand cycles before they are read: up to half as many
+/// of each block as there are keys in the tile. All sizes are in bytes.
 struct PrefetchPlan {
   struct Block {
     const std::byte* data;
@@ -87,7 +87,8 @@ struct PrefetchPlan {
   static constexpr Index kBlocks = 4;
   Array<Block, kBlocks> block;
 
-  /// Nothing needs to be fetched. The kernel needs some address, so this is a line that is already in the cache.
+  /// A plan that fetches nothing new. The kernel needs some address, so the plan names a line that is in the cache
+  /// already.
   static PrefetchPlan nothing(const void* in_cache) {
     PrefetchPlan plan{};
     for (Block& b : plan.block) b = {static_cast<const std::byte*>(in_cache), 0, 64};

@@ -18,8 +18,7 @@ struct TotalKernels {
   using Vec = typename S::Vec;
   static constexpr Index kLanes = S::kLanes;
 
-  /// Adds the present stretch to the totals, of which there are none yet if it is the first. What m.out holds is of no
-  /// use after that.
+  /// Adds the present stretch to the totals; the first stretch becomes the totals. m.out is of no use afterwards.
   static ATTN_INLINE void end_stretch(const TileMemory<T>& m, Index queries, Index v_dim, OutLayout layout,
                                       bool is_first) {
     const Totals<T>& totals = m.totals;
@@ -43,8 +42,8 @@ struct TotalKernels {
     std::copy_n(m.max, queries, totals.max);
   }
 
-  /// Sums get back what rounding took from them, and the output becomes the totals if there are any: then the last
-  /// stretch must be among them.
+  /// Gives sums back what rounding took from them, and stores the totals as the output if there are any; the last
+  /// stretch must be among them by then.
   static ATTN_INLINE void finish(const TileMemory<T>& m, Index queries, Index v_dim, bool has_totals) {
     add_rests(m.sum, m.sum, m.sum_rest, queries);
     if (has_totals) add_rests(m.out, m.totals.out, m.totals.out_rest, queries * v_dim);
@@ -66,7 +65,8 @@ struct TotalKernels {
     }
   }
 
-  /// What totals must be multiplied by to be relative to the present maxima, in m.rescale. Is any of them not 1?
+  /// Sets m.rescale to what totals must be multiplied by to be relative to the present maxima. Returns whether any of
+  /// these factors is not 1.
   static ATTN_INLINE bool find_factors(const TileMemory<T>& m, Index queries) {
     bool moved = false;
     for (Index i = 0; i < queries; ++i) {

@@ -6,9 +6,9 @@
 //     grad_value (keys, v_dim)    += weights (keys, queries) · grad_out (queries, v_dim)
 //     grad_key   (keys, head_dim) += grad_scores (keys, queries) · query (queries, head_dim)
 //
-// A tile's 32 queries are one step of these products. Their left factors are rows of scores, rounded to bf16; their
-// right ones are pairs of rows. Pairing two rows up leaves the columns in an order of its own, which the sums keep
-// until they are stored; see AmxPacking::pair_up().
+// A tile's 32 queries are one step of these products. The left factors are rows of scores, rounded to bf16; the right
+// ones are pairs of rows. Pairing up two rows changes the order of the columns, and the sums keep that order until they
+// are stored; see AmxPacking::pair_up().
 #pragma once
 
 #include "attn/detail/kernels/amx/tile_kernels.h"
@@ -22,8 +22,8 @@ template <class Tiles>
 struct AmxBackwardKernels {
   static constexpr Index kQueries = AmxSoftmax::kQueries, kColumns = AmxTiles::kColumns;
 
-  /// Up to 32 rows of bf16 as pairs: of each 32 columns two tiles, each (queries / 2, 16) pairs. Zeros stand for the
-  /// queries that there are not. There is no factor: products are scaled in float.
+  /// Packs up to 32 rows of bf16 as pairs: for each 32 columns two tiles, each of (queries / 2, 16) pairs. Zeros stand
+  /// for missing queries. There is no factor, because products are scaled in float.
   ATTN_TARGET_AVX512 static void pack_panels(Rows<float> rows, Index count, Index dim, float, float* to) {
     alignas(64) static constexpr Array<std::byte, AmxTiles::kBytes> kZeros = {};
     const auto* const first = reinterpret_cast<const std::byte*>(rows.data);
@@ -36,8 +36,8 @@ struct AmxBackwardKernels {
     }
   }
 
-  /// to (keys, row) += weights (keys, 32) * panels (32, row), the weights rounded to bf16, for the first `count`
-  /// queries: those of the others may be anything.
+  /// to (keys, row) += weights (keys, 32) * panels (32, row), the weights rounded to bf16, over the first `count`
+  /// queries. The weights of the other queries may be anything.
   ATTN_TARGET_AVX512 static void add_rows(const float* weights, Index, Index keys, const float* panels, Index count,
                                           Index row, float* to) {
     IntVec lane, first, second;
@@ -62,7 +62,7 @@ struct AmxBackwardKernels {
       Tiles::load(tmm7, panel + kTileBytes, AmxTiles::kBytes);
       for (Index j = 0; j < whole; j += kStep) add_square(rounded + j * kLanes, to + j * row + c, row);
       if (whole == keys) continue;
-      // Behind the last key lie the sums of others.
+      // The sums behind those of the last key belong to something else.
       alignas(64) Array<float, kStep* kColumns> rest = {};
       add_square(rounded + whole * kLanes, rest, kColumns);
       for (Index j = whole; j < keys; ++j)
@@ -76,7 +76,8 @@ struct AmxBackwardKernels {
     }
   }
 
-  /// Gradients of scores (keys, 32) in pairs of keys, (keys / 2, 32), as the value product reads weights.
+  /// Gradients of scores (keys, 32) as pairs of keys, (keys / 2, 32): the order in which the value product reads
+  /// weights.
   ATTN_TARGET_AVX512 static float* arrange_weights(float* weights, Index, Index keys, float* to) {
     constexpr auto kAll = std::make_integer_sequence<int, 32>();
     for (Index j = 0; j < padded(keys, kStep); j += 2)
@@ -91,7 +92,7 @@ struct AmxBackwardKernels {
     return to;
   }
 
-  /// Sums of add_rows() in the order of the columns, times a factor.
+  /// Puts the sums of add_rows() in the order of the columns, times a factor.
   ATTN_TARGET_AVX512 static void finish_rows(float* sums, Index rows, Index row, float factor) {
     for (float* at = sums; at < sums + rows * row; at += kColumns) {
       Vec low, high;
@@ -113,7 +114,7 @@ struct AmxBackwardKernels {
   static constexpr Index kStep = 2 * AmxTiles::kRows, kTileBytes = AmxTiles::kRows * AmxTiles::kBytes;
   static_assert(kQueries == AmxTiles::kColumns, "a tile of queries is one step of the products over queries");
 
-  /// 32 keys and 32 columns, of which the pairs are in registers 6 and 7.
+  /// 32 keys times 32 columns; the pairs are in registers 6 and 7.
   static ATTN_INLINE void add_square(const float* rounded, float* sums, Index row) {
     const Index stride = 4 * row;
     float* const below = sums + AmxTiles::kRows * row;
@@ -140,7 +141,7 @@ struct AmxBackwardKernels {
   }
 };
 
-/// The backward pass on the matrix unit. What is done in float is taken from `kernels`, which must be AVX-512's.
+/// The backward kernels of the matrix unit. What is done in float is taken from `kernels`, which must be AVX-512's.
 template <class Tiles>
 BackwardKernelSet<float> amx_backward_kernels(BackwardKernelSet<float> kernels) {
   using Kernels = AmxBackwardKernels<Tiles>;

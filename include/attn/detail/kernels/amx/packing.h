@@ -1,4 +1,4 @@
-// Bf16 into the order in which the matrix unit reads it.
+// Brings bf16 into the order in which the matrix unit reads it.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,11 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// `float` stands for two numbers of bf16 here.
+/// A `float` stands for two numbers of bf16 here.
 struct AmxPacking {
   static constexpr Index kColumns = AmxTiles::kColumns;
 
-  /// Copies rows behind each other, rounded to bf16 and filled up with zeros to a multiple of 32 columns.
+  /// Copies rows behind each other, rounded to bf16 and padded with zeros to a multiple of 32 columns.
   template <class Tiles>
   ATTN_TARGET_AVX512 static void pack_rows(const RowsToRead& from, Index rows, Index columns, float* to) {
     const Index padded_columns = padded(columns, kColumns);
@@ -51,8 +51,8 @@ struct AmxPacking {
     }
   }
 
-  /// Values for the value product: tiles of 16 columns x 32 keys, those of all columns for the first 32 keys, then the
-  /// next. Zeros fill up the keys to a multiple of 32; the rows have whole tiles of columns.
+  /// Arranges values for the value product: tiles of 16 columns x 32 keys, all columns of the first 32 keys, then those
+  /// of the next 32. Zeros fill up the keys to a multiple of 32; the rows have whole tiles of columns.
   ATTN_TARGET_AVX512 static Rows<float> transpose_values(Rows<float> value, Index keys, Index v_dim, float* to) {
     const Index stride = 4 * value.stride, columns = padded(v_dim, kColumns);
     auto* block = reinterpret_cast<std::byte*>(to);
@@ -72,7 +72,7 @@ struct AmxPacking {
     return {to, 0};
   }
 
-  /// Four times 16 bytes, `stride` bytes apart.
+  /// Loads four times 16 bytes, `stride` bytes apart.
   template <class V>
   ATTN_TARGET_AVX512 static ATTN_INLINE void load_lanes(V& x, const void* from, Index stride) {
     const auto* const row = static_cast<const std::byte*>(from);
@@ -82,7 +82,8 @@ struct AmxPacking {
     insert<3>(x, row + 3 * stride);
   }
 
-  /// Two rows of 32 numbers in pairs: in each 16 bytes, `low` has the pairs of columns 8i to 8i + 3, `high` the others.
+  /// Pairs up two rows of 32 numbers: in each 16 bytes, `low` has the pairs of columns 8i to 8i + 3, `high` those of
+  /// the other columns.
   ATTN_TARGET_AVX512 static ATTN_INLINE void pair_up(const std::byte* a, const std::byte* b, std::byte* low,
                                                      std::byte* high) {
     const Words first = *reinterpret_cast<const WordsAnywhere*>(a), second = *reinterpret_cast<const WordsAnywhere*>(b);
@@ -92,7 +93,7 @@ struct AmxPacking {
     *reinterpret_cast<WordsInMemory*>(high) = y;
   }
 
-  /// Numbers in the order of the columns, 0 to 15 (kFirst 0) or 16 to 31 (kFirst 8), where `low` and `high` have one
+  /// Numbers in the order of the columns, 0 to 15 (kFirst 0) or 16 to 31 (kFirst 8). `low` and `high` have one number
   /// for each pair of pair_up().
   template <int kFirst, class V>
   ATTN_TARGET_AVX512 static ATTN_INLINE V in_order(const V& low, const V& high) {
@@ -108,10 +109,10 @@ struct AmxPacking {
   static constexpr Index kBlock = 8;  // columns of values that fill 16 bytes
   static_assert(2 * kColumns == AmxTiles::kBytes && S::kLanes == AmxTiles::kRows, "a row of a register is a vector");
 
-  /// Rows of up to 32 columns as floats, filled up with zeros.
+  /// Loads rows of up to 32 columns as floats, padded with zeros.
   ATTN_TARGET_AVX512 static void load_part(const RowsToRead& from, Index rows, Index count, float* part) {
     PackingKernels<float, 64>::pack_rows(from, rows, count, part);
-    // From the last row on: where there are fewer columns, rows move apart.
+    // Begins with the last row, because rows of fewer columns move apart.
     for (Index r = rows; count < kColumns && r-- > 0;) {
       std::copy_backward(part + r * count, part + (r + 1) * count, part + r * kColumns + count);
       std::fill(part + r * kColumns + count, part + (r + 1) * kColumns, 0.0f);
@@ -131,7 +132,7 @@ struct AmxPacking {
     return __builtin_shufflevector(a, b, (first + e / 8 * 4 + e % 4 + e / 4 % 2 * 16)...);
   }
 
-  /// The words of a and b in turn: of the lower, and of the upper half of each 16 bytes.
+  /// Takes words of a and b in turn: from the lower half of each 16 bytes, and from the upper half.
   template <int... i>
   ATTN_TARGET_AVX512 static ATTN_INLINE void interleave(Words& low, Words& high, const Words& a, const Words& b,
                                                         std::integer_sequence<int, i...>) {
@@ -139,8 +140,8 @@ struct AmxPacking {
     high = __builtin_shufflevector(a, b, (i / 8 * 8 + i % 8 / 2 + i % 2 * 32 + 4)...);
   }
 
-  /// 32 rows of 8 numbers to 8 rows of 32. Each vector has 8 numbers of four rows that are 8 apart; three times, those
-  /// of two vectors are taken in turn.
+  /// Transposes 32 rows of 8 numbers to 8 rows of 32. Each vector has 8 numbers of four rows that are 8 apart; three
+  /// times, the words of two vectors are taken in turn.
   ATTN_TARGET_AVX512 static ATTN_INLINE void transpose_block(const std::byte* from, Index stride, std::byte* to) {
     constexpr auto kAll = std::make_integer_sequence<int, 32>();
     Array<Words, 8> x, y;

@@ -1,5 +1,5 @@
-// The registers and instructions of the matrix unit (AMX). They are spelled out, because the compilers' own names
-// for them need other attributes of all functions on the way, and differ.
+// The registers and instructions of the matrix unit (AMX). They are written in assembly, because the compilers' own
+// functions for them differ, and need attributes on all functions that lead to them.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,14 @@ inline constexpr TileRegister<5> tmm5;
 inline constexpr TileRegister<6> tmm6;
 inline constexpr TileRegister<7> tmm7;
 
-/// Eight registers of 16 rows of 64 bytes: 16 floats, or 16 pairs of bf16. The compilers know nothing of them and keep
-/// the order of these statements. Kernels take this type as `Tiles`: tests give them one in software.
+/// Eight registers of 16 rows of 64 bytes: 16 floats, or 16 pairs of bf16. The compilers know nothing of these
+/// registers and keep the order of the statements. Kernels take this type as `Tiles`; tests give them one in software.
 struct AmxTiles {
   static constexpr Index kRows = 16, kBytes = 64;
   static constexpr Index kColumns = 32;  ///< numbers of bf16 in a row
 
-  /// Makes the registers what they are above, for the calling thread. A mod may call attention itself, between two
-  /// kernels: then they are that already, and stay it until the outer call ends.
+  /// Configures the registers for the calling thread. A mod may call attention itself, between two kernels: they are
+  /// configured by then, and stay so until the outer call ends.
   static void begin() {
     if (depth()++ > 0) return;
     struct alignas(64) Configuration {
@@ -40,7 +40,7 @@ struct AmxTiles {
     const Configuration configuration;
     asm volatile("ldtilecfg %0" : : "m"(configuration));
   }
-  /// Else the operating system would go on saving them with the thread.
+  /// Releases the registers, which the operating system would otherwise go on saving with the thread.
   static void end() {
     if (--depth() == 0) asm volatile("tilerelease");
   }
@@ -63,15 +63,14 @@ struct AmxTiles {
   static ATTN_INLINE void zero(TileRegister<number>) {
     asm volatile("tilezero %%tmm%c0" : : "i"(number));
   }
-  /// sum(i, j) += a(i, 2k) b(k, j, 0) + a(i, 2k + 1) b(k, j, 1), summed up over k; numbers that are denormal count as
-  /// 0.
+  /// sum(i, j) += a(i, 2k) b(k, j, 0) + a(i, 2k + 1) b(k, j, 1), summed over k. Denormal numbers count as 0.
   template <int sum, int a, int b>
   static ATTN_INLINE void multiply(TileRegister<sum>, TileRegister<a>, TileRegister<b>) {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sum), "i"(a), "i"(b));
   }
 
-  /// Rounds the 16 floats of each to bf16, those of `low` before those of `high`. No instruction of tiles, but one that
-  /// every processor with tiles has (AVX512-BF16).
+  /// Rounds the 16 floats of each to bf16, with those of `low` before those of `high`. This is no instruction of tiles,
+  /// but every processor with tiles has it (AVX512-BF16).
   template <class V>
   ATTN_TARGET_AVX512 static ATTN_INLINE void round_to_bf16(V& low, const V& high) {
     asm("vcvtne2ps2bf16 %0, %1, %0" : "+v"(low) : "v"(high));

@@ -15,9 +15,9 @@ inline namespace ATTN_BUILT_FOR {
 struct AmxSoftmax {
   static constexpr Index kQueries = 32;  ///< in a tile: two vectors
 
-  /// One step of the online softmax: as in TileKernels, but the maximum lags behind. As long as no weight gets large,
-  /// relative to the old one, a single pass is enough and `out` stays as it is. bf16 has the exponents of float, so
-  /// that loses nothing.
+  /// One step of the online softmax, as in TileKernels, but the maximum lags behind: as long as no weight gets large
+  /// relative to the old maximum, one pass over the scores is enough and `out` stays as it is. This loses nothing,
+  /// because bf16 has the exponents of float.
   ATTN_TARGET_AVX512 static bool softmax(const TileMemory<float>& m, Index keys, Rows<float>, Index) {
     const Index whole = padded(keys, kStep);
     Vec infinity, most;
@@ -29,7 +29,7 @@ struct AmxSoftmax {
     for (int h : {0, 1}) S::load(max[h], m.max + h * kLanes);
     if (!any<kEqual>(max[0], -infinity) && !any<kEqual>(max[1], -infinity)) {
       weigh(m, whole, max, tile_sum);
-      // A NaN is not less or equal either.
+      // The comparison is also true for NaN.
       if (!any<kNotLessEqual>(tile_sum[0], most) && !any<kNotLessEqual>(tile_sum[1], most)) {
         add_to_sum(m, tile_sum);
         return false;
@@ -50,7 +50,7 @@ struct AmxSoftmax {
   static constexpr Index kStep = AmxTiles::kColumns;
   static constexpr float kLog2e = std::numbers::log2e_v<float>;
 
-  /// The weights of a tile may add up to so much before the maximum is brought up to date.
+  /// What the weights of a tile may add up to before the maximum is brought up to date.
   static constexpr float kMostSum = 4096;
 
   // Predicates of vcmpps.
@@ -62,10 +62,10 @@ struct AmxSoftmax {
     return lanes != 0;
   }
 
-  /// x = 2^x, exactly 0 for -inf and 1 for 0; NaN stays NaN. Of the polynomials of degree 3 with 2^0 = 1 and 2^1 = 2
-  /// the one of the least relative error on [0, 1], 1.03e-4: a 19th of an eps of bf16. Without 2^1 = 2 it would be
-  /// 8.6e-5, but at 1, where the largest weights lie: the product of a score and log2(e) is rounded, and may fall short
-  /// of that of the maximum.
+  /// x = 2^x, exactly 0 for -inf and 1 for 0; NaN stays NaN. The polynomial is of degree 3 with 2^0 = 1 and 2^1 = 2,
+  /// and has the least relative error on [0, 1] of all such: 1.03e-4, a 19th of an eps of bf16. Without 2^1 = 2 the
+  /// error would be 8.6e-5, but also at 1, where the largest weights lie: the product of a score and log2(e) is
+  /// rounded, and may fall short of the maximum's.
   ATTN_TARGET_AVX512 static ATTN_INLINE void exp2(Vec& x) {
     constexpr float kC1 = 0.69542427f, kC2 = 0.22630804f, kC3 = 0.07826769f;
     Vec f;
@@ -77,8 +77,8 @@ struct AmxSoftmax {
     x = p;
   }
 
-  /// The maximum of 16 queries with this tile, and their sum relative to it. `max` becomes what its weights are
-  /// relative to.
+  /// Brings the maximum of 16 queries up to date with this tile, and rescales their sum. `max` becomes what the weights
+  /// are relative to.
   ATTN_TARGET_AVX512 static ATTN_INLINE void raise_max(const TileMemory<float>& m, Index keys, int h, Vec& max) {
     Vec infinity;
     S::splat(infinity, std::numeric_limits<float>::infinity());
@@ -87,7 +87,7 @@ struct AmxSoftmax {
       ATTN_UNROLL for (int i = 0; i < 4; ++i) {
         Vec x;
         S::load(x, m.scores + (j + i) * kQueries + h * kLanes);
-        top[i] = x > top[i] ? x : top[i];  // passes NaN over
+        top[i] = x > top[i] ? x : top[i];  // ignores NaN
       }
     }
     S::max_with(top[0], top[1]);
@@ -96,9 +96,9 @@ struct AmxSoftmax {
     const Vec old = max, tile_max = top[0] * m.scale;
     const Vec now = tile_max > old ? tile_max : old;
     S::store(m.max + h * kLanes, now);
-    // A query that has kept no key yet is measured from 0: e^-inf is the right weight.
+    // Scores of a query that has kept no key yet are measured from 0, where e^-inf is the right weight.
     max = now == -infinity ? Vec{} : now;
-    // Exact, because a maximum may rise a little with each tile, and the errors of all factors add up.
+    // The exact factor, because a maximum may rise a little with each tile, and the errors of all factors add up.
     Vec factor = old - max;
     S::exp(factor);
     S::store(m.rescale + h * kLanes, factor);
@@ -130,7 +130,7 @@ struct AmxSoftmax {
     return upper;
   }();
 
-  /// Weights on the way. Single vectors and no arrays of them: those g++ 12 would keep in memory.
+  /// Weights on their way through weigh(). Single vectors, because g++ 12 would keep arrays of them in memory.
   struct Weighing {
     Vec factor, reference0, reference1;
     Vec sum0, sum1, sum2, sum3;
@@ -139,9 +139,9 @@ struct AmxSoftmax {
     float* weights;
   };
 
-  /// Two keys of 16 queries. bf16 is the upper half of a float: 0x8000 rounds to the nearest, and the weight of the
-  /// first key moves into the lower half of that of the second. (Truncation with the rounding in the polynomial saves
-  /// two additions and made the largest error at scores of 1e3 eight times as large.)
+  /// Weighs two keys of 16 queries. bf16 is the upper half of a float: adding 0x8000 rounds to the nearest, and the
+  /// weight of the first key moves into the lower half of that of the second. (Truncating, with the rounding in the
+  /// polynomial, saves two additions and made the largest error at scores of 1e3 eight times as large.)
   ATTN_TARGET_AVX512 static ATTN_INLINE void weigh_pair(Weighing& w, const Vec& reference, Vec& sum0, Vec& sum1,
                                                         Index lane) {
     Vec x, y;
@@ -159,7 +159,7 @@ struct AmxSoftmax {
     S::store(w.weights + lane, y);
   }
 
-  /// Weights of a tile relative to `max`, and their sums.
+  /// The weights of a tile relative to `max`, and their sums.
   ATTN_TARGET_AVX512 static ATTN_INLINE void weigh(const TileMemory<float>& m, Index keys, const Vec* max, Vec* sum) {
     Weighing w;
     S::splat(w.factor, m.scale * kLog2e);

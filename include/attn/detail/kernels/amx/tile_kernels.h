@@ -1,6 +1,6 @@
 // The kernels of one tile on the matrix unit, for numbers of bf16.
 //
-// As in detail/kernels/tile_kernels.h, lanes run over queries, of which a tile has 32:
+// As in detail/kernels/tile_kernels.h, lanes run over queries. A tile has 32 of them:
 //
 //     query    (head_dim / 2, queries)  pairs of bf16, (d, d + 1) of a query in the room of a float; not scaled
 //     scores   (keys, queries)          float, still to be scaled
@@ -10,11 +10,11 @@
 // A row of each is two tile rows of 64 bytes. Keys are read in place, 16 rows of 64 bytes at a time; values are
 // transposed once for all tiles of queries that read them.
 //
-// Of head_dim 64 and 64 keys, by themselves and with everything in L1: scores take 1.5 times as long as their
-// multiplications alone, values 1.6 times, the softmax as long as 2.3 of them. Tried: the next scores between the
-// instructions of the softmax (nothing at head_dim 64, 5 % at 128, and the clock of the core falls by a sixth), tiles
-// of 128 keys (worse than several of 64 whose weights wait for one value product), weights rounded by vcvtne2ps2bf16
-// (two cycles, where an addition and a permutation take less).
+// At head_dim 64 with 64 keys, each part by itself and with everything in L1: scores take 1.5 times as long as their
+// multiplications alone, values 1.6 times, and the softmax as long as 2.3 times the multiplications. Tried: the next
+// scores between the instructions of the softmax (nothing at head_dim 64, 5 % at 128, and the clock of the core falls
+// by a sixth); tiles of 128 keys (worse than several of 64 whose weights wait for one value product); weights rounded
+// by vcvtne2ps2bf16 (two cycles, where an addition and a permutation take less).
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ struct AmxKernels {
   static_assert(AmxTiles::kColumns == 2 * AmxTiles::kRows, "pairs of a row of one factor meet the rows of the other");
   static_assert(kKeyTile % AmxTiles::kColumns == 0, "tiles of keys are whole steps of the value product");
 
-  /// scores = keys * query. Rows of keys are read up to the next multiple of 32.
+  /// scores = keys * query. Rows of keys are read up to the next multiple of 32 columns.
   ATTN_TARGET_AVX512 static void score(const TileMemory<float>& m, Rows<float> key, Index keys, Index head_dim) {
     const Index stride = 4 * key.stride, depth = padded(head_dim, kStep);
     const auto* row = reinterpret_cast<const std::byte*>(key.data);
@@ -67,8 +67,8 @@ struct AmxKernels {
     m.scale = 1;
   }
 
-  /// out = carried out + values^T * weights; `value` as AmxPacking::transpose_values() left it. The more keys at a
-  /// time, the less often `out` goes to and from the L2 cache.
+  /// out = carried out + values^T * weights; `value` is arranged by AmxPacking::transpose_values(). The more keys there
+  /// are at a time, the less often `out` goes to the L2 cache and back.
   ATTN_TARGET_AVX512 static void value(const TileMemory<float>& m, Rows<float> value, Index keys, Index v_dim,
                                        OutUpdate update, const PrefetchPlan&) {
     const auto* v = reinterpret_cast<const std::byte*>(value.data);
@@ -101,7 +101,7 @@ struct AmxKernels {
   static constexpr Index kStep = AmxTiles::kColumns, kRows = AmxTiles::kRows;
   static constexpr Index kRowBytes = 4 * kQueries, kTileBytes = kRows * AmxTiles::kBytes;
 
-  // Sums are in registers 0 to 3: two times 16 rows, two times 16 queries.
+  // Sums are in registers 0 to 3: two times 16 rows by two times 16 queries.
   static ATTN_INLINE void zero_square() {
     Tiles::zero(tmm0);
     Tiles::zero(tmm1);
@@ -127,7 +127,7 @@ struct AmxKernels {
     Tiles::store(tmm3, to + kRows * kQueries + kLanes, kRowBytes);
   }
 
-  /// All of a query of 64 dimensions, or of the weights of 64 keys, stays in registers 4 to 7.
+  /// Loads all of a query of 64 dimensions, or of the weights of 64 keys, into registers 4 to 7, where they stay.
   static ATTN_INLINE void load_second(const float* from) {
     Tiles::load(tmm4, from, kRowBytes);
     Tiles::load(tmm5, from + kLanes, kRowBytes);
@@ -187,7 +187,7 @@ struct AmxKernels {
   }
 };
 
-/// The family of the matrix unit. All tiles have the same width, however few queries are used. Storing and selection
+/// The family of the matrix unit. All tiles have the same width, however few queries there are. Storing and selection
 /// are taken from `family`, which must be AVX-512's.
 template <class Tiles>
 constexpr KernelFamily<float> amx_family(KernelFamily<float> family) {
