@@ -1,4 +1,4 @@
-// Mods made ready for the sizes of a call, as the naive and the flash path see those of a batch element.
+// Mods bound to the sizes of a call, as the naive and the flash path see those of one batch element.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace attn::detail {
 
-// A reference to the mod itself, or what it makes for this call.
+// A reference to the mod itself, or what the mod makes for this call.
 template <class M>
 constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
   if constexpr (is_late<M>) {
@@ -28,8 +28,8 @@ constexpr decltype(auto) bind_one(const M& mod, const Problem& problem) {
   }
 }
 
-/// What a path asks of the mods of one batch element: for a pair what becomes of its score, whether it is kept, and
-/// what its weight is multiplied by; for a head the logit of its sinks; for a tile what the hints say and where its
+/// What a path asks of the mods of one batch element. For a pair: what becomes of its score, whether it is kept, and
+/// what its weight is multiplied by. For a head: the logit of its sinks. For a tile: what the hints say, and where its
 /// pairs lie. Positions are absolute.
 template <class M>
 concept ModsOfElement = requires(const M& mods, const Position& p, const Tile& tile, Index head) {
@@ -42,7 +42,7 @@ concept ModsOfElement = requires(const M& mods, const Position& p, const Tile& t
   { mods.grid(tile) } -> std::same_as<PairGrid>;
 };
 
-/// Do some masks say of many pairs at once whether they are kept?
+/// Whether some masks say of many pairs at once whether they are kept.
 template <class M>
 constexpr bool has_words_of_pairs = [] {
   if constexpr (requires { M::kHasWords; })
@@ -51,24 +51,25 @@ constexpr bool has_words_of_pairs = [] {
     return false;
 }();
 
-/// 1 / x, but 0 for 0.
+/// 1 / x, or 0 for 0.
 constexpr long double inverse_of(long double x) { return x == 0 ? 0 : 1 / x; }
 
-/// Is attention as without these mods?
+/// Whether these mods leave attention as it is without them.
 template <class M>
 constexpr bool changes_nothing = !(M::kHasScores || M::kHasMasks || M::kHasSinks || M::kHasDropout);
-/// Do these mods only drop pairs before the softmax?
+/// Whether these mods only drop pairs before the softmax.
 template <class M>
 constexpr bool has_only_masks = !(M::kHasScores || M::kHasSinks || M::kHasDropout);
 
-/// What the naive and the flash path see of the mods: one score change, one predicate, one hint, one sink. Each M is a
-/// value or a const reference.
+/// The mods as the naive and the flash path see them: one change of scores, one predicate, one hint, one sink. Each M
+/// is a value or a const reference.
 template <class... M>
 class BoundMods {
  public:
   static constexpr bool kHasScores = (is_score<std::remove_cvref_t<M>> || ...);
   static constexpr bool kHasMasks = (is_mask<std::remove_cvref_t<M>> || ...);
-  /// Do masks say of many pairs at once whether they are kept, and do others not?
+  /// Whether there are masks that say of many pairs at once whether they are kept (words), and masks that do not
+  /// (lone).
   static constexpr bool kHasWords = (has_words<std::remove_cvref_t<M>> || ...);
   static constexpr bool kHasLoneMasks =
       ((is_mask<std::remove_cvref_t<M>> && !has_words<std::remove_cvref_t<M>>) || ...);
@@ -81,12 +82,12 @@ class BoundMods {
   static constexpr bool kHasSinks = (is_sink<std::remove_cvref_t<M>> || ...);
   static constexpr bool kHasDropout = (is_dropout<std::remove_cvref_t<M>> || ...);
   static constexpr bool kIsGrouped = (is_grouped<std::remove_cvref_t<M>> || ...);
-  /// Does any hold numbers that gradients are asked for?
+  /// Whether a mod holds numbers that gradients are asked for.
   static constexpr bool kLearns = (is_learned<std::remove_cvref_t<M>> || ...);
 
   explicit BoundMods(std::tuple<M...> mods) : mods_(std::move(mods)) {}
 
-  /// The mods as a batch element has them; see CallMods.
+  /// The mods of a batch element, which are the same for all; see CallMods.
   const BoundMods& of(Index) const { return *this; }
 
   template <class X>
@@ -97,8 +98,8 @@ class BoundMods {
     return x;
   }
 
-  /// What the modded score grows by with the score x. On the way, calls add(slot, gradient) for each
-  /// number that a mod used, where `grad` is the gradient of the modded score.
+  /// What the modded score grows by with the score x. Calls add(slot, gradient) for each number that a mod used; `grad`
+  /// is the gradient of the modded score.
   template <class T, class Add>
   T learn(T x, T grad, const Position& p, const Add& add) const {
     return learn_from<0>(x, grad, p, Index(0), add);
@@ -118,7 +119,7 @@ class BoundMods {
     return kept;
   }
 
-  /// What the masks with words keep, as TensorPredicate::words() has it; and what all others keep of a pair.
+  /// What the masks with words keep, in the form of TensorPredicate::words(), and what the other masks keep of a pair.
   template <int kQueries, class Word>
   [[gnu::always_inline]] void words(const Position& first, Index keys, Word* all) const requires kHasWords {
     for (int i = 0; i < kQueries; ++i) all[i] = Word(0xffff);
@@ -144,7 +145,7 @@ class BoundMods {
     each_dropout([&](const DropoutMod& mod) { factor *= DroppedPairs(mod).keeps(p) ? kept_factor_of(mod) : 0; });
     return factor;
   }
-  /// Those factors of the pairs that are kept.
+  /// What dropout multiplies the weights of the pairs that it keeps by.
   long double kept_factor() const {
     long double factor = 1;
     each_dropout([&](const DropoutMod& mod) { factor *= kept_factor_of(mod); });
@@ -198,7 +199,7 @@ class BoundMods {
     });
   }
 
-  /// All mods but the first grouped mask.
+  /// All mods except the first grouped mask.
   auto without_grouped() const requires kIsGrouped {
     return chosen([]<class Mod>(const Mod& mod, auto is_first) {
       if constexpr (is_first)
@@ -214,7 +215,7 @@ class BoundMods {
     return static_cast<std::size_t>(std::find(grouped.begin(), grouped.end(), true) - grouped.begin());
   }();
 
-  /// The mods that `choose` gives for each mod and whether it is the first grouped mask.
+  /// The mods that `choose` returns; it is given each mod, and whether that is the first grouped mask.
   template <class Choose>
   auto chosen(const Choose& choose) const {
     const auto made = [&]<std::size_t... I>(std::index_sequence<I...>) {
@@ -224,7 +225,7 @@ class BoundMods {
     return std::apply([](const auto&... mod) { return BoundMods<decltype(mod)...>(std::tie(mod...)); }, made);
   }
 
-  /// learn() for the mods from number i on, whose slots begin with `first`.
+  /// learn() for the mods from the one with number i on, whose slots begin with `first`.
   template <std::size_t i, class T, class Add>
   T learn_from([[maybe_unused]] T x, [[maybe_unused]] T grad, [[maybe_unused]] const Position& p,
                [[maybe_unused]] Index first, [[maybe_unused]] const Add& add) const {
@@ -262,8 +263,7 @@ class BoundMods {
   std::tuple<M...> mods_;
 };
 
-/// Makes every part of `mods` ready for one call. @throws std::invalid_argument when a part does not fit the call's
-/// sizes.
+/// Binds each of `mods` to one call. @throws std::invalid_argument when one does not fit the call's sizes.
 template <class M>
 auto bind(const M& mods, const Problem& problem) {
   static_assert(check_mods<M>());

@@ -1,4 +1,4 @@
-// A tensor that lies over the (batch, head, query, key) pairs of a call, for the mods that read one.
+// A tensor broadcast over the (batch, head, query, key) pairs of a call, for the mods that read one.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 
 namespace attn::detail {
 
-/// The dimensions of such a tensor.
+/// How messages name the dimensions of such a tensor.
 constexpr char kPairs[] = "(batch, heads, q_len, kv_len)";
 
-/// A tensor over the pairs of one call: strides of 0 where it is broadcast, found by absolute positions.
+/// A tensor over the pairs of one call, indexed by absolute positions. Its strides are 0 where it is broadcast.
 template <class T>
 struct PairTensor {
   const T* data;
@@ -32,8 +32,9 @@ struct PairTensor {
 template <class T>
 class BroadcastTensor {
  public:
-  /// Dimensions are aligned from the right with (batch, heads, q_len, kv_len); each must have that size or 1.
-  /// @param of_keys  what to say of one that would fit as (batch, kv_len).
+  /// The tensor over the pairs of a call. Dimensions are aligned from the right with (batch, heads, q_len, kv_len);
+  /// each must have that size or 1.
+  /// @param of_keys  what the message adds about a tensor that would fit as (batch, kv_len).
   PairTensor<T> over(const Problem& problem, const char* mod, const char* dims = kPairs,
                      const char* of_keys = "") const {
     const Index want[4] = {problem.batch, problem.heads, problem.q_len, problem.keys().end};
@@ -49,7 +50,7 @@ class BroadcastTensor {
     return {data_, stride[0], stride[1], stride[2], stride[3], problem.q_offset};
   }
 
-  /// Dimensions are (batch, kv_len), or (kv_len) for all batch elements; the batch may be 1.
+  /// The tensor over the keys of a call: (batch, kv_len), or (kv_len) for all batch elements; the batch may be 1.
   PairTensor<T> over_keys(const Problem& problem, const char* mod) const {
     require(rank_ <= 2 && (shape_[2] == problem.batch || shape_[2] == 1) && fits_keys(shape_[3], problem), mod,
             ": the tensor has shape ", std::span<const Index>(shape_).last(rank_), ", the keys have (", problem.batch,
@@ -90,7 +91,7 @@ class BroadcastTensor {
   /// The size of the last dimension.
   Index columns() const { return shape_[3]; }
 
-  /// All four, those that the tensor does not have being 1.
+  /// All four sizes; dimensions that the tensor does not have are 1.
   std::span<const Index> shape() const { return shape_; }
   std::size_t rank() const { return rank_; }
 
@@ -102,7 +103,7 @@ class BroadcastTensor {
   std::shared_ptr<const void> owner_;
 };
 
-/// A view of `x`; Eigen's vectors have one dimension here, not two.
+/// A view of `x` in which an Eigen vector has one dimension, not two.
 template <class X>
 auto pair_view(X&& x) {
   if constexpr (EigenDense<X>) {
@@ -115,7 +116,7 @@ auto pair_view(X&& x) {
   }
 }
 
-/// Takes whatever attn::view takes, and Eigen expressions, which it evaluates.
+/// The BroadcastTensor of whatever attn::view takes, or of an Eigen expression, which is evaluated.
 template <class X>
 auto broadcast_tensor(X&& x) {
   using Given = std::remove_cvref_t<X>;

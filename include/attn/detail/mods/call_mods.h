@@ -1,4 +1,4 @@
-// The mods of one call, made ready for its sizes, of all its batch elements.
+// The mods of one call, bound to its sizes, for all its batch elements.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace attn::detail {
 
-/// What stands where the bound mods of a call do: those of each of its batch elements, and what all of them have in
+/// What may stand in place of a call's bound mods: the mods of each of its batch elements, and what these have in
 /// common.
 template <class M>
 concept ModsOfCall = requires(const M& mods, Index batch) {
@@ -20,7 +20,7 @@ concept ModsOfCall = requires(const M& mods, Index batch) {
   { mods.of(batch) } -> ModsOfElement;
 };
 
-/// The mods of a call: made ready once for all batch elements, or for each where these have positions of their own.
+/// The mods of a call: bound once for all batch elements, or once for each where they have positions of their own.
 template <class One>
 class CallMods {
  public:
@@ -32,7 +32,7 @@ class CallMods {
   static constexpr bool kIsGrouped = One::kIsGrouped;
   static constexpr bool kLearns = One::kLearns;
 
-  /// Those of batch element number i are make(i).
+  /// make(i) gives the mods of batch element number i.
   template <class Make>
   CallMods(Index count, const Make& make) : first_(make(0)) {
     others_.reserve(static_cast<std::size_t>(count - 1));
@@ -43,7 +43,7 @@ class CallMods {
     return batch == 0 || others_.empty() ? first_ : others_[static_cast<std::size_t>(batch - 1)];
   }
 
-  /// See BoundMods. How a mask groups tokens does not depend on where they are.
+  /// The grouped mask; see BoundMods. How it groups tokens does not depend on where they are.
   const auto& grouped() const requires kIsGrouped { return first_.grouped(); }
   auto with_near_part() const requires kIsGrouped {
     const auto near = [&](Index i) { return of(i).with_near_part(); };
@@ -51,12 +51,12 @@ class CallMods {
   }
 
  private:
-  One first_;  // off the heap: most calls have no other
+  One first_;  // not on the heap, because most calls have no other
   std::vector<One> others_;
 };
 
 /// bind() for all batch elements of a call.
-/// @throws std::invalid_argument also where sinks have no denominator to join.
+/// @throws std::invalid_argument as bind() does, and where sinks have no denominator to join.
 template <class M>
 auto bind_call(const M& mods, const Problem& problem) {
   const auto of = [&](Index batch) {
@@ -76,7 +76,7 @@ auto bind_call(const M& mods, const Problem& problem) {
   return bound;
 }
 
-/// What it makes of mods.
+/// The type that bind_call() makes of mods.
 template <class M>
 using Bound = decltype(bind_call(std::declval<const M&>(), std::declval<const Problem&>()));
 

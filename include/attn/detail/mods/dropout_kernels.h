@@ -1,4 +1,4 @@
-// The kernels of dropout: weights of a tile become 0 where the pair is dropped.
+// The kernels of dropout, which set a tile's weights to 0 where the pair is dropped.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ struct DropoutKernels {
   }
 
  private:
-  /// The weights of a vector of queries, the first of which is number i of the grid.
+  /// Drops from the weights of a vector of queries, the first of which is number i of the grid.
   template <bool kPairs>
   static ATTN_INLINE void drop_of_vector(T* weights, Index stride, Index keys, Index i, const PairGrid& grid,
                                          const DroppedPairs& dropped) {
@@ -71,7 +71,7 @@ struct DropoutKernels {
     }
   }
 
-  /// Those of one query. Lanes are four keys each, as far as these are neighbours.
+  /// Drops from the weights of one query. A lane stands for four neighbouring keys.
   static ATTN_INLINE void drop_of_query(T* weights, Index keys, const PairGrid& grid, const DroppedPairs& dropped) {
     if (!grid.has_neighbouring_keys()) {
       for (Index j = 0; j < keys; ++j) {
@@ -109,7 +109,7 @@ struct DropoutKernels {
     __builtin_memcpy(&upper, high, sizeof(upper));
   }
 
-  /// What is not kept becomes 0, but NaN stays NaN and infinity becomes it, as in a product with 0.
+  /// Multiplies what is not kept by 0: numbers become 0, NaN stays NaN, and infinity becomes NaN.
   static ATTN_INLINE void zero(T* weights, const Kept& kept) {
     Vec x;
     S::load(x, weights);
@@ -121,7 +121,7 @@ struct DropoutKernels {
       x = __builtin_convertvector(kept, typename S::IntVec) ? x : x * T(0);
     S::store(weights, x);
   }
-  /// The same for the lower or upper half of pairs, which are finite.
+  /// zero() for the lower or upper half of pairs, which are finite.
   static ATTN_INLINE void zero_half(T* pairs, const Kept& kept, bool is_lower) {
     Vec x;
     S::load(x, pairs);
@@ -145,7 +145,7 @@ struct CompiledDropout;
 ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
 #undef ATTN_COMPILED
 
-/// The weights of the pairs that `mod` drops become 0.
+/// Sets the weights of the pairs that `mod` drops to 0.
 template <class T>
 void drop_weights(VectorSet vectors, T* weights, WeightOrder order, Index queries, Index keys, const PairGrid& grid,
                   const DropoutMod& mod) {

@@ -8,11 +8,11 @@
 
 namespace attn::detail {
 
-/// What gradients are added up in, in the course of a call: finer than T where that costs nothing.
+/// The type that gradients are added up in during a call: finer than T where that costs nothing.
 template <class T>
 using GradientSum = std::conditional_t<std::is_same_v<T, float>, double, T>;
 
-/// The slots of a tensor that is broadcast over the pairs of a call.
+/// Which slots the pairs of a call have in a tensor that is broadcast over them.
 struct PairSlots {
   Index batch, head, q, kv;  // strides
   Index q_offset;
@@ -22,7 +22,8 @@ struct PairSlots {
   }
 };
 
-/// A tensor of rank 1 to 4, viewed: it must outlive the mod. Its elements have numbers, slots, in row-major order.
+/// The caller's tensor of rank 1 to 4. It is viewed and must outlive the mod. Its elements are numbered in row-major
+/// order; the number is the slot of an element.
 template <class T>
 class GradientTensor {
  public:
@@ -53,16 +54,16 @@ class GradientTensor {
   std::span<const Index> shape() const { return std::span<const Index>(shape_).last(rank_); }
   Index slots() const { return shape_[0] * shape_[1] * shape_[2] * shape_[3]; }
 
-  /// Which slot a pair has where the tensor is broadcast over the pairs of a call.
+  /// The slots of the pairs of a call, over which the tensor is broadcast.
   PairSlots slots_of_pairs(const Problem& problem) const {
     Index step = 1, strides[4];
     for (int i = 4; i-- > 0; step *= shape_[i]) strides[i] = shape_[i] == 1 ? 0 : step;
     return {strides[0], strides[1], strides[2], strides[3], problem.q_offset};
   }
-  /// Do no two pairs of a head share a slot?
+  /// Whether no two pairs of a head share a slot.
   bool is_pairwise(const Problem& problem) const { return shape_[2] == problem.q_len && fits_keys(shape_[3], problem); }
 
-  /// Adds what was added up for each slot.
+  /// Adds the sum of each slot to its element.
   template <class Sum>
   void add(const Sum* sums) const {
     Index i[4];
@@ -82,7 +83,7 @@ class GradientTensor {
   Index stride_[4] = {0, 0, 0, 0};
 };
 
-/// One for a tensor of any type.
+/// The GradientTensor of a tensor of any type.
 template <class X>
 auto gradient_tensor(X&& tensor, const char* mod) {
   using T = std::remove_pointer_t<decltype(pair_view(tensor).data())>;

@@ -8,7 +8,7 @@
 
 namespace attn::detail {
 
-/// @throws std::invalid_argument unless there are so many numbers as heads, and gradients.
+/// @throws std::invalid_argument unless there is one number, and one gradient, for each head.
 template <class Gradient>
 void check_by_head(const char* mod, Index given, const Gradient& gradient, const Problem& problem) {
   require(given == problem.heads, mod, " has ", given, " numbers for ", problem.heads, " heads");

@@ -1,4 +1,4 @@
-// Mods that hold numbers to learn, and the gradients of those.
+// Mods that hold numbers to learn, and the gradients of these numbers.
 #pragma once
 
 #include <cmath>
@@ -10,17 +10,17 @@
 
 namespace attn::detail {
 
-/// A change of scores by a number that is learned: x -> score(x, number, p), where the number is at `slot(p)` of a
-/// table, and its gradient goes to that slot of another. Bound to a call.
+/// A change of scores by a learned number, bound to a call: x -> score(x, number, p). The number is at `slot(p)` of a
+/// table, and its gradient goes to the same slot of another table.
 template <class Score, class Slot, class Number, class Gradient>
 struct LearnedScore {
   static constexpr bool kIsLearned = true;
 
   Score score;
   Slot slot;
-  Number number_of;  ///< of a position
+  Number number_of;  ///< gives the number for a position
   Gradient gradient;
-  bool is_pairwise;  ///< no two pairs of a head share a number
+  bool is_pairwise;  ///< whether no two pairs of a head share a number
 
   Index slots() const { return gradient.slots(); }
   auto number(const Position& p) const {
@@ -57,11 +57,11 @@ struct LearnedLogit {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// How tasks may add to the gradients of what the mods hold, so that results do not depend on who comes first.
+/// How tasks may add to the gradients of what the mods hold, so that results do not depend on which task comes first.
 enum class Learning {
-  apart,    ///< each task adds up its own, few enough of them; tasks are summed in order
-  by_pair,  ///< the tasks of a head have no number in common: heads in turn
-  in_turn   ///< all tasks in turn
+  apart,    ///< each task has sums of its own, if they are few; the tasks' sums are added in order
+  by_pair,  ///< heads take turns; the tasks of a head have no number in common
+  in_turn   ///< all tasks take turns
 };
 
 /// What the backward paths see of mods that hold numbers to learn. Slots are counted through all mods that change
@@ -76,21 +76,21 @@ class LearnedMods {
   virtual Index slots() const = 0;
   virtual Learning learning() const = 0;
 
-  /// For the gradients grads[key * stride + query] of a tile's modded scores, with `scores` as they were before all
-  /// mods: adds the gradients of the numbers that were used to `sums`, and makes of `grads` those of the scores. Pairs
-  /// whose gradient is 0, as that of dropped ones, are left as they are.
+  /// Takes the gradients grads[key * stride + query] of a tile's modded scores, and `scores` as they were before all
+  /// mods. Adds the gradients of the numbers that were used to `sums`, and turns `grads` into the gradients of the
+  /// scores. Pairs whose gradient is 0, as that of dropped pairs, are left as they are.
   virtual void learn(const T* scores, T* grads, Index stride, const Tile& tile, Sum* sums) const = 0;
 
-  /// Gradients of the logits of a head's sinks, from some of its queries: a logit weighs e^(logit - lse) and has no
-  /// value (see sinks()).
+  /// Adds the gradients of the logits of a head's sinks, from some of its queries: a logit weighs e^(logit - lse) and
+  /// has no value (see sinks()).
   virtual void learn_sinks(Index head, const T* lse, const T* delta, Index count, Sum* sums) const = 0;
-  virtual Index sinks() const = 0;  ///< numbers of `sums` there: one for each head and learned sink
+  virtual Index sinks() const = 0;  ///< how many sums learn_sinks() adds to: one for each head and learned sink
 
-  /// Adds what was summed up to the caller's tensors.
+  /// Adds the sums to the caller's tensors.
   virtual void add(const Sum* sums, const Sum* sink_sums) const = 0;
 };
 
-/// `mods` must live as long.
+/// The LearnedMods of `mods`, to which it keeps a reference.
 template <class T, ModsOfCall Mods>
 class LearnedModsOf final : public LearnedMods<T> {
   using Sum = GradientSum<T>;
@@ -104,7 +104,7 @@ class LearnedModsOf final : public LearnedMods<T> {
     return all;
   }
   Learning learning() const override {
-    // Each task may keep sums of its own if they are at most q_len + kv_len numbers, or 4096 if that is more.
+    // Each task may have sums of its own if they are at most q_len + kv_len numbers, or 4096 if that is more.
     const Index most = std::max<Index>(problem_.q_len + problem_.kv_len, 4096);
     if (slots() <= most) return Learning::apart;
     bool is_pairwise = true;

@@ -1,4 +1,4 @@
-// Lengths as several mods take them, one for each batch element.
+// Checks of lengths and numbers of keys that several mods share.
 #pragma once
 
 #include <limits>
@@ -22,19 +22,19 @@ inline void check_lengths(const std::vector<Index>& lengths, const Problem& prob
   }
 }
 
-/// The same for lengths of keys. Where these are a part of more, nobody says of how many.
+/// check_lengths() for lengths of keys. Where the call has a part of the keys, nobody says how many there are in all.
 inline void check_key_lengths(const std::vector<Index>& lengths, const Problem& problem, const char* name) {
   if (!problem.has_part_of_keys) return check_lengths(lengths, problem, problem.kv_len, name, "kv_len");
   check_lengths(lengths, problem, std::numeric_limits<Index>::max(), name, "any number of keys, with a kv_offset");
 }
 
-/// Does what a mod holds of so many keys, from position 0 on, fit the call? Where its keys are a part of more, that may
-/// be of more, too.
+/// Whether what a mod holds for `held` keys, from position 0 on, fits the call. Where the call has a part of the keys,
+/// the mod may hold more.
 inline bool fits_keys(Index held, const Problem& problem) {
   if (!problem.has_part_of_keys) return held == problem.kv_len;
   return problem.kv_len == 0 || (problem.kv_offset >= 0 && held >= problem.keys().end);
 }
-/// What a message adds where it does not, behind the number of keys, problem.keys().end.
+/// What a message adds to the number of keys, problem.keys().end, where the call has a part of them.
 inline const char* note_of_part(const Problem& problem) {
   return !problem.has_part_of_keys ? ""
          : problem.kv_offset < 0   ? "; they count from 0, and kv_offset is negative"

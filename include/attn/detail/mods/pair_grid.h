@@ -1,4 +1,4 @@
-// Where the pairs of a tile lie in the call, and which of them dropout drops.
+// Where the pairs of a tile lie in the call, and which of these pairs dropout drops.
 #pragma once
 
 #include <algorithm>
@@ -10,17 +10,18 @@
 
 namespace attn::detail {
 
-/// The positions of a tile's pairs: neighbouring queries are q_step apart, and keys kv_step; or lists have them.
+/// The positions of a tile's pairs: neighbouring queries are q_step apart and neighbouring keys kv_step, or lists give
+/// the positions.
 struct PairGrid {
   Position first;
   Index q_step = 1, kv_step = 1;
   const Index* q_list = nullptr;  ///< the positions of `queries` queries; null: they are q_step apart
   Index queries = 0;
-  const Index* kv_list = nullptr;  ///< likewise those of keys, which lie `kv_offset` behind what it says
+  const Index* kv_list = nullptr;  ///< the positions of keys, less `kv_offset`; null: they are kv_step apart
   Index kv_offset = 0;
 
-  /// The position of query, or key, number i of the tile. Tiles are whole vectors wide, and so may be asked about
-  /// queries that do not exist.
+  /// The position of query, or key, number i of the tile. Tiles are whole vectors wide, so i may be the number of a
+  /// query that does not exist.
   constexpr Index q(Index i) const {
     return q_list != nullptr ? q_list[std::min(i, queries - 1)] : first.q + i * q_step;
   }
@@ -29,15 +30,15 @@ struct PairGrid {
 };
 
 /// Which pairs a dropout drops. Each pair has a random word: number kv % 4 of the four that Threefry makes of the
-/// counter (kv / 4, q) with the key (seed, batch, head). Of negative positions quotients are rounded down.
+/// counter (kv / 4, q) with the key (seed, batch, head). Quotients of negative positions are rounded down.
 class DroppedPairs {
  public:
   explicit DroppedPairs(const DropoutMod& mod)
       : seed_(mod.seed), dropped_words_(std::llround(std::ldexp(mod.rate, 32))) {}
 
-  /// Rates below 2^-24 drop none: in float, what is kept would not grow.
+  /// Whether no pair is dropped. A rate below 2^-24 drops none: in float, what is kept would not grow.
   bool none() const { return dropped_words_ < 256; }
-  /// A pair is kept if its word is larger. Not to be asked where none are dropped.
+  /// The largest word of a dropped pair; larger ones are kept. Only for rates that drop some.
   std::uint32_t largest_dropped() const { return static_cast<std::uint32_t>(dropped_words_ - 1); }
 
   template <class Words>
@@ -60,10 +61,10 @@ class DroppedPairs {
 
  private:
   std::uint64_t seed_;
-  std::int64_t dropped_words_;  ///< of 2^32
+  std::int64_t dropped_words_;  ///< how many of the 2^32 words mean dropped
 };
 
-/// What the weights that a dropout keeps are multiplied by: 1 / (1 - p), and 0 where p is 1.
+/// What the weights that a dropout keeps are multiplied by: 1 / (1 - p), or 0 where p is 1.
 inline long double kept_factor_of(const DropoutMod& mod) {
   if (DroppedPairs(mod).none()) return 1;
   const long double kept = 1 - static_cast<long double>(mod.rate);

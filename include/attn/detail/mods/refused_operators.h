@@ -1,4 +1,4 @@
-// Operators that do not combine mods: each gives one sentence, where a compiler would spell out the types of lambdas.
+// Operators that do not combine mods. Each gives one sentence, where a compiler would spell out the types of lambdas.
 #pragma once
 
 #include "attn/mod.h"
@@ -10,10 +10,11 @@ namespace detail {
 template <class A, class B>
 concept ModAndOther = AnyMod<A> || AnyMod<B>;
 
-/// Says in one sentence how mods are combined. What it gives is a mod, so that nothing else is wrong with the call.
+/// Says in one sentence how mods are combined. The result is a mod, so that the compiler finds no second error in the
+/// call.
 template <class A, class B>
 constexpr auto check_operator() {
-  constexpr bool kIsMod = sizeof(A) == 0;  // never: a name, because clang prints it before the sentence
+  constexpr bool kIsMod = sizeof(A) == 0;  // never true; has a name, which clang prints before the sentence
   static_assert(kIsMod,
                 "attn: mods are combined by a single |, as in attn::causal() | attn::softcap(50); attn::any_of(a, b) "
                 "keeps what one of two masks keeps");

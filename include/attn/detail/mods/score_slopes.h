@@ -6,19 +6,19 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// What TileMods::apply() does, with derivatives. Apart from it, because it calls mods with dual numbers: a program
-/// that asks for no gradient does not compile that.
+/// TileMods::apply() with derivatives. It is a class of its own because it calls mods with dual numbers, which a
+/// program that asks for no gradient need not compile.
 template <class T>
 class ScoreSlopes {
  public:
   virtual ~ScoreSlopes() = default;
 
-  /// As TileMods::apply(), and slopes[key * stride + query] becomes what the modded score grows by with the score.
-  /// Nothing is said of the slopes of dropped pairs.
+  /// Does what TileMods::apply() does, and sets slopes[key * stride + query] to what the modded score grows by with the
+  /// score. The slopes of dropped pairs may be anything.
   virtual void apply(VectorSet vectors, T* scores, T* slopes, Index stride, const Tile& tile, bool masked) const = 0;
 };
 
-/// `mods` must live as long.
+/// The ScoreSlopes of `mods`, to which it keeps a reference.
 template <class T, ModsOfCall Mods>
 class ScoreSlopesOf final : public ScoreSlopes<T> {
  public:

@@ -1,4 +1,4 @@
-// The mods of a call as the prefill loop sees them: three questions, whatever their types.
+// The mods of a call as the loops see them: a few questions, whatever the types of the mods.
 #pragma once
 
 #include <algorithm>
@@ -14,45 +14,45 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The interface between the prefill loop, which is compiled once for each scalar type, and the mods, which are
-/// compiled into apply(). One virtual call a tile costs nothing; one a pair would cost everything.
+/// The interface between the loops, which are compiled once for each scalar type, and the mods, which are compiled into
+/// apply(). One virtual call a tile costs nothing; one a pair would cost everything.
 template <class T>
 class TileMods {
  public:
   virtual ~TileMods() = default;
 
-  /// The keys worth visiting for the queries of the tile; all others are dropped.
+  /// The keys worth visiting for the queries of the tile. All others are dropped.
   virtual Range kv_range(const Tile& tile) const = 0;
 
   /// What the hints say; where a mask has none, its predicate is asked for every pair of the tile, which costs about
   /// 6 / head_dim of the tile's products (measured with a lambda like causal() on AVX-512).
   virtual Coverage coverage(VectorSet vectors, const Tile& tile) const = 0;
 
-  /// Does a tile whose pairs are all kept still have its scores changed?
+  /// Whether scores change even in a tile whose pairs are all kept.
   virtual bool has_scores() const = 0;
 
-  /// A logit that joins the denominators of a head; -inf: none.
+  /// The logit that joins the denominators of a head; -inf: none.
   virtual double sink(Index head) const = 0;
 
-  /// Replaces scores[key * stride + query] of the tile's pairs by the modded ones;
-  /// -inf for dropped pairs if `masked`.
+  /// Replaces scores[key * stride + query] of the tile's pairs by the modded ones, and by -inf for dropped pairs if
+  /// `masked`.
   virtual void apply(VectorSet vectors, T* scores, Index stride, const Tile& tile, bool masked) const = 0;
 
   /// What dropout multiplies the weights that it keeps by; 1: there is none.
   virtual long double kept_factor() const = 0;
 
-  /// The tile's weights become 0 where dropout drops the pair; `queries` are the columns of the tile in memory.
+  /// Sets the tile's weights to 0 where dropout drops the pair. `queries`: the columns of the tile in memory.
   virtual void drop_weights(VectorSet vectors, T* weights, WeightOrder order, Index queries,
                             const Tile& tile) const = 0;
 };
 
-/// What apply() works on.
+/// The scores that apply() works on.
 template <class T>
 struct ScoreTile {
   T* scores;
   Index stride;
   const Tile& tile;
-  T* slopes = nullptr;  ///< where derivatives are wanted: as `scores`
+  T* slopes = nullptr;  ///< laid out as `scores`; null: no derivatives are wanted
 
   /// The pairs of `block`, which is a part of the tile.
   ScoreTile part(const Tile& block) const {
@@ -61,9 +61,9 @@ struct ScoreTile {
   }
 };
 
-/// Mods are written for one pair; the compilers make vectors of the loops below. To that end a loop has a constant
-/// number of turns, one vector of them, its results go to arrays that nothing can alias, and it has no branch of its
-/// own: g++ 12 at -O2 gives up on less.
+/// Applies mods, which are written for one pair, to a tile. Compilers make vectors of these loops. To that end a loop
+/// has a constant number of turns, one vector of them; its results go to arrays that nothing can alias; and it has no
+/// branch of its own. Where one of these is missing, g++ 12 at -O2 gives up.
 ///
 /// kSlopes: the derivatives of modded scores are wanted too, for which mods are called with dual numbers.
 template <class T, class Mods, int kBytes, bool kSlopes = false>
@@ -71,7 +71,7 @@ struct ModLoops {
   using S = Simd<T, kBytes>;
   static constexpr int kLanes = S::kLanes;
 
-  /// What the predicate says of all pairs. Most tiles that are kept in part differ in a corner.
+  /// What the predicate says of all pairs of a tile. Most tiles that are kept in part differ in a corner.
   static ATTN_INLINE Coverage examine(const Mods& mods, const Tile& t) {
     const Index last_q = t.q.end - 1, last_kv = t.kv.end - 1;
     const bool kept = mods.keep(Position{t.batch, t.head, t.q.begin, t.kv.begin});
@@ -79,7 +79,7 @@ struct ModLoops {
         kept != mods.keep(Position{t.batch, t.head, t.q.begin, last_kv}) ||
         kept != mods.keep(Position{t.batch, t.head, last_q, t.kv.begin}))
       return Coverage::some;
-    // Counted in numbers as wide as positions, so that no vector of results has to be narrowed.
+    // Counts in numbers as wide as positions, so that no vector of results has to be narrowed.
     constexpr Index kWide = std::max<Index>(kBytes / static_cast<Index>(sizeof(Index)), 1);
     const Index whole = t.q.size() / kWide * kWide;
     for (Index kv = t.kv.begin; kv < t.kv.end;) {
@@ -103,7 +103,7 @@ struct ModLoops {
     return kept ? Coverage::all : Coverage::none;
   }
 
-  /// Block by block, because most blocks of a masked tile are kept or dropped whole.
+  /// Applies the mods block by block, because most blocks of a masked tile are kept or dropped whole.
   static ATTN_INLINE void all_pairs(const Mods& mods, const ScoreTile<T>& t, bool masked) {
     for (Range kv{t.tile.kv.begin, 0}; kv.begin < t.tile.kv.end; kv.begin = kv.end) {
       kv.end = std::min(kv.begin + kBlockKeys, t.tile.kv.end);
@@ -122,7 +122,8 @@ struct ModLoops {
   }
 
  private:
-  /// As high as a vector of floats is wide: a diagonal then crosses few blocks. Words of masks have so many bits.
+  /// A block is as high as a vector of floats is wide, so that a diagonal crosses few blocks. Words of masks have as
+  /// many bits.
   static constexpr Index kBlockKeys = 16;
 
   template <bool kMasked>
@@ -145,7 +146,7 @@ struct ModLoops {
       }
   }
 
-  /// The same where masks say of 16 keys at once which of them queries keep.
+  /// As above, where masks say of 16 keys at once which of them the queries keep.
   static ATTN_INLINE void words_of_block(const Mods& mods, const ScoreTile<T>& t) {
     using Int = typename S::Int;
     Position p{t.tile.batch, t.tile.head, t.tile.q.begin, t.tile.kv.begin};
@@ -207,7 +208,7 @@ struct ModLoops {
 };
 
 /// ModLoops compiled for a set of vectors. `flatten` brings the caller's lambdas in, so that they too are compiled for
-/// it; `noinline` keeps the functions out of their callers, where vectors would become as narrow as -march=native
+/// that set; `noinline` keeps the functions out of their callers, where vectors would become as narrow as -march=native
 /// prefers.
 template <VectorSet, class Loops>
 struct CompiledMods;
@@ -267,7 +268,7 @@ class TileModsOf final : public TileMods<T> {
   }
 
  private:
-  /// As a batch element has them.
+  /// The type of the mods of one batch element.
   using Own = std::remove_cvref_t<decltype(std::declval<const Mods&>().of(0))>;
   template <VectorSet kSet>
   using Compiled = CompiledMods<kSet, ModLoops<T, Own, kVectorBytes<kSet>>>;
@@ -275,7 +276,7 @@ class TileModsOf final : public TileMods<T> {
   const Mods& mods_;
 };
 
-/// Stands for TileMods, or what else is made of mods, where there is nothing to make.
+/// Stands in place of TileMods, or of what else is made of mods, where there is nothing to make.
 struct NoTileMods {
   template <class Mods>
   explicit NoTileMods(const Mods&) {}

@@ -1,4 +1,4 @@
-// Masks whose pairs become dense once the keys that some queries keep are gathered, and where those tokens lie.
+// Masks whose pairs become dense once the keys of some queries are gathered, and where the gathered tokens lie.
 #pragma once
 
 #include <algorithm>
@@ -14,16 +14,17 @@ namespace attn::detail {
 ///     bool pays(const Problem& call) const;       whether gathering saves work
 ///     void for_each(const Problem& call, visit) const;
 ///
-/// and calls visit(tokens, far, problem) for parts of the call that have no query in common and all of them together.
-/// `far` is the mask on the numbers of `tokens`, `problem` has the sizes of the part. The mask itself is for those who
-/// ask for any pair.
+/// for_each() calls visit(tokens, far, problem) for parts of the call that have no query in common and make it up
+/// together. `far` is the mask on the numbers of `tokens`, and `problem` has the sizes of the part. The base class is
+/// the mask for those who ask about single pairs.
 template <class Mask, class Gathering>
 struct GatheredMask : Mask {
-  const Gathering* gathering;  ///< which outlives the call
+  const Gathering* gathering;  ///< outlives the call
   Index q_len;                 ///< of the call that the mask was made for, like `keys`
   Range keys;
 
-  /// Are keys of this call gathered? A mask that was made for more of them or for other queries is asked about pairs.
+  /// Whether the keys of this call are gathered. A mask made for more keys, or for other queries, is asked about pairs
+  /// instead.
   bool gathers(const Problem& call) const {
     return call.q_len == q_len && call.keys() == keys && gathering->pays(call);
   }
@@ -43,19 +44,19 @@ constexpr bool is_grouped<GatheredMask<Mask, Gathering>> = true;
 template <class Mask, class Gathering>
 constexpr bool is_mask<GatheredMask<Mask, Gathering>> = true;
 
-/// Tokens of one batch element of a call, gathered into several short texts, which are a call of their own: each text
-/// is a batch element there, and positions count the entries of its lists. Entries ascend.
+/// Tokens of one batch element of a call, gathered into several short texts. The texts are computed as a call of their
+/// own: each is a batch element, and positions are the numbers of entries in its lists. The entries ascend.
 struct GatheredTokens {
   Index batch = 0;
-  RowList q;  ///< of the texts; without it, query number n of text t is row t * rows_of_text + n
+  RowList q;  ///< queries of the texts; if none, query number n of text t is row t * rows_of_text + n
   Index rows_of_text = 0;
   Index q_offset = 0;                   ///< the position of query row 0 in the call
-  RowList kv;                           ///< of the texts and key heads
+  RowList kv;                           ///< keys of the texts and key heads
   Index kv_offset = 0;                  ///< the position of key row 0 in the call
   Index keys = 0;                       ///< entries of each list of keys
   Index first_head = 0, head_step = 1;  ///< of the query heads that take part
-  Index heads_of_list = 1;              ///< how many neighbours of these share a list of keys
-  Index most_queries = 0;               ///< that a tile may have; 0: as many as kernels like
+  Index heads_of_list = 1;              ///< how many neighbouring heads share a list of keys
+  Index most_queries = 0;               ///< of a tile; 0: as many as kernels like
 
   constexpr const Index* kv_list(Index text, Index head) const { return kv.of(text, head / heads_of_list); }
   constexpr Index query(Index text, Index number) const {
@@ -67,7 +68,7 @@ struct GatheredTokens {
   constexpr Position in_call(const Position& p) const {
     return {batch, head_in_call(p.head), query(p.batch, p.q), kv_list(p.batch, p.head)[p.kv] + kv_offset};
   }
-  /// A tile of the whole call that has all pairs of a tile of the texts, and others between them.
+  /// The smallest tile of the whole call that has all pairs of a tile of the texts; it has others between them.
   constexpr Tile in_call(const Tile& t) const {
     const Position first = in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}),
                    last = in_call(Position{t.batch, t.head, t.q.end - 1, t.kv.end - 1});
@@ -82,7 +83,7 @@ struct GatheredTokens {
     grid.kv_offset = kv_offset;
     return grid;
   }
-  /// The numbers in the text of `tile` of the keys in a range of the whole call.
+  /// Which numbers in the text of `tile` the keys in a range of the whole call have.
   Range kv_numbers(const Range& range, const Tile& tile) const {
     const Index* const list = kv_list(tile.batch, tile.head);
     const auto first_from = [&](Index key) { return std::lower_bound(list, list + keys, key - kv_offset) - list; };

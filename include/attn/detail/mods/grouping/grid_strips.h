@@ -10,29 +10,29 @@
 
 namespace attn::detail {
 
-/// Strips that run along the first dimension of a grid, a few tokens wide in the others, each with all keys that its
-/// queries see: in one of equal sizes for all strips. Each strip is a text. A tile of queries is a piece of a strip as
-/// long as it is wide, and the keys it sees are neighbours in the list of the strip.
+/// Strips that run along the first dimension of a grid and are a few tokens wide in the others, each with all keys that
+/// its queries see. All strips here have equal sizes, and each is a text. A tile of queries is a piece of a strip as
+/// long as it is wide, and the keys that it sees are neighbours in the strip's list.
 struct GridStrips {
   TokenGrid::Coordinates q_shape, kv_shape;  ///< of a strip, in numbers within a group of the dilations
   Index texts = 0;
-  bool is_row = false;       ///< has the grid one dimension?
+  bool is_row = false;       ///< whether the grid has one dimension
   Index step = 1;            ///< of both lists; see RowList
   std::vector<Index> q, kv;  ///< tokens of all texts
-  WindowTable windows;       ///< in numbers of the strips; keys are the same in all texts
-  std::vector<Range> seen;   ///< numbers of the first dimension that queries see, for each number
+  WindowTable windows;       ///< in numbers within the strips; keys are the same in all texts
+  std::vector<Range> seen;   ///< for each number of the first dimension: which numbers its queries see
 
   Index queries() const { return q_shape[0] * q_shape[1] * q_shape[2]; }
   Index keys() const { return kv_shape[0] * kv_shape[1] * kv_shape[2]; }
   Index row_of_queries() const { return q_shape[1] * q_shape[2]; }
   Index row_of_keys() const { return kv_shape[1] * kv_shape[2]; }
-  /// See RowList. A strip of a grid of one dimension is one run.
+  /// How many entries of a list make a run; see RowList. A strip of a grid of one dimension is one run.
   Index run_of(const TokenGrid::Coordinates& shape) const { return is_row ? shape[0] : shape[2]; }
   bool sees_rows_whole() const {
     return row_of_keys() == static_cast<Index>(windows.axes[1].window) * static_cast<Index>(windows.axes[2].window);
   }
 
-  /// A strip of the group with the coordinates `group`, its first query and its first key in numbers.
+  /// Adds a strip of the group with the coordinates `group`, given its first query and first key in numbers.
   void add(const TokenGrid& grid, const TokenGrid::Coordinates& group, const TokenGrid::Coordinates& first_q,
            const TokenGrid::Coordinates& first_kv) {
     const auto token = [&](const TokenGrid::Coordinates& number) {
@@ -69,7 +69,7 @@ struct GridStrips {
   }
 };
 
-/// What a query of a strip keeps: positions are numbers within the strip.
+/// What a query of a strip keeps. Positions are numbers within the strip.
 struct StripMask {
   const GridStrips* strips;
 
@@ -87,7 +87,7 @@ struct StripMask {
   }
 
  private:
-  /// Rows of keys that all, and any, of the queries see.
+  /// The rows of keys that all of the queries see, and those that any of them sees.
   std::pair<Range, Range> seen(const Range& q) const {
     const Index row = strips->row_of_queries();
     const Range first = strips->seen[static_cast<std::size_t>(q.begin / row)],
@@ -96,17 +96,17 @@ struct StripMask {
   }
 };
 
-/// All strips of a grid, those of equal sizes together: see GatheredMask.
+/// All strips of a grid, those of equal sizes together; see GatheredMask.
 class StripGathering {
  public:
-  /// Queries of a tile. A vector of AVX-512 has as many floats, and the fewer they are, the fewer keys they see that
-  /// only some of them keep: in a window of 13 x 13, 4 x 4 queries keep 66 % of the pairs with the keys they see, 6 x 8
-  /// keep 47 %, while tiles of one vector reach 85 to 90 % of the speed of those of three.
+  /// Queries of a tile: as many as a vector of AVX-512 has floats. The fewer they are, the fewer keys they see that
+  /// only some of them keep: in a window of 13 x 13, 4 x 4 queries keep 66 % of the pairs with the keys they see and 6
+  /// x 8 keep 47 %, while tiles of one vector reach 85 to 90 % of the speed of those of three.
   static constexpr Index kQueries = 16;
 
   StripGathering(const TokenGrid& grid, bool always) : tokens_(grid.tokens()) {
     if (tokens_ == 0) return;
-    // As long as wide: 4 x 4 in two dimensions, 4 x 2 x 2 in three.
+    // A tile is as long as it is wide: 4 x 4 in two dimensions, 4 x 2 x 2 in three.
     const Index wide = grid.axes[1].length > 1 ? 2 : 4;
     TokenGrid::Coordinates group;
     for (group[0] = 0; group[0] < grid.axes[0].dilation; ++group[0])
@@ -115,7 +115,8 @@ class StripGathering {
     pays_ = always || pays(grid);
   }
 
-  /// Whole grids only: a part of one, as where it is generated token by token, has few queries in each strip.
+  /// Only whole grids are gathered: a part of one, as where it is generated token by token, has few queries in each
+  /// strip.
   bool pays(const Problem& call) const {
     const auto begins_at_0 = [&] {
       for (Index b = 0; b < call.batch; ++b)
@@ -169,8 +170,8 @@ class StripGathering {
     }
   }
 
-  /// Do tiles in strips have clearly fewer pairs than those of neighbouring tokens, which reach from the first row of
-  /// the window to its last?
+  /// Whether tiles in strips have clearly fewer pairs than tiles of neighbouring tokens, which reach from the first row
+  /// of the window to its last.
   bool pays(const TokenGrid& grid) const {
     const GridAxis& axis = grid.axes[0];
     const Index row = tokens_ / axis.length;

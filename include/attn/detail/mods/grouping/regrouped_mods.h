@@ -1,4 +1,4 @@
-// The mods of a call as they apply to some groups of its tokens, or to tokens that are gathered.
+// The mods of a call as they apply to groups of its tokens, or to gathered tokens.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 
 namespace attn::detail {
 
-/// What a path sees of the mods when it works on groups: its positions are numbers within a group, and `far`, a mask of
-/// those, keeps pairs that `others` keep where these lie in the whole call. Stands where BoundMods does. Groups:
-/// TokenGroups or GatheredTokens.
+/// What a path sees of the mods when it works on groups, in place of BoundMods. Positions are numbers within a group. A
+/// pair is kept if `far`, a mask on those numbers, keeps it, and `others` keep it where it lies in the whole call.
+/// Groups: TokenGroups or GatheredTokens.
 template <class Far, class Others, class Groups>
 class RegroupedMods {
  public:
@@ -42,7 +42,7 @@ class RegroupedMods {
   }
   PairGrid grid(const Tile& t) const { return groups_.grid(t); }
 
-  /// The others are asked about all that lies between the pairs too: what they say of none or all is true of the pairs.
+  /// The others are also asked about what lies between the pairs. Where they say none or all, it is true of the pairs.
   Coverage coverage(const Tile& tile) const {
     const Coverage far = far_.coverage(tile);
     if (!Others::kHasMasks || far == Coverage::none) return far;

@@ -1,4 +1,4 @@
-// Keys that are listed for each query, in order, and gathered.
+// Keys that are listed for each query, put in order and gathered.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@
 
 namespace attn::detail {
 
-/// Lists of keys in ascending order without repetition: (batch or 1, heads or kv_heads or 1, q_len or 1) of them. What
-/// is behind a list's own entries repeats the last one, so that all may be read.
+/// Lists of keys in ascending order without repetition. There are (batch or 1, heads or kv_heads or 1, q_len or 1) of
+/// them. Behind its own entries a list repeats the last one, so that all of its room may be read.
 struct KeyLists {
   Index batch = 1, heads = 1, rows = 1;
   Index room = 0;     ///< entries of each list in memory
-  Index longest = 0;  ///< own entries
+  Index longest = 0;  ///< most own entries of a list
   std::vector<Index> keys, counts;
 
   Index number(Index b, Index head, Index row) const {
@@ -29,7 +29,7 @@ struct KeyLists {
     return {keys.data() + number * room, static_cast<std::size_t>(counts[static_cast<std::size_t>(number)])};
   }
 
-  /// Puts `given` in order as the next list; -1 stands for no key.
+  /// Adds `given`, put in order, as the next list; -1 stands for no key.
   void add(std::span<const Index> given) {
     const std::size_t first = keys.size();
     for (const Index key : given)
@@ -41,7 +41,7 @@ struct KeyLists {
     keys.resize(first + static_cast<std::size_t>(room), count == 0 ? 0 : keys.back());
   }
 
-  /// The same lists as far as their keys are some of all, in rows from the first of these on.
+  /// The same lists, cut down to the keys in a range; entries count from the first key of that range.
   KeyLists part(const Range& of) const {
     KeyLists some;
     some.batch = batch, some.heads = heads, some.rows = rows, some.room = room;
@@ -57,8 +57,9 @@ struct KeyLists {
   }
 
  private:
-  /// The keys from number `first` on. A bit for each key, and then a look at all words of them, took 4 us for 2048 of
-  /// 65536 keys, and std::sort() 70 us; where keys are few and far, words without a key would be most of the work.
+  /// Sorts the keys from number `first` on. Setting a bit for each key, and then looking at all words of bits, took 4
+  /// µs for 2048 of 65536 keys, where std::sort() took 70 µs. Where keys are few and far apart, most words would have
+  /// none.
   void sort(std::size_t first) {
     const auto begin = keys.begin() + static_cast<std::ptrdiff_t>(first);
     if (std::adjacent_find(begin, keys.end(), std::greater_equal<Index>()) == keys.end()) return;
@@ -79,7 +80,7 @@ struct KeyLists {
     keys.resize(to);
   }
 
-  std::vector<std::uint64_t> bits_;  ///< 0 between calls of sort()
+  std::vector<std::uint64_t> bits_;  ///< all 0 between calls of sort()
 };
 
 /// Which keys of a call are listed.
@@ -95,7 +96,7 @@ struct ListedKeys {
     const auto list = of(p.batch, p.head, p.q);
     return std::binary_search(list.begin(), list.end(), p.kv);
   }
-  /// One list for all queries is asked about once.
+  /// The queries to ask about: one where a single list serves all.
   Range asked(const Range& q) const { return lists->rows == 1 ? Range{q.begin, q.begin + 1} : q; }
 
   Coverage coverage(const Tile& t) const {
@@ -122,7 +123,7 @@ struct ListedKeys {
   }
 };
 
-/// What a query keeps of its list: all entries but those that only fill it up. Positions are numbers in the lists.
+/// What a query keeps of its list: its own entries, not those that fill it up. Positions are numbers in the lists.
 struct OwnEntries {
   const KeyLists* lists;
   Index first;  ///< the number of the list of text 0 and head 0
@@ -139,14 +140,14 @@ struct OwnEntries {
   Range kv_range(const Tile& t) const { return {0, count(t.batch, t.head)}; }
 };
 
-/// Each query with the keys of its list, or all of them where they share one: see GatheredMask. The lists have rows of
-/// keys.
+/// Gathers for each query the keys of its list, or for all queries where they share one; see GatheredMask. The entries
+/// are rows of keys.
 class ListGathering {
  public:
   explicit ListGathering(const KeyLists& lists) : lists_(&lists) {}
 
   bool pays(const Problem& call) const {
-    // Rows of their own are computed one by one.
+    // Queries with lists of their own are computed one by one.
     const Index cost = lists_->rows == 1 || call.q_len == 1 ? 2 : 4;
     return call.q_len > 0 && call.kv_len > 0 && lists_->longest <= call.kv_len / cost;
   }
@@ -156,7 +157,7 @@ class ListGathering {
     const KeyLists& lists = *lists_;
     const bool shared = lists.rows == 1;
     const Index group = call.heads / call.kv_heads;
-    // Lists of query heads that share a key head come one after the other.
+    // The lists of query heads that share a key head come one after the other.
     const Index turns = lists.heads == call.heads ? group : 1;
     Problem problem = call;
     problem.q_offsets = {};

@@ -11,23 +11,23 @@
 
 namespace attn::detail {
 
-/// A dimension of a grid, and the window in it. Coordinates that agree modulo the dilation form a group, and are
-/// numbered within it; windows are ranges of these numbers.
+/// A dimension of a grid, and the window in it. Coordinates that agree modulo the dilation form a group and are
+/// numbered within it; a window is a range of these numbers.
 struct GridAxis {
   Index length = 1, window = 1, dilation = 1;
   bool causal = false;
 
   Index numbers(Index group) const { return ceil_div(length - group, dilation); }
-  /// The first number of the window of the query with the number `n`; causal ones may begin before 0.
+  /// The first number of the window of query number `n`. Causal windows may begin before 0.
   Index first(Index n, Index group) const {
     return causal ? n - window + 1 : std::clamp<Index>(n - window / 2, 0, numbers(group) - window);
   }
 
-  /// All coordinates in windows of queries with the coordinates `q`, and others between them.
+  /// All coordinates in the windows of queries with the coordinates `q`, and others between them.
   Range seen(const Range& q) const {
     if (causal) return intersect({q.begin - (window - 1) * dilation, q.end}, {0, length});
     const Index before = window / 2 * dilation, span = (window - 1) * dilation;
-    // At the borders windows are shifted inside. A group may end, or begin, up to dilation - 1 away from the border.
+    // At the borders windows are shifted inside. A group may begin, or end, up to dilation - 1 away from the border.
     return intersect(
         {std::min(q.begin - before, length - window * dilation), std::max(q.end - before + span, window * dilation)},
         {0, length});
@@ -46,7 +46,7 @@ struct GridAxis {
   }
 };
 
-/// A grid, whose tokens are numbered in row-major order.
+/// A grid of tokens, which are numbered in row-major order.
 struct TokenGrid {
   static constexpr std::size_t kAxes = 3;
   using Coordinates = std::array<Index, kAxes>;
@@ -61,11 +61,11 @@ struct TokenGrid {
     return {row / axes[1].length, row % axes[1].length, token % axes[2].length};
   }
 
-  /// The smallest box that has all of some neighbouring tokens.
+  /// The smallest box that has all tokens of a range.
   Box box(const Range& range) const {
     const Coordinates first = coordinates(range.begin), last = coordinates(range.end - 1);
     Box box;
-    bool same = true;  // do they agree in all dimensions before this one?
+    bool same = true;  // whether both ends agree in all dimensions before this one
     for (std::size_t a = 0; a < kAxes; ++a) {
       box[a] = same ? Range{first[a], last[a] + 1} : Range{0, axes[a].length};
       same = same && first[a] == last[a];
@@ -80,7 +80,7 @@ struct TokenGrid {
     return least;
   }
 
-  /// From the first to the last key that one of the queries keeps.
+  /// The keys from the first to the last that one of the queries keeps.
   Range kv_range(const Range& queries) const {
     const Box q = box(queries);
     Coordinates first, last;
@@ -92,16 +92,16 @@ struct TokenGrid {
   }
 };
 
-/// Windows of queries, and keys, in numbers that a predicate compares without a division.
+/// The windows of queries, and the keys, in numbers that a predicate compares without a division.
 struct WindowTable {
   struct Axis {
-    std::vector<std::int32_t> first;   ///< of the window of each query
-    std::vector<std::int32_t> number;  ///< of each key
+    std::vector<std::int32_t> first;   ///< the first number of each query's window
+    std::vector<std::int32_t> number;  ///< the number of each key
     std::uint32_t window = 1;
   };
   std::array<Axis, TokenGrid::kAxes> axes;
 
-  /// Does the query's window have the key?
+  /// Whether the query's window has the key.
   bool has(Index q, Index kv) const {
     const bool in_first = has(axes[0], q, kv), in_second = has(axes[1], q, kv), in_third = has(axes[2], q, kv);
     return bool(in_first & in_second & in_third);  // without a branch
@@ -140,7 +140,7 @@ class GridWindows {
 
  private:
   WindowTable table_;
-  std::vector<std::int32_t> group_;  ///< of each token, by all dilations
+  std::vector<std::int32_t> group_;  ///< the group of each token, by all dilations
 };
 
 }  // namespace attn::detail
