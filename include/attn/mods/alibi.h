@@ -10,8 +10,9 @@
 
 namespace attn {
 
-/// x -> x - slopes[head] * (q - kv) (Press et al. 2022, section 3). There is one slope per query head. A key after its
-/// query would get a bonus, so combine it with causal(), as the paper does.
+/// Takes a penalty that grows with distance off each score: x -> x - slopes[head] * (q - kv) (Press et al. 2022,
+/// section 3). There is one slope per query head. A key after its query would get a bonus, so combine it with causal(),
+/// as the paper does.
 /// @throws std::invalid_argument for a slope that is not finite; in the call, if there is not one slope per head.
 inline auto alibi(Numbers given_slopes) {
   std::vector<double>& slopes = given_slopes.values;
@@ -28,18 +29,19 @@ inline auto alibi(Numbers given_slopes) {
   });
 }
 
-/// alibi() with slopes that are learned: the backward pass adds their gradients to `grad`, a number for each head,
-/// which must outlive the mod.
+/// alibi() with slopes that are learned: the backward pass adds their gradients to `grad`, which has one number for
+/// each head and must outlive the mod.
 template <class G>
 auto alibi(Numbers slopes, G&& grad) {
-  alibi(slopes);  // for what it refuses
+  alibi(slopes);  // checks the slopes
   return detail::learned_by_head(
       "alibi", std::move(slopes), std::forward<G>(grad),
       [](auto x, auto slope, const Position& p) { return x - slope * static_cast<decltype(x)>(p.q - p.kv); });
 }
 
-/// The paper's slopes for a power of two heads, 2^(-8 (h + 1) / heads), and its interpolation for other numbers.
-/// @throws std::invalid_argument unless heads > 0, and for more than 2^24.
+/// The paper's slopes, a number for each head: 2^(-8 (h + 1) / heads) for a power of two heads, and its interpolation
+/// for other numbers of heads.
+/// @throws std::invalid_argument unless 0 < heads <= 2^24.
 inline std::vector<double> alibi_slopes(Index heads) {
   constexpr Index kMost = Index(1) << 24;  // each head has an entry in a table
   detail::require(heads > 0 && heads <= kMost, "alibi_slopes(", heads, "): the number of heads must be in 1..", kMost);

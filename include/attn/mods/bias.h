@@ -32,7 +32,7 @@ auto bias(X&& tensor) {
 }
 
 /// bias() of a tensor that is learned: the backward pass adds its gradient to `grad`, a tensor of the same shape,
-/// summed over what is broadcast. Both must outlive the mod.
+/// summed over broadcast dimensions. Both must outlive the mod.
 template <class X, class G>
 auto bias(const X& tensor, G&& grad) {
   auto held = detail::broadcast_tensor(tensor);

@@ -1,4 +1,4 @@
-// bidirectional_spans(): images inside of a causal text.
+// bidirectional_spans(): images inside a causal text.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace attn {
 
 namespace detail {
 
-/// Where the keys end that each query sees, of one batch element.
+/// Where the keys that each query sees end, for one batch element.
 class SpanEnds {
  public:
   /// @throws std::invalid_argument unless the spans are in order and do not overlap.
@@ -38,7 +38,7 @@ class SpanEnds {
   }
 
  private:
-  std::vector<Index> ends_;  ///< of each position up to the end of the last span
+  std::vector<Index> ends_;  ///< for each position up to the end of the last span
 };
 
 using SpansOfElements = std::shared_ptr<const std::vector<SpanEnds>>;
@@ -51,7 +51,7 @@ inline auto spans_mask(SpansOfElements spans, bool one_for_all) {
     const auto end = [first = spans->data(), one_for_all](Index batch, Index q) {
       return first[one_for_all ? 0 : batch].of(q);
     };
-    // What a query sees ends nowhere before that of an earlier one.
+    // What a query sees never ends before what an earlier query sees.
     return mask_mod([end](const Position& p) { return p.kv < end(p.batch, p.q); },
                     [end](const Tile& t) {
                       if (t.kv.begin >= end(t.batch, t.q.end - 1)) return Coverage::none;
@@ -65,26 +65,26 @@ inline auto spans_mask(SpansOfElements spans, bool one_for_all) {
 
 }  // namespace detail
 
-/// causal(), but the tokens of a span also see each other: kv <= q, or both in one span. For prompts with images, whose
-/// tokens have no order, inside of a text that has (as in Gemma 3; Gemma Team 2025): the spans are where the images
-/// lie. A span of one token changes nothing.
+/// Keeps what causal() keeps, and all pairs of tokens of one span: kv <= q, or both in the same span. It is meant for
+/// prompts with images, whose tokens have no order, inside a text that has one (as in Gemma 3; Gemma Team 2025); the
+/// spans are where the images lie. A span of one token changes nothing.
 ///
 ///     spans {{1, 3}}:  1 0 0 0
 ///                      1 1 1 0
 ///                      1 1 1 0
 ///                      1 1 1 1
 ///
-/// Masks intersect, so causal() beside it would take the later tokens of spans away again. A sliding_window(left,
-/// right) beside it limits how far both directions reach.
-/// @param spans  in ascending order, without overlap, of absolute positions; the same for all batch elements.
+/// Masks intersect, so a causal() beside it would drop the later tokens of spans again. A sliding_window(left, right)
+/// beside it limits how far both directions reach.
+/// @param spans  absolute positions, in ascending order and without overlap; the same for all batch elements.
 /// @throws std::invalid_argument for spans in another order, negative or overlapping ones.
 inline auto bidirectional_spans(const std::vector<Range>& spans) {
   return detail::spans_mask(
       std::make_shared<const std::vector<detail::SpanEnds>>(std::size_t(1), detail::SpanEnds(spans)), true);
 }
 
-/// The same with a list of spans for each batch element.
-/// @throws std::invalid_argument also in the call, if there is not one list per batch element.
+/// As above, with a list of spans for each batch element.
+/// @throws std::invalid_argument as above, and in the call, if there is not one list per batch element.
 inline auto bidirectional_spans(const std::vector<std::vector<Range>>& spans) {
   return detail::spans_mask(std::make_shared<const std::vector<detail::SpanEnds>>(spans.begin(), spans.end()), false);
 }

@@ -1,4 +1,4 @@
-// block_mask(): a mask that was asked about every pair beforehand.
+// block_mask(): a mask that is asked about every pair once, beforehand.
 #pragma once
 
 #include <algorithm>
@@ -21,9 +21,9 @@ class BlockMap {
  public:
   static constexpr Index kBlock = 16;
 
-  Index batch, heads;  ///< 1 if all batch elements, or heads, have the same
+  Index batch, heads;  ///< 1 if all batch elements, or heads, share their blocks
   Index q_len;
-  Range keys;  ///< their positions
+  Range keys;  ///< the positions of the keys
 
   explicit BlockMap(const Problem& p)
       : batch(p.batch),
@@ -56,7 +56,7 @@ class BlockMap {
         }
   }
 
-  /// The position of query row 0 that the map was made for.
+  /// The position of query row 0 in the calls that the map was made for.
   Index first_query(Index batch_element) const {
     return first_query_[first_query_.size() == 1 ? 0 : static_cast<std::size_t>(batch_element)];
   }
@@ -103,17 +103,17 @@ class BlockMap {
 
 }  // namespace detail
 
-/// The same mask, after its predicate was asked about every pair once. Calls then skip blocks that it drops and do not
-/// ask about blocks that it keeps whole, as with causal(). It is meant for lambdas without hints that serve many calls;
-/// copies share the answers.
+/// Keeps the pairs that `mask` keeps, but asks its predicate about every pair only once, here. Calls then skip blocks
+/// that the mask drops and do not ask about blocks that it keeps whole, as with causal(). It is meant for lambdas
+/// without hints that serve many calls; copies share the answers.
 ///
 ///     auto mask = attn::block_mask(attn::mask_mod([](auto p) { return p.kv <= p.q; }), n, n);
 ///
-/// The mask serves calls of these lengths and this options.q_offset (default kv_len - q_len), or q_offsets, and calls
+/// The mask serves calls of these lengths and this options.q_offset (default kv_len - q_len) or q_offsets, and calls
 /// over a part of the keys, with a kv_offset. If it depends on p.batch or p.head, `batch` and `heads` must say how many
 /// there are; by default it is asked about batch element 0 and head 0, and the answers serve all. options.isa and
-/// kv_offset are used as in a call, other options are not. Cost: the predicate for every pair, and a byte of memory for
-/// every 16 x 16 pairs.
+/// kv_offset are used as in a call, other options are not. Cost: one call of the predicate for every pair, and a byte
+/// of memory for every 16 x 16 pairs.
 /// @throws std::invalid_argument for negative sizes; in the call, if its sizes are others.
 template <class M>
 auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, Index batch = 1, Index heads = 1) {
@@ -121,7 +121,7 @@ auto block_mask(M mask, Index q_len, Index kv_len, const Options& options = {}, 
   detail::require(q_len >= 0 && kv_len >= 0 && batch >= 0 && heads > 0, "block_mask: q_len ", q_len, ", kv_len ",
                   kv_len, ", batch ", batch, ", heads ", heads,
                   "; lengths and batch may not be negative, heads must be positive");
-  constexpr double kMostPairs = 1e18;  // a map of them has 4e15 bytes; below it no number overflows
+  constexpr double kMostPairs = 1e18;  // its map would have 4e15 bytes; below, no number overflows
   const auto at_least_one = [](Index n) { return static_cast<double>(std::max<Index>(n, 1)); };
   detail::require(at_least_one(q_len) * at_least_one(kv_len) * at_least_one(batch) * at_least_one(heads) <= kMostPairs,
                   "block_mask: q_len ", q_len, ", kv_len ", kv_len, ", batch ", batch, ", heads ", heads,

@@ -13,14 +13,15 @@ namespace attn {
 
 /// Keeps the pairs whose block, (query row / block_q, key / block_kv), is true in `map`. The map is anything attn::view
 /// takes, of bool and of rank 2 to 4, aligned from the right with (batch, heads, blocks of queries, blocks of keys); a
-/// size of 1 is broadcast. The last blocks may reach past the end. Rows are counted from the first query of the call.
+/// size of 1 is broadcast. The last blocks may reach past the end. Query rows are counted from the first query of the
+/// call.
 ///
 ///     map {1 0; 1 1}, blocks of 2:  1 1 0 0
 ///                                   1 1 0 0
 ///                                   1 1 1 1
 ///
-/// With blocks of a multiple of 64 keys and 48 queries, work is in proportion to the kept pairs. A temporary is kept
-/// alive in the mod; any other tensor is only viewed and must outlive it.
+/// With blocks of a multiple of 48 queries and 64 keys, the work is in proportion to the kept pairs. A temporary is
+/// kept alive in the mod; any other tensor is only viewed and must outlive it.
 /// @throws std::invalid_argument for a block size below 1; in the call, if the map does not fit.
 template <class X>
 auto block_sparse(X&& map, Index block_q, Index block_kv) {

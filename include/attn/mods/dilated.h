@@ -10,7 +10,7 @@
 
 namespace attn {
 
-/// Keeps the query's own key, and the keys at distances dilation, 2 * dilation, …: `left` of them before it and `right`
+/// Keeps the query's own key and the keys at distances dilation, 2 * dilation, …: `left` of them before it and `right`
 /// after it (Beltagy et al. 2020, section 3.1). dilated(left, 1, right) is sliding_window(left, right).
 ///
 ///     left 1, dilation 2, right 0    left 1, dilation 2, right 1
@@ -19,9 +19,9 @@ namespace attn {
 ///             1 0 1 0                        1 0 1 0
 ///             0 1 0 1                        0 1 0 1
 ///
-/// Work is in proportion to these pairs: tokens are grouped by their position modulo `dilation`, and within a group the
-/// mask is a sliding window. Tokens are grouped only if the groups are long enough to pay, and not inside any_of(),
-/// all_of(), not_() and block_mask().
+/// The work is in proportion to these pairs: tokens are grouped by their position modulo `dilation`, and within a group
+/// the mask is a sliding window. Tokens are grouped only if the groups are long enough to pay, and never inside
+/// any_of(), all_of(), not_() and block_mask().
 /// @throws std::invalid_argument for a negative side or a dilation below 1.
 inline auto dilated(Index left, Index dilation, Index right = 0) {
   detail::require(left >= 0 && right >= 0 && dilation > 0, "dilated(", left, ", ", dilation, ", ", right,

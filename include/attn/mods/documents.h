@@ -81,8 +81,8 @@ inline auto documents(Indices ids) {
   });
 }
 
-/// The same for documents that lie one behind the other: document i has the positions offsets[i] .. offsets[i + 1] - 1,
-/// and the last offset is kv_len (the "cu_seqlens" of variable-length batches).
+/// documents() for documents that lie one behind the other: document i has the positions offsets[i] .. offsets[i + 1] -
+/// 1, and the last offset is kv_len (the "cu_seqlens" of variable-length batches).
 ///
 ///     documents_at({0, 2, 5}), as documents({0, 0, 1, 1, 1}):  1 1 0 0 0
 ///                                                              1 1 0 0 0
@@ -98,7 +98,7 @@ inline auto documents_at(const Indices& offsets) {
   for (std::size_t i = 1; i < at.size(); ++i)
     detail::require(at[i] > at[i - 1], "documents_at: offsets must increase, offset ", i, " is ", at[i], " after ",
                     at[i - 1]);
-  constexpr Index kMost = Index(1) << 36;  // positions, whose tables of 32 bytes each would take 2 TiB
+  constexpr Index kMost = Index(1) << 36;  // positions; their tables, 32 bytes each, would take 2 TiB
   detail::require(at.back() <= kMost, "documents_at: the last offset, ", at.back(), ", is above ", kMost);
   std::vector<Index> ids;
   for (std::size_t i = 1; i < at.size(); ++i)

@@ -1,4 +1,4 @@
-// global_tokens(): tokens that see all and are seen by all.
+// global_tokens(): tokens that see all others and are seen by all.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace attn {
 
 /// Keeps the pairs whose query or key has one of these positions (Beltagy et al. 2020, section 3.1; Zaheer et al.
-/// 2020). Meant for any_of(sliding_window(256, 256), global_tokens({0, 1})).
+/// 2020). Use it as any_of(sliding_window(256, 256), global_tokens({0, 1})).
 ///
 ///     global_tokens({1}):  0 1 0 0
 ///                          1 1 1 1

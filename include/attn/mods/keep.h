@@ -23,16 +23,16 @@ auto tensor_mask(X&& tensor, bool keep_where, const char* name, const char* of_k
 }  // namespace detail
 
 /// Keeps the pairs whose element is true. The tensor is anything attn::view takes, of rank 1 to 4, aligned from the
-/// right with (batch, heads, q_len, kv_len); a size of 1 is broadcast. Rank 1, which an Eigen vector has, is a mask of
-/// keys; rank 2 is (query row, key). For a mask of (batch, key) there is keep_keys().
+/// right with (batch, heads, q_len, kv_len); a size of 1 is broadcast. A tensor of rank 1, such as an Eigen vector, is
+/// a mask of keys; one of rank 2 is (query row, key). For a mask of (batch, key) there is keep_keys().
 ///
 ///     {1, 0, 1, 0}:  1 0 1 0
 ///                    1 0 1 0
 ///                    1 0 1 0
 ///
 /// Tiles without a kept pair are skipped, as with key_lengths(), and tiles that are kept whole run as without a mask.
-/// Cost: O(pairs of the tile), eight at a time where the keys of a query lie next to each other, or the queries of a
-/// key.
+/// Cost: O(pairs of the tile), eight at a time where the keys of a query, or the queries of a key, lie next to each
+/// other.
 ///
 /// A temporary is kept alive in the mod; any other tensor is only viewed and must outlive it.
 /// @throws std::invalid_argument in the call, if the shape does not fit.

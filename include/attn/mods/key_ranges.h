@@ -8,7 +8,7 @@
 
 namespace attn {
 
-/// Keeps keys begin[batch] .. end[batch] - 1; keys before and behind them are padding. There is one range per batch
+/// Keeps keys begin[batch] .. end[batch] - 1; the keys before and behind them are padding. There is one range per batch
 /// element; it may be empty.
 ///
 ///     begin {1}, end {4}:  0 1 1 1 0

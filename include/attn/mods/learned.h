@@ -1,4 +1,4 @@
-// learned(): scores changed by numbers of the caller's, with their gradients.
+// learned(): scores changed by numbers of yours, with the gradients of these numbers.
 #pragma once
 
 #include <utility>
@@ -8,9 +8,9 @@
 
 namespace attn {
 
-/// x -> score(x, w, p), where w is the element number where(p) of `table`, in row-major order. The backward pass adds
-/// the gradient of each element to `grad`, a tensor of the same shape; score is differentiated by itself (see Dual), in
-/// x and in w.
+/// Changes scores by a number of a table: x -> score(x, w, p), where w is element number where(p) of `table`, in
+/// row-major order. The backward pass adds the gradient of each element to `grad`, a tensor of the same shape. `score`
+/// need not have a derivative written out: it is differentiated in x and in w (see Dual).
 ///
 ///     // a penalty for each head that grows with distance, as far as it helps
 ///     auto penalty = attn::learned(weights, grad,
@@ -19,8 +19,9 @@ namespace attn {
 ///                                    return x - w * float(p.q > p.kv ? p.q - p.kv : p.kv - p.q);
 ///                                  });
 ///
-/// x and w have the same type. Both tensors are viewed, of rank 1 to 4, and must outlive the mod; what the table holds
-/// when a call begins counts. `where` and `score` may be called from several threads at once, for any pair of the call.
+/// x and w have the same type. Both tensors are viewed, of rank 1 to 4, and must outlive the mod; what counts is what
+/// the table holds when a call begins. `where` and `score` may be called from several threads at once, for any pair of
+/// the call.
 /// @throws std::invalid_argument if the shapes differ. An element that `where` names must exist: that is not checked.
 template <class Table, class Grad, class Where, class Score>
 auto learned(const Table& table, Grad&& grad, Where where, Score score) {

@@ -12,7 +12,7 @@ namespace attn {
 
 namespace detail {
 
-/// The hints of several masks as one.
+/// The hints of several masks as one hint.
 template <class Combine, class... Bound>
 struct CombinedCoverage {
   static constexpr bool kIsOpaque = (Bound::kIsOpaque || ...);
@@ -23,7 +23,7 @@ struct CombinedCoverage {
   }
 };
 
-/// Masks that are bound to a call, as one mask. `Combine` says how predicates, coverages and ranges of keys are
+/// Masks that are bound to a call, as one mask. `Combine` says how their predicates, coverages and ranges of keys are
 /// combined.
 template <class Combine, class... Bound>
 auto combined(const Bound&... masks) {
@@ -105,7 +105,7 @@ auto any_of(M... masks) {
   return detail::combined_mask<detail::Any>(std::move(masks)...);
 }
 
-/// Keeps the pairs that all of the masks keep, as `a | b` does, but is a single mask: any_of(all_of(a, b), c).
+/// Keeps the pairs that all of the masks keep, as `a | b` does, but as a single mask: any_of(all_of(a, b), c).
 ///
 ///     all_of(causal(), not_(sliding_window(1))):  0 0 0 0
 ///                                                 0 0 0 0

@@ -14,11 +14,11 @@ namespace attn {
 
 namespace detail {
 
-/// The grid with these sizes. The first dimension, the one that strips run along, is the first that is given; a
-/// dimension of length 1 fills up.
+/// A grid with these sizes. The first dimension given is the first of the grid, along which strips run; missing
+/// dimensions have length 1.
 inline TokenGrid token_grid(const Indices& shape, const Indices& window, const Indices& dilation,
                             const Indices& causal) {
-  constexpr Index kMost = Index(1) << 28;  // tokens, each of which has some 40 bytes in tables
+  constexpr Index kMost = Index(1) << 28;  // tokens, each with some 40 bytes in tables
   const std::size_t rank = shape.values.size();
   require(rank >= 1 && rank <= TokenGrid::kAxes, "neighbourhood: a grid has 1 to 3 dimensions, not ", rank);
   const auto fits = [&](const Indices& list, const char* what, bool may_be_left_out) {
@@ -51,7 +51,7 @@ inline TokenGrid token_grid(const Indices& shape, const Indices& window, const I
   return grid;
 }
 
-/// `always`: tokens are gathered also where it does not pay, for tests.
+/// `always`: tokens are gathered even where it does not pay, for tests.
 inline auto neighbourhood_of(const TokenGrid& grid, bool always) {
   struct Tables {
     TokenGrid grid;
@@ -76,14 +76,14 @@ inline auto neighbourhood_of(const TokenGrid& grid, bool always) {
 
 }  // namespace detail
 
-/// Tokens lie on a grid of 1 to 3 dimensions, numbered in row-major order: a text, an image, a film. Each query keeps
-/// the keys of a window around it, window[d] of them in dimension d, `dilation[d]` apart (neighbourhood attention;
-/// Hassani et al. 2023, Hassani and Shi 2022, and their NATTEN).
+/// Keeps the keys of a window around each query, for tokens that lie on a grid of 1 to 3 dimensions, numbered in
+/// row-major order: a text, an image, a film. In dimension d the window has window[d] keys, `dilation[d]` apart
+/// (neighbourhood attention; Hassani et al. 2023, Hassani and Shi 2022, and their NATTEN).
 ///
-/// In each dimension, coordinates that agree modulo the dilation form a group, in which they are numbered. A query with
+/// In each dimension, coordinates that agree modulo the dilation form a group and are numbered within it. A query with
 /// the number n of N keeps the numbers s .. s + window - 1 of its group, where s = n - window / 2 (rounded down), but
 /// at least 0 and at most N - window: near a border the window is shifted inside, so that every query keeps equally
-/// many. With causal[d] = 1 it keeps n - window + 1 .. n instead, as far as there are such.
+/// many keys. With causal[d] = 1 it keeps n - window + 1 .. n instead, as far as these exist.
 ///
 ///     neighbourhood({2, 4}, {1, 3}):  1 1 1 0 0 0 0 0
 ///                                     1 1 1 0 0 0 0 0
@@ -95,9 +95,9 @@ inline auto neighbourhood_of(const TokenGrid& grid, bool always) {
 ///                                     0 0 0 0 0 1 1 1
 ///
 /// In two and three dimensions, a call over a whole grid works on compact pieces of it, 4 x 4 or 4 x 2 x 2 queries at a
-/// time, and gathers the keys that these see: what a vector of 16 queries computes in vain is what lies between their
+/// time, and gathers the keys that these see. What a vector of 16 queries computes in vain is what lies between their
 /// windows, a third in a window of 13 x 13. Parts of a grid, any_of() and its like, and gradients visit tiles of
-/// neighbouring tokens. The mod holds tables, some 100 bytes for each token, that its copies share.
+/// neighbouring tokens instead. The mod holds tables of some 100 bytes for each token, which its copies share.
 /// @throws std::invalid_argument unless the lists are of one length, 1 to 3, and windows times dilations fit into the
 /// shape; in the call, unless there is a key for each token (or fewer, where the first dimension is causal) and queries
 /// lie on the grid.

@@ -1,4 +1,4 @@
-// prefix_lm(): causal, but for a prefix that every query sees.
+// prefix_lm(): causal, except for a prefix that every query sees.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace attn {
 
-/// Keeps keys 0 .. lengths[batch] - 1, the prefix, for every query; and other keys at or before the query (Raffel et
-/// al. 2020, section 3.2.1). There is one length per batch element; it may be 0.
+/// Keeps keys 0 .. lengths[batch] - 1, the prefix, for every query, and the other keys at or before the query (Raffel
+/// et al. 2020, section 3.2.1). There is one length per batch element; it may be 0.
 ///
 ///     lengths {2}:  1 1 0 0
 ///                   1 1 0 0

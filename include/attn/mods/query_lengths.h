@@ -8,8 +8,9 @@
 
 namespace attn {
 
-/// Keeps the query rows 0 .. lengths[batch] - 1. Other rows are padding: their output is 0 and their log-sum-exp -inf.
-/// Rows are counted from the first query of the call, whatever its position. There is one length per batch element.
+/// Keeps the query rows 0 .. lengths[batch] - 1. The rows behind them are padding: their output is 0 and their
+/// log-sum-exp -inf. Rows are counted from the first query of the call, whatever its position. There is one length per
+/// batch element.
 ///
 ///     lengths {2}:  1 1 1
 ///                   1 1 1

@@ -13,17 +13,17 @@
 
 namespace attn {
 
-/// One bucket for each distance -most..most. Farther distances fall into the first or the last bucket (Shaw et al.
-/// 2018, section 3.2).
+/// A bucket for each distance -most..most. Farther distances fall into the first or the last bucket (Shaw et al. 2018,
+/// section 3.2).
 class ClippedDistance {
  public:
   /// @throws std::invalid_argument unless `most` is in 0..2^60.
   explicit ClippedDistance(Index most) : most_(most) {
-    constexpr Index kMost = Index(1) << 60;  // a few of them can be added without overflow
+    constexpr Index kMost = Index(1) << 60;  // so that sums of a few distances do not overflow
     detail::require(most >= 0 && most <= kMost, "ClippedDistance(", most, "): the distance must be in 0..", kMost);
   }
 
-  /// How many there are: 2 most + 1.
+  /// How many buckets there are: 2 most + 1.
   Index buckets() const { return 2 * most_ + 1; }
   /// The bucket of a key that lies `distance` = kv - q after its query.
   Index operator()(Index distance) const { return std::clamp(distance, -most_, most_) + most_; }
@@ -32,7 +32,7 @@ class ClippedDistance {
   Index most_;
 };
 
-/// The buckets of T5 (Raffel et al. 2020, section 2.1). Half of them are one distance wide, the others grow up to
+/// The buckets of T5 (Raffel et al. 2020, section 2.1). Half of them are one distance wide; the others widen up to
 /// `max_distance`. If bidirectional, the upper half of the buckets is for keys after the query; if not, these keys
 /// share bucket 0 with the query's own key.
 class T5Buckets {
@@ -56,7 +56,7 @@ class T5Buckets {
     }
   }
 
-  /// How many there are.
+  /// How many buckets there are.
   Index buckets() const { return buckets_; }
   /// The bucket of a key that lies `distance` = kv - q after its query.
   Index operator()(Index distance) const {
@@ -74,7 +74,7 @@ class T5Buckets {
 
 namespace detail {
 
-/// As if heads were queries, and buckets keys.
+/// The sizes of a call in which the heads are queries and the buckets are keys.
 inline Problem sizes_of_buckets(const Problem& problem, Index buckets) {
   Problem sizes = problem;
   sizes.batch = sizes.heads = 1;
@@ -85,7 +85,7 @@ inline Problem sizes_of_buckets(const Problem& problem, Index buckets) {
   return sizes;
 }
 
-/// The distances of a table with so many columns.
+/// The distances of a table with this many columns.
 inline ClippedDistance clipped_distances(Index columns) {
   require(columns % 2 == 1,
           "relative_bias: a table of the distances -most..most has an odd number of columns, this one has ", columns);
@@ -105,10 +105,10 @@ auto bias_by_distance(BroadcastTensor<T> held, Buckets buckets) {
 
 }  // namespace detail
 
-/// x -> x + table(head, buckets(kv - q)). The element is not multiplied by scale; -inf drops the pair, as in bias().
-/// The table is anything attn::view takes, of shape (buckets) or (heads, buckets); a size of 1 is broadcast. Without
-/// the argument `buckets`, the table has a number for each of the distances -most..most, and farther distances count as
-/// -most or most.
+/// Adds an element of `table` to each score: x -> x + table(head, buckets(kv - q)). It is not multiplied by scale; -inf
+/// drops the pair, as in bias(). The table is anything attn::view takes, of shape (buckets) or (heads, buckets); a size
+/// of 1 is broadcast. Without the argument `buckets`, the table has a number for each of the distances -most..most, and
+/// farther distances count as -most or most.
 ///
 ///     attn::relative_bias(table, attn::T5Buckets(32, 128))
 ///
@@ -139,7 +139,7 @@ requires(detail::Viewable<std::remove_cvref_t<G>>) auto relative_bias(const X& t
   });
 }
 
-/// relative_bias() of a table of distances -most..most, an odd number of them.
+/// relative_bias() of a table that has a number for each distance -most..most, and so an odd number of them.
 template <class X>
 auto relative_bias(X&& table) {
   auto held = detail::broadcast_tensor(std::forward<X>(table));
@@ -147,7 +147,7 @@ auto relative_bias(X&& table) {
   return detail::bias_by_distance(std::move(held), distances);
 }
 
-/// relative_bias() of a table of distances -most..most that is learned.
+/// relative_bias() of a learned table that has a number for each distance -most..most.
 template <class X, class G>
 requires(detail::Viewable<std::remove_cvref_t<G>>) auto relative_bias(const X& table, G&& grad) {
   return relative_bias(table, std::forward<G>(grad),

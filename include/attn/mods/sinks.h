@@ -11,13 +11,13 @@
 
 namespace attn {
 
-/// A learned logit for each query head, which joins only the denominator of the softmax: weights are e^score / (e^logit
-/// + sum of e^score), and add up to less than 1 (Xiao et al. 2024, section 3.3; with logits of 0 it is the "softmax off
-/// by one"). The logit is no score: other mods do not change it. -inf means that a head has none.
+/// Adds a learned logit for each query head, which joins only the denominator of the softmax: weights are e^score /
+/// (e^logit + sum of e^score) and add up to less than 1 (Xiao et al. 2024, section 3.3; with logits of 0 it is the
+/// "softmax off by one"). The logit is no score: other mods do not change it. -inf means that a head has none.
 ///
 /// lse includes the logit. A row without keys has out 0 and its head's logit as lse. If results are merged, only one of
-/// them may have been computed with the sinks. A call that goes on (Options::accumulate) leaves them to the one that
-/// began.
+/// them may have been computed with the sinks; a call that accumulates (Options::accumulate) leaves the sinks to the
+/// call that began.
 /// @throws std::invalid_argument for a logit that is NaN or +inf; in the call, if there is not one logit per head.
 inline auto sinks(Numbers given_logits) {
   std::vector<double>& logits = given_logits.values;
@@ -32,11 +32,11 @@ inline auto sinks(Numbers given_logits) {
   });
 }
 
-/// sinks() with logits that are learned: the backward pass adds their gradients to `grad`, a number for each head,
-/// which must outlive the mod.
+/// sinks() with logits that are learned: the backward pass adds their gradients to `grad`, which has one number for
+/// each head and must outlive the mod.
 template <class G>
 auto sinks(Numbers given_logits, G&& grad) {
-  sinks(given_logits);  // for what it refuses
+  sinks(given_logits);  // checks the logits
   auto gradient = detail::gradient_tensor(std::forward<G>(grad), "sinks");
   return bind_mod([logits = std::move(given_logits.values), gradient](const Problem& problem) {
     detail::check_by_head("sinks", static_cast<Index>(logits.size()), gradient, problem);

@@ -9,8 +9,8 @@
 
 namespace attn {
 
-/// x -> cap * tanh(x / cap) (Gemma 2, Gemma Team 2024, section 2). @throws std::invalid_argument unless the cap is
-/// positive and neither vanishes nor overflows as a float.
+/// Squeezes scores into (-cap, cap): x -> cap * tanh(x / cap) (Gemma 2, Gemma Team 2024, section 2).
+/// @throws std::invalid_argument unless the cap is positive and neither vanishes nor overflows as a float.
 inline auto softcap(double cap) {
   using Float = std::numeric_limits<float>;
   detail::require(cap >= Float::min() && cap <= Float::max(), "softcap(", cap,

@@ -20,9 +20,9 @@ namespace attn {
 ///                0 1 1 1 0
 ///                1 0 1 1 1
 ///
-/// Work is in proportion to these pairs: queries and far keys are grouped by their position modulo `stride`, because
-/// within such a group every earlier key is kept. Grouping takes O(batch * heads * q_len) more memory. Tokens are
-/// grouped only if the groups are long enough to pay, and not inside any_of(), all_of(), not_() and block_mask().
+/// The work is in proportion to these pairs: queries and far keys are grouped by their position modulo `stride`,
+/// because within such a group every earlier key is kept. Grouping takes O(batch * heads * q_len) more memory. Tokens
+/// are grouped only if the groups are long enough to pay, and never inside any_of(), all_of(), not_() and block_mask().
 /// Without groups, tiles of neighbouring tokens are visited, and nearly every tile has a kept pair.
 /// @throws std::invalid_argument for a stride below 1.
 inline auto strided_sparse(Index stride) {
@@ -55,14 +55,14 @@ inline auto strided_sparse(Index stride) {
 ///                          0 0 1 1 0
 ///                          0 0 1 1 1
 ///
-/// Work is in proportion to these pairs, with the limits and the memory of strided_sparse(): keys with the same place
-/// in their blocks form a group, and each query sees `summary` groups. Tokens are not grouped if `summary` is more than
-/// 32, because each group adds a rounding of out.
+/// The work is in proportion to these pairs, with the limits and the memory of strided_sparse(): keys with the same
+/// place in their blocks form a group, and each query sees `summary` groups. Tokens are not grouped if `summary` is
+/// more than 32, because each group adds a rounding of out.
 /// @throws std::invalid_argument unless 0 <= summary <= block and block >= 1.
 inline auto fixed_sparse(Index block, Index summary) {
   detail::require(block > 0 && summary >= 0 && summary <= block, "fixed_sparse(", block, ", ", summary,
                   "): the block must be positive and hold the summary");
-  const Index first = block - summary;  // keys of a block from here on are seen by all later blocks
+  const Index first = block - summary;  // from here on, all later blocks see the keys of a block
   const auto block_of = [block](Index position) { return detail::floor_div(position, block); };
   const auto mask = mask_mod(
       [=](const Position& p) {

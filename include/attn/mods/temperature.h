@@ -10,8 +10,8 @@
 
 namespace attn {
 
-/// x -> x / temperatures[head]. Above 1 the weights spread over more keys, below 1 they gather on few (Hinton et al.
-/// 2015, eq. 1). There is one temperature per query head.
+/// Divides each score by a number for its head: x -> x / temperatures[head]. Above 1 the weights spread over more keys,
+/// below 1 they gather on few (Hinton et al. 2015, eq. 1). There is one temperature per query head.
 /// @throws std::invalid_argument unless all are positive and finite, in float too; in the call, if there is not one per
 /// head.
 inline auto temperature(Numbers given_temperatures) {
@@ -29,11 +29,11 @@ inline auto temperature(Numbers given_temperatures) {
   });
 }
 
-/// temperature() with temperatures that are learned: the backward pass adds their gradients to `grad`, a number for
-/// each head, which must outlive the mod.
+/// temperature() with temperatures that are learned: the backward pass adds their gradients to `grad`, which has one
+/// number for each head and must outlive the mod.
 template <class G>
 auto temperature(Numbers temperatures, G&& grad) {
-  temperature(temperatures);  // for what it refuses
+  temperature(temperatures);  // checks the temperatures
   return detail::learned_by_head("temperature", std::move(temperatures), std::forward<G>(grad),
                                  [](auto x, auto t, const Position&) { return x / t; });
 }

@@ -13,8 +13,8 @@ namespace attn {
 
 namespace detail {
 
-/// When a depth-first walk of the tree enters and leaves each node. The descendants of a node are those that the walk
-/// enters in between.
+/// When a depth-first walk of the tree enters and leaves each node. The walk enters the descendants of a node in
+/// between.
 struct TreeWalk {
   std::vector<Index> enter, leave;
 
@@ -36,18 +36,19 @@ struct TreeWalk {
 
 }  // namespace detail
 
-/// For queries that are the nodes of a tree of drafted tokens. The last keys of the call are the same nodes, and all
-/// keys before them are a context that every node sees. A node also sees itself and its ancestors (Miao et al. 2024,
-/// "tree attention"). parents[i] is the node before node i, or -1 for a node that follows the context directly.
+/// Lets each node of a tree of drafted tokens see a context, its ancestors and itself (Miao et al. 2024, "tree
+/// attention"). The queries are the nodes. The last keys of the call are the same nodes, and all keys before them are
+/// the context, which every node sees. parents[i] is the parent of node i, or -1 for a node that follows the context
+/// directly.
 ///
 ///     context of 2, parents {-1, 0, 0, 1}:  1 1  1 0 0 0
 ///                                           1 1  1 1 0 0
 ///                                           1 1  1 0 1 0
 ///                                           1 1  1 1 0 1
 ///
-/// With a kv_offset, where the last keys may be elsewhere, the nodes are the keys at the positions of the queries.
+/// With a kv_offset, the last keys need not be the nodes; then the nodes are the keys at the positions of the queries.
 /// @throws std::invalid_argument for a parent that does not come before its node; in the call, if there is not one
-/// parent per query or fewer keys than queries.
+/// parent per query, or there are fewer keys than queries.
 inline auto tree(const Indices& given) {
   const std::vector<Index>& parents = given.values;
   for (std::size_t i = 0; i < parents.size(); ++i)
