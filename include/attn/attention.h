@@ -17,7 +17,7 @@ inline namespace ATTN_BUILT_FOR {
 ///
 ///     out = softmax(mods(scale * query * keyᵀ)) * value          (softmax over each row; Vaswani et al. 2017, eq. 1)
 ///
-/// Shapes, a row being a token, of one head and of many:
+/// Shapes for one head and for many; a row is a token:
 ///
 ///     query  (q_len, head_dim)       (batch, heads, q_len, head_dim)
 ///     key    (kv_len, head_dim)      (batch, kv_heads, kv_len, head_dim)
@@ -41,8 +41,8 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// Work: 2 * pairs * (head_dim + v_dim) flops for the pairs in visited tiles. Extra memory: O(tile * (head_dim +
 /// v_dim)) per thread, never O(q_len * kv_len). Masks that group tokens add O(q_len) per head. Where few queries have
-/// many keys, the keys are split between threads, and each of up to 32 splits keeps a result of its own. A call that
-/// needs no more than 32 KiB has them on the stack, and allocates nothing besides its result.
+/// many keys, the keys are split between threads, and each of up to 32 splits has a result of its own. A call that
+/// needs no more than 32 KiB takes it from the stack, and allocates nothing except its result.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 /// @see naive_attention, the definition this is tested against; attention_into, for memory of your own.
 template <class Q, class K, class V, class M = Mods<>>
@@ -54,18 +54,18 @@ requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, cons
   return result;
 }
 
-/// The same without mods, options in their place: `attention(q, k, v, {.scale = 0.5})`. Every function below has this
-/// form too.
+/// As above without mods: options stand in their place, `attention(q, k, v, {.scale = 0.5})`. Every function below has
+/// this form too.
 template <class Q, class K, class V>
 requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, const V& value, const Options& options) {
   return attention(query, key, value, Mods<>(), options);
 }
 
-/// The same into memory of the caller's: `out` is a matrix, block or map (q_len, v_dim), or a rank-4 tensor or view
-/// (batch, heads, q_len, v_dim); `lse` an Eigen vector (q_len), or a rank-3 tensor or view (batch, heads, q_len).
-/// Neither may overlap an input: that is refused where one of the two has an end in the other, and tensors that lie
-/// between each other, as query, key and value of one projection do, are fine. No two elements of an output may share
-/// memory. With options.accumulate the call goes on from what stands in them.
+/// attention() into the caller's memory: `out` is a matrix, block or map (q_len, v_dim), or a rank-4 tensor or view
+/// (batch, heads, q_len, v_dim); `lse` is an Eigen vector (q_len), or a rank-3 tensor or view (batch, heads, q_len).
+/// Neither may overlap an input: an output that begins or ends inside an input is refused, as is the reverse. Tensors
+/// that lie between each other, as query, key and value of one projection do, are fine. No two elements of an output
+/// may share memory. With options.accumulate the call goes on from what stands in `out` and `lse`.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, out and lse are partly written.
 template <class Out, class Lse, class Q, class K, class V, class M = Mods<>>
@@ -74,14 +74,14 @@ requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q&
   const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
   detail::flash(call.caller_tensors(std::forward<Out>(out), std::forward<Lse>(lse)), call.passes(), options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Out, class Lse, class Q, class K, class V>
 requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                                                   const Options& options) {
   attention_into(out, lse, query, key, value, Mods<>(), options);
 }
 
-/// The same without the log-sum-exp.
+/// attention_into() without the log-sum-exp.
 template <class Out, class Q, class K, class V, class M = Mods<>>
 requires(!detail::Viewable<M> && !detail::KvSource<K> &&
          !detail::KvSource<V>) void attention_into(Out&& out, const Q& query, const K& key, const V& value,
@@ -90,25 +90,25 @@ requires(!detail::Viewable<M> && !detail::KvSource<K> &&
   detail::check_goes_on_without_lse(call.problem, options);
   detail::flash(call.caller_tensors(std::forward<Out>(out)), call.passes(), options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Out, class Q, class K, class V>
 requires(!detail::KvSource<K> && !detail::KvSource<V>) void attention_into(Out&& out, const Q& query, const K& key,
                                                                            const V& value, const Options& options) {
   attention_into(out, query, key, value, Mods<>(), options);
 }
 
-/// What attention() would do with these arguments, without doing it: instruction set, tiles, threads, memory, and how
-/// many tiles the masks skip. It prints: `std::cout << attn::explain(q, k, v, attn::causal());`
+/// Says what attention() would do with these arguments, without doing it: instruction set, tiles, threads, memory, and
+/// how many tiles the masks skip. The result prints: `std::cout << attn::explain(q, k, v, attn::causal());`
 ///
-/// Arguments and errors as for attention(). Cost: the hints of the masks, once for each tile; a mask
-/// without hints is asked for every pair.
+/// Arguments and errors as for attention(). Cost: the hints of the masks, once for each tile; a mask without hints is
+/// asked about every pair.
 template <class Q, class K, class V, class M = Mods<>>
 requires(!detail::KvSource<K>) Explanation
     explain(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
   return detail::flash_explanation(call.tensors(), call.passes(), options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class V>
 requires(!detail::KvSource<K>) Explanation
     explain(const Q& query, const K& key, const V& value, const Options& options) {
@@ -129,15 +129,15 @@ requires(!detail::KvSource<K>) std::size_t
   const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
   return static_cast<std::size_t>(detail::flash_workspace_bytes(call.tensors(), call.passes(), options));
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class V>
 requires(!detail::KvSource<K>) std::size_t
     workspace_bytes(const Q& query, const K& key, const V& value, const Options& options) {
   return workspace_bytes(query, key, value, Mods<>(), options);
 }
 
-/// Attention by its definition: three nested passes over scores that are all in memory. The reference for tests and the
-/// yardstick for speed.
+/// Attention by its definition, as three nested passes over scores that are all in memory. It is the reference for
+/// tests and the yardstick for speed.
 ///
 /// Arguments, results and errors as for attention(), and `weights`: (q_len, kv_len) for each head, rows sum to 1, or
 /// are 0 where no key is kept. Memory O(batch * heads * q_len * kv_len).
@@ -148,22 +148,22 @@ auto naive_attention(const Q& query, const K& key, const V& value, const M& mods
   call.naive(options.executor, detail::as_rank4(view(result.weights)), result.out, result.lse);
   return result;
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class V>
 auto naive_attention(const Q& query, const K& key, const V& value, const Options& options) {
   return naive_attention(query, key, value, Mods<>(), options);
 }
 
-/// The same into memory of the caller's, without returning the weights: each worker keeps the weights of one head at a
-/// time. Memory O(q_len * kv_len) per worker. Benchmarks compare with this one, because it spends no time on weights
-/// that nobody asked for.
+/// naive_attention() into the caller's memory, without returning the weights: each worker keeps the weights of one head
+/// at a time. Memory O(q_len * kv_len) per worker. Benchmarks compare with this one, because it spends no time on
+/// weights that nobody asked for.
 template <class Out, class Q, class K, class V, class M = Mods<>>
 void naive_attention_into(Out&& out, const Q& query, const K& key, const V& value, const M& mods = {},
                           const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options);
   call.naive(options.executor, {}, std::forward<Out>(out));
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Out, class Q, class K, class V>
 void naive_attention_into(Out&& out, const Q& query, const K& key, const V& value, const Options& options) {
   naive_attention_into(out, query, key, value, Mods<>(), options);

@@ -1,4 +1,4 @@
-// The attention weights, tile by tile, and what can be computed from them without ever holding all of them.
+// The attention weights, tile by tile, and what can be computed from them without holding all of them at once.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace attn {
 
-/// Some weights of one head: those of the query rows `rows` (counted from 0) for the keys `keys`.
+/// Some weights of one head: those of the query rows `rows`, counted from 0, for the keys `keys`.
 template <class T>
 struct WeightTile {
   Index batch;                     ///< the batch element, or sequence of a cache
@@ -45,8 +45,8 @@ class WeightTiles {
                                                : kernel_family<T>(vectors)),
         tiles_(family_, tensors.problem.q_len, false) {}
 
-  /// Calls visit(tile) for all tiles in which a weight may differ from 0, head by head, rows and keys ascending. Each
-  /// head is a task.
+  /// Calls visit(tile) for all tiles in which a weight may differ from 0, head by head, with rows and keys ascending.
+  /// Each head is a task.
   template <class Visit>
   void run(const Executor& executor, const Visit& visit) const {
     const Problem& p = tensors_.problem;
@@ -65,7 +65,7 @@ class WeightTiles {
   void one_tile(const QueryTile& queries, TileMemory<T> m, const Visit& visit) const {
     const Problem& p = tensors_.problem;
     const KernelSet<T>& kernels = family_.set_for(queries.rows.size());
-    // The softmax step computes e^(score - max). With the log-sum-exp in the place of the maximum it yields the weight.
+    // The softmax step computes e^(score - max). With the log-sum-exp in place of the maximum it yields the weight.
     const Index last = queries.rows.size() - 1;
     for (Index i = 0; i < kernels.queries; ++i)
       m.max[i] = p.sigmoid_bias ? static_cast<T>(-*p.sigmoid_bias)
@@ -102,7 +102,7 @@ class WeightTiles {
   QueryTiles<T> tiles_;
 };
 
-/// The log-sum-exps that weights are computed again from.
+/// A view of the log-sum-exps from which weights are computed again, checked.
 template <class T, class Lse>
 TensorView<const T, 3> checked_weight_lse(const Lse& lse, const Problem& problem) {
   const auto rows = lse_rank3(lse);
@@ -170,7 +170,7 @@ void for_each_weight_tile(const Q& query, const K& key, const Lse& lse, const M&
       "attn::for_each_weight_tile: the callback must take a tile: [](const auto& tile) { tile.weights(i, j); }");
   detail::CheckedWeights(query, key, lse, mods, options).for_each_tile(callback);
 }
-/// The same without mods.
+/// As above, without mods.
 template <class Q, class K, class Lse, class Callback>
 requires(detail::takes_tiles<Callback, Q>) void for_each_weight_tile(const Q& query, const K& key, const Lse& lse,
                                                                      const Callback& callback,
@@ -178,8 +178,8 @@ requires(detail::takes_tiles<Callback, Q>) void for_each_weight_tile(const Q& qu
   for_each_weight_tile(query, key, lse, Mods<>(), callback, options);
 }
 
-/// How much each key is looked at: the sum of its weights over all queries, (batch, heads, kv_len). Arguments and cost
-/// are those of for_each_weight_tile().
+/// Sums up how much each key is looked at: its weights over all queries, (batch, heads, kv_len). Arguments and cost are
+/// those of for_each_weight_tile().
 template <class Q, class K, class Lse, class M = Mods<>>
 auto attention_mass(const Q& query, const K& key, const Lse& lse, const M& mods = {}, const Options& options = {}) {
   using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
@@ -194,14 +194,14 @@ auto attention_mass(const Q& query, const K& key, const Lse& lse, const M& mods 
   });
   return mass;
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class Lse>
 auto attention_mass(const Q& query, const K& key, const Lse& lse, const Options& options) {
   return attention_mass(query, key, lse, Mods<>(), options);
 }
 
-/// How widely each query looks: the entropy of its weights, -sum w ln w, in nats, (batch, heads, q_len). It is 0 for
-/// one key or none, and ln n for n keys of equal weight; with dropout, whose weights do not add up to 1, it says
+/// Says how widely each query looks: the entropy of its weights, -sum w ln w, in nats, (batch, heads, q_len). It is 0
+/// for one key or none, and ln n for n keys of equal weight. With dropout, whose weights do not add up to 1, it says
 /// little. Arguments and cost are those of for_each_weight_tile().
 template <class Q, class K, class Lse, class M = Mods<>>
 auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, const Options& options = {}) {
@@ -220,16 +220,16 @@ auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, c
   });
   return sums;
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class Lse>
 auto entropy(const Q& query, const K& key, const Lse& lse, const Options& options) {
   return entropy(query, key, lse, Mods<>(), options);
 }
 
-/// The `count` largest weights of each query and their keys. Of equal weights those of the first keys are taken; NaN
-/// counts as larger than any number. Memory O(q_len * count) per head. Arguments and cost are those of
+/// Finds the `count` largest weights of each query, and their keys. Of equal weights those of the first keys are taken;
+/// NaN counts as larger than any number. Memory O(q_len * count) per head. Arguments and cost are those of
 /// for_each_weight_tile().
-/// @throws std::invalid_argument also for a negative count.
+/// @throws std::invalid_argument as for_each_weight_tile() does, and for a negative count.
 template <class Q, class K, class Lse, class M = Mods<>>
 auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, const M& mods = {},
                    const Options& options = {}) {
@@ -260,7 +260,7 @@ auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, co
   });
   return top;
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class Lse>
 auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, const Options& options) {
   return top_k_weights(query, key, lse, count, Mods<>(), options);

@@ -1,4 +1,4 @@
-// All of attn, but for openmp.h and the headers instantiate*.h.
+// All of attn except openmp.h, mpi.h and the headers instantiate*.h.
 #pragma once
 
 #include "attn/detail/base/requirements.h"

@@ -10,12 +10,12 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// The gradients of a loss with respect to query, key and value, given that with respect to the output:
+/// The gradients of a loss with respect to query, key and value, given the gradient with respect to the output:
 ///
 ///     auto r = attn::attention(q, k, v, mods, options);
 ///     auto g = attn::attention_backward(grad_out, q, k, v, r, mods, options);   // g.query, g.key, g.value
 ///
-/// They are exact for what attention() computes: with the weights P, dP = grad_out * valueᵀ and dX = P * (dP - sum P *
+/// They are exact for what attention() computes. With the weights P, dP = grad_out * valueᵀ and dX = P * (dP - sum P *
 /// dP), grad_value = Pᵀ * grad_out, and through the mods' derivatives grad_query = scale * dS * key, grad_key = scale *
 /// dSᵀ * query (Dao et al. 2022, appendix B). Score lambdas are called with dual numbers (see Dual), so that nobody
 /// writes a derivative.
@@ -25,11 +25,12 @@ inline namespace ATTN_BUILT_FOR {
 /// @returns tensors shaped as query, key and value, in the scalar type and storage order of each.
 ///
 /// Heads that share keys add up their gradients. A query that keeps no key has gradient 0 and gives none; what stands
-/// in dropped pairs, NaN included, reaches no gradient. The same bits for any number of threads and any batch. Cost:
-/// five products where attention() has two; scores are computed again from tiles. The matrix unit forms them where
-/// query, key, value and grad_out are bf16 (or Options::compute lets them be rounded) and have no row longer than 2^30;
-/// weights and gradients of scores are then rounded to bf16, sums are float, and one longer row in the batch leaves all
-/// of it to float. Extra memory O(len * (head_dim + v_dim)) for some heads at a time: see backward_workspace_bytes().
+/// in dropped pairs, NaN included, reaches no gradient. Results are the same bits for any number of threads and any
+/// batch. Cost: five products where attention() has two, because scores are computed again from tiles. The matrix unit
+/// forms them where query, key, value and grad_out are bf16 (or Options::compute lets them be rounded) and have no row
+/// longer than 2^30. Weights and gradients of scores are then rounded to bf16, and sums are float; one longer row in
+/// the batch leaves the whole call to float. Extra memory: O(len * (head_dim + v_dim)) for some heads at a time; see
+/// backward_workspace_bytes().
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class G, class Q, class K, class V, class R, class M = Mods<>>
 auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
@@ -41,7 +42,7 @@ auto attention_backward(const G& grad_out, const Q& query, const K& key, const V
     return grads;
   }
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class G, class Q, class K, class V, class R>
 auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                         const Options& options) {
@@ -54,9 +55,9 @@ requires(detail::is_wrong<Wrong, More...>) auto attention_backward(const G&, con
   if constexpr (detail::check_result<R>()) detail::check_order<M, Wrong, More...>();
 }
 
-/// The same into memory of the caller's, which is overwritten, or added to with options.accumulate: matrices, or rank-4
-/// tensors or views, shaped as query, key and value. None may overlap an input or another gradient: that is refused
-/// where one of the two has an end in the other. With options.workspace nothing is allocated.
+/// attention_backward() into the caller's memory, which is overwritten, or added to with options.accumulate: matrices,
+/// or rank-4 tensors or views, shaped as query, key and value. None may overlap an input or another gradient, which is
+/// refused as by attention_into(). With options.workspace nothing is allocated.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, the gradients are partly written.
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Mods<>>
@@ -66,17 +67,17 @@ void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, co
   const detail::CheckedBackward call(grad_out, query, key, value, out, lse, mods, options, detail::Outputs::given);
   call.run_into(std::forward<GQ>(grad_query), std::forward<GK>(grad_key), std::forward<GV>(grad_value), options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse>
 void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const G& grad_out, const Q& query,
                              const K& key, const V& value, const Out& out, const Lse& lse, const Options& options) {
   attention_backward_into(grad_query, grad_key, grad_value, grad_out, query, key, value, out, lse, Mods<>(), options);
 }
 
-/// The bytes that Options::workspace must have for attention_backward_into() with such arguments, linear in the
-/// lengths. (Where the matrix unit may serve, it is enough for either way.) For each of the heads that are worked on
-/// together, queries and grad_out as rows and as columns, and up to eight gradients of the queries, one for each part
-/// of the keys; and for each thread some tiles.
+/// The bytes that Options::workspace must have for attention_backward_into() with such arguments. They are linear in
+/// the lengths: for each of the heads that are worked on together, queries and grad_out as rows and as columns, and up
+/// to eight gradients of the queries, one for each part of the keys; and for each thread some tiles. The number is
+/// enough whether the matrix unit serves the call or not.
 template <class Q, class K, class V, class M = Mods<>>
 std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& value, const M& mods = {},
                                      const Options& options = {}) {
@@ -88,15 +89,15 @@ std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& valu
   return static_cast<std::size_t>(
       detail::backward_bytes<T>(call.problem, detail::LearnedSizes::of(learned.get()), options, may_round));
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class V>
 std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& value, const Options& options) {
   return backward_workspace_bytes(query, key, value, Mods<>(), options);
 }
 
-/// The same gradients by their definition, with all weights in memory: the reference for tests and the yardstick for
-/// speed. The output is not needed; arguments and errors as for attention_backward(). Memory O(q_len * kv_len) per
-/// thread.
+/// The same gradients as attention_backward() by their definition, with all weights in memory. It is the reference for
+/// tests and the yardstick for speed. The output is not needed; arguments and errors as for attention_backward().
+/// Memory O(q_len * kv_len) per thread.
 template <class G, class Q, class K, class V, class M = Mods<>>
 auto naive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const M& mods = {},
                               const Options& options = {}) {
@@ -105,7 +106,7 @@ auto naive_attention_backward(const G& grad_out, const Q& query, const K& key, c
   call.run(grads.query, grads.key, grads.value, options);
   return grads;
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class G, class Q, class K, class V>
 auto naive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const Options& options) {
   return naive_attention_backward(grad_out, query, key, value, Mods<>(), options);

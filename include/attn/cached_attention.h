@@ -7,7 +7,7 @@ namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
 /// Attention of queries with the keys and values in `cache`: a KvCache, sequences of a PagedKvCache, or a KvView of
-/// the caller's. Each sequence has its own length; some may prefill while others decode. All run as one call.
+/// your own. Each sequence has its own length; some may prefill while others decode. All run as one call.
 ///
 ///     // q (batch, heads, q_len, head_dim): as many queries for each sequence
 ///     attn::attention(q, cache)
@@ -34,27 +34,27 @@ auto attention(const Query& query, const Cache& cache, const M& mods = {}, const
   detail::flash_sequences(call.sequences(result.out, result.lse), options);
   return result;
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Query, detail::KvSource Cache>
 auto attention(const Query& query, const Cache& cache, const Options& options) {
   return attention(query, cache, Mods<>(), options);
 }
 
-/// The same into memory of the caller's: `out` (batch, heads, q_len, v_dim), `lse` (batch, heads, q_len); see
-/// attention_into() for tensors. With ragged queries, batch is 1 and q_len the sum of their lengths.
+/// attention() over a cache into the caller's memory: `out` (batch, heads, q_len, v_dim), `lse` (batch, heads, q_len);
+/// see attention_into() for tensors. With ragged queries, batch is 1 and q_len is the sum of their lengths.
 template <class Out, class Lse, class Query, detail::KvSource Cache, class M = Mods<>>
 void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {
   detail::CheckedSequences call(query, cache, mods, options, detail::Outputs::given);
   detail::flash_sequences(call.caller_sequences(std::forward<Out>(out), std::forward<Lse>(lse)), options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Out, class Lse, class Query, detail::KvSource Cache>
 void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const Options& options) {
   attention_into(out, lse, query, cache, Mods<>(), options);
 }
 
-/// The same without the log-sum-exp.
+/// attention_into() over a cache, without the log-sum-exp.
 template <class Out, class Query, detail::KvSource Cache, class M = Mods<>>
 void attention_into(Out&& out, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {
@@ -62,19 +62,19 @@ void attention_into(Out&& out, const Query& query, const Cache& cache, const M& 
   detail::check_goes_on_without_lse(call.problem, options);
   detail::flash_sequences(call.caller_sequences(std::forward<Out>(out)), options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Out, class Query, detail::KvSource Cache>
 void attention_into(Out&& out, const Query& query, const Cache& cache, const Options& options) {
   attention_into(out, query, cache, Mods<>(), options);
 }
 
-/// What attention() would do with these sequences, without doing it; see explain() for tensors.
+/// Says what attention() would do with these sequences, without doing it; see explain() for tensors.
 template <class Query, detail::KvSource Cache, class M = Mods<>>
 Explanation explain(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
   return detail::sequences_explanation(
       detail::CheckedSequences(query, cache, mods, options, detail::Outputs::given).sequences(), options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Query, detail::KvSource Cache>
 Explanation explain(const Query& query, const Cache& cache, const Options& options) {
   return explain(query, cache, Mods<>(), options);
@@ -87,7 +87,7 @@ std::size_t workspace_bytes(const Query& query, const Cache& cache, const M& mod
   detail::CheckedSequences call(query, cache, mods, options, detail::Outputs::given);
   return static_cast<std::size_t>(detail::sequences_workspace_bytes(call.sequences(), options));
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Query, detail::KvSource Cache>
 std::size_t workspace_bytes(const Query& query, const Cache& cache, const Options& options) {
   return workspace_bytes(query, cache, Mods<>(), options);

@@ -10,13 +10,13 @@
 
 namespace attn {
 
-/// A number and its derivative (forward-mode differentiation; Wengert 1964). A score mod's lambda is called with one as
-/// `x` where gradients are wanted, so that nobody writes a derivative: arithmetic, comparisons (of the values), and
+/// A number and its derivative (forward-mode differentiation; Wengert 1964). Where gradients are wanted, a score mod's
+/// lambda is called with one as `x`, so that nobody writes a derivative: arithmetic, comparisons (of the values), and
 /// exp, log, tanh, sqrt, abs, max, min, pow, sin and cos are there. They are found by their argument: write `tanh(x)`,
 /// not `std::tanh(x)`.
 ///
-/// Where a function has no derivative, one of its sides is taken: abs has slope 0 at 0, max and min that of their first
-/// argument where both are equal. X: float, double, long double, or a dual number again for second derivatives.
+/// Where a function has no derivative, that of one side is taken: abs has slope 0 at 0; max and min have that of their
+/// first argument where both are equal. X is float, double, long double, or a dual number again for second derivatives.
 template <class X>
 struct Dual {
   X value{};  ///< the number
@@ -111,7 +111,7 @@ struct Dual {
   friend constexpr Dual fmax(const Dual& a, const Dual& b) { return max(a, b); }
   friend constexpr Dual fmin(const Dual& a, const Dual& b) { return min(a, b); }
   /// @}
-  /// A constant exponent is differentiated without a logarithm, so that x may be 0 or negative.
+  /// x to a constant power, differentiated without a logarithm, so that x may be 0 or negative.
   friend Dual pow(const Dual& x, const X& y) requires(std::is_arithmetic_v<X>) { return pow(x, Dual(y)); }
   /// x to the power y, where both may move.
   friend Dual pow(const Dual& x, const Dual& y) {
@@ -126,8 +126,8 @@ struct Dual {
   template <class Y>
   friend struct Dual;
 
-  /// A slope times a number, in products and quotients. A constant's slope, 0, adds nothing there, also where the
-  /// number is infinite: a score of -inf, say, that softcap() makes finite again.
+  /// A slope times a number, in products and quotients. A constant's slope, 0, adds nothing even where the number is
+  /// infinite: a score of -inf, say, that softcap() makes finite again.
   static constexpr X times(const X& slope, const X& number) { return is_zero(slope) ? X(0) : slope * number; }
   static constexpr bool is_zero(const X& x) {
     if constexpr (std::is_arithmetic_v<X>)
@@ -137,7 +137,7 @@ struct Dual {
   }
 };
 
-/// Deduced from both.
+/// Deduces X from the number and its derivative.
 template <class X>
 Dual(X, X) -> Dual<X>;
 
@@ -162,9 +162,9 @@ Dual<X> biased(const Dual<X>& x, const Dual<X>& b) {
 }  // namespace detail
 }  // namespace attn
 
-// Who writes std::tanh(x) in a score lambda learns what to write instead. The standard reserves namespace std for
-// itself; these take a type of ours and never compile, so that no program can come to depend on them. Where a lambda
-// says `using std::tanh; tanh(x)`, the functions above are preferred, as they are no templates.
+// Those who write std::tanh(x) in a score lambda learn here what to write instead. The standard reserves namespace std
+// for itself; these functions take a type of ours and never compile, so that no program can come to depend on them.
+// Where a lambda says `using std::tanh; tanh(x)`, the functions above are preferred, because they are no templates.
 namespace std {
 #define ATTN_NOT_OF_STD(name, ...)                                                                                \
   template <class X>                                                                                              \
@@ -188,7 +188,7 @@ ATTN_NOT_OF_STD(pow, const attn::Dual<X>&, const X&)
 #undef ATTN_NOT_OF_STD
 }  // namespace std
 
-/// Those of its value: a lambda may ask for the infinity of the scores it is given.
+/// The limits of the value: a lambda may ask for the infinity of the scores that it is given.
 template <class X>
 struct std::numeric_limits<attn::Dual<X>> : std::numeric_limits<X> {
   static constexpr attn::Dual<X> min() noexcept { return std::numeric_limits<X>::min(); }

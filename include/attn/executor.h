@@ -1,4 +1,4 @@
-// The interface to whoever runs the tasks of a call. Kernels never start a thread themselves.
+// The interface to whatever runs the tasks of a call. Kernels never start a thread themselves.
 #pragma once
 
 #include <concepts>
@@ -10,7 +10,7 @@
 
 namespace attn {
 
-/// A borrowed `void(Index task, int worker)`: no allocation, valid only while the callable lives.
+/// A borrowed `void(Index task, int worker)`. It allocates nothing and is valid only while the callable lives.
 class TaskRef {
  public:
   /// Borrows `f`, which is called as f(task, worker).
@@ -28,7 +28,7 @@ class TaskRef {
 /// Runs independent tasks. To bring your own threads, derive from Executor::Backend and pass a shared pointer to it.
 class Executor {
  public:
-  /// Whoever runs tasks: derive from it to bring your own threads.
+  /// What runs tasks. Derive from it to bring your own threads.
   class Backend {
    public:
     virtual ~Backend() = default;
@@ -40,9 +40,10 @@ class Executor {
     virtual void run(Index tasks, TaskRef task) const = 0;
   };
 
-  /// All cores, see threads(); or the calling thread alone, if the work is too little to wake other threads for.
+  /// The default: all cores (see threads()), or the calling thread alone if the work is too little to wake other
+  /// threads for.
   Executor() = default;
-  /// A backend of the caller's, shared with it. Null is the default.
+  /// A backend of your own, shared with the executor. Null is the default.
   explicit Executor(std::shared_ptr<const Backend> backend) : backend_(std::move(backend)) {}
 
   /// Not to be called: does not compile, and says that an executor of so many threads is threads(n).
@@ -51,11 +52,11 @@ class Executor {
     static_assert(sizeof(N) == 0, "attn: an executor of so many threads is attn::threads(n), made once");
   }
 
-  /// Whether nobody was named: the call then chooses between all cores and the calling thread.
+  /// Whether no backend was named; the call then chooses between all cores and the calling thread.
   bool is_default() const { return backend_ == nullptr; }
-  /// That of the backend.
+  /// The workers of the backend.
   int concurrency() const { return backend().concurrency(); }
-  /// That of the backend.
+  /// Runs tasks on the backend.
   void run(Index tasks, TaskRef task) const { backend().run(tasks, task); }
 
  private:

@@ -1,4 +1,4 @@
-// What a call is going to do, as a struct that prints.
+// What a call is going to do, as a struct that prints itself.
 #pragma once
 
 #include <cmath>
@@ -21,7 +21,7 @@ enum class Amx {
   used,
 };
 
-/// In words, as explain() prints it.
+/// The reason in words, as explain() prints it.
 constexpr std::string_view to_string(Amx amx) {
   switch (amx) {
     case Amx::not_for_these:
@@ -43,30 +43,30 @@ struct Explanation {
   Isa isa = Isa::generic;             ///< whose kernels run
   std::string_view ignored_isa = {};  ///< what the environment variable ATTN_ISA names, if that is not available here
   Amx amx = Amx::not_for_these;       ///< whether the matrix unit forms the products
-  /// Passes over the output; more than one if a mask groups tokens. All that follows is for all passes together.
+  /// Passes over the output; more than one if a mask groups tokens. All numbers below are for all passes together.
   int passes = 0;
   Index queries_per_tile = 0;  ///< at most; 1 if each query is worked on by itself
-  Index keys_per_tile = 0;     ///< but for the last tile of a row
+  Index keys_per_tile = 0;     ///< except in the last tile of a row
   Index query_tiles = 0;       ///< over all batch elements and heads
-  /// Those of query_tiles that are single queries, because their sequence has at most few_queries. A tile computes
-  /// whole vectors of queries, however few there are; a single query has its vectors along the features.
+  /// How many of query_tiles are single queries, because their sequence has at most few_queries. A tile computes whole
+  /// vectors of queries, however few there are; a single query has its vectors along the features.
   Index single_queries = 0;
-  Index few_queries = 0;  ///< the most queries of a sequence that are single ones; more are tiles
-  /// Keys and values of single queries are fetched before they are needed, because those of all together take more than
+  Index few_queries = 0;  ///< the most queries of a sequence that are worked on one by one; more are tiles
+  /// Whether keys and values of single queries are fetched before they are needed, because all together take more than
   /// what may be in the cache: 8 MiB, or 3 MiB where several queries share them.
   bool fetches_ahead = false;
   Index tasks = 0;  ///< a task is some neighbouring tiles of queries, or single queries with some of their keys
-  int threads = 0;  ///< how many of them run tasks at the same time
+  int threads = 0;  ///< how many run tasks at the same time
   Index workspace_bytes = 0;  ///< what Options::workspace must have
-  bool packs_keys = false;    ///< keys are copied tile by tile, because kernels cannot read them where they lie
-  bool packs_values = false;  ///< likewise for values
+  bool packs_keys = false;    ///< whether keys are copied tile by tile, as kernels cannot read them where they lie
+  bool packs_values = false;  ///< whether values are
 
   // Tiles of (queries, keys) over all batch elements and heads.
   Index skipped_tiles = 0;  ///< no pair is kept; they cost nothing
-  Index masked_tiles = 0;   ///< the mask is asked for each pair
+  Index masked_tiles = 0;   ///< some pairs are kept; the mask is asked about each
   Index full_tiles = 0;     ///< all pairs are kept; they are as fast as without a mask
 
-  /// All tiles, whatever is kept of them.
+  /// How many tiles there are, whatever is kept of them.
   Index tiles() const { return skipped_tiles + masked_tiles + full_tiles; }
 };
 

@@ -2,9 +2,9 @@
 #pragma once
 
 // A unit that calls attention() compiles loops and kernels for each scalar that it uses, which is most of its compile
-// time. A program of many units compiles them once, if it defines ATTN_EXTERN_TEMPLATES for all its units and includes
-// this header in one of them. It may also include only the headers of the scalars that it uses, each in one unit, the
-// same or another.
+// time. A program of many units compiles them once if it defines ATTN_EXTERN_TEMPLATES for all its units and includes
+// this header in one of them. Instead of this header, it may include those of the scalars that it uses, each in one
+// unit, the same or another.
 //
 // If such a header is missing, the program does not link. Without attn/instantiate_double.h, for example:
 //

@@ -7,7 +7,7 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// What attention() computes, and what it changes by as query, key and value move in a direction (a Jacobian-vector
+/// What attention() computes, and what that changes by as query, key and value move in a direction (a Jacobian-vector
 /// product), in one pass:
 ///
 ///     auto [out, tangent] = attn::attention_jvp(q, k, v, dq, dk, dv, mods, options);
@@ -17,13 +17,13 @@ inline namespace ATTN_BUILT_FOR {
 /// sum P * Ẋ)) v + P dv. Score lambdas are called with dual numbers (see Dual), so that nobody writes a derivative;
 /// what mods hold does not move.
 ///
-/// @param direction_query, direction_key, direction_value  shaped as query, key and value; zeros where one stands
+/// @param direction_query, direction_key, direction_value  shaped as query, key and value; zeros for one that stands
 /// still.
 /// @returns out and tangent, each as attention() returns out.
 ///
-/// A query that keeps no key has tangent 0; what stands in dropped pairs, NaN included, reaches nothing. The same bits
-/// for any number of threads. Cost: six products where attention() has two. Extra memory: O(tile * (head_dim + v_dim))
-/// per thread, never O(q_len * kv_len); it is allocated, Options::workspace stays unused.
+/// A query that keeps no key has tangent 0; what stands in dropped pairs, NaN included, reaches nothing. Results are
+/// the same bits for any number of threads. Cost: six products where attention() has two. Extra memory: O(tile *
+/// (head_dim + v_dim)) per thread, never O(q_len * kv_len); it is allocated, and Options::workspace stays unused.
 /// @throws std::invalid_argument if sizes disagree, or for sigmoids instead of the softmax; the message has the
 /// numbers.
 template <class Q, class K, class V, class DQ, class DK, class DV, class M = Mods<>>
@@ -34,15 +34,15 @@ auto attention_jvp(const Q& query, const K& key, const V& value, const DQ& direc
   call.run(result.out, result.tangent, options);
   return result;
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class V, class DQ, class DK, class DV>
 auto attention_jvp(const Q& query, const K& key, const V& value, const DQ& direction_query, const DK& direction_key,
                    const DV& direction_value, const Options& options) {
   return attention_jvp(query, key, value, direction_query, direction_key, direction_value, Mods<>(), options);
 }
 
-/// The same by its definition, with all weights in memory: the reference for tests. Memory O(q_len * kv_len) per
-/// thread.
+/// attention_jvp() by its definition, with all weights in memory. It is the reference for tests. Memory O(q_len *
+/// kv_len) per thread.
 template <class Q, class K, class V, class DQ, class DK, class DV, class M = Mods<>>
 auto naive_attention_jvp(const Q& query, const K& key, const V& value, const DQ& direction_query,
                          const DK& direction_key, const DV& direction_value, const M& mods = {},
@@ -52,7 +52,7 @@ auto naive_attention_jvp(const Q& query, const K& key, const V& value, const DQ&
   call.naive(result.out, result.tangent, options.executor);
   return result;
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class V, class DQ, class DK, class DV>
 auto naive_attention_jvp(const Q& query, const K& key, const V& value, const DQ& direction_query,
                          const DK& direction_key, const DV& direction_value, const Options& options) {

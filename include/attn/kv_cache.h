@@ -24,15 +24,15 @@ struct KvCacheConfig {
   Index capacity = 0;  ///< how many tokens each sequence has room for at first; 0: 64, or max_capacity if that is less
   Index head_dim = 0;  ///< features of a key; there is no default
   Index v_dim = 0;     ///< 0: head_dim
-  /// How far the capacity may grow. Memory never moves if it equals `capacity`.
+  /// How far the capacity may grow. If it equals `capacity`, memory never moves.
   Index max_capacity = std::numeric_limits<Index>::max();
   std::optional<Rope> rope = std::nullopt;  ///< turns keys as they are appended, and the queries of attention()
 };
 
 inline namespace ATTN_BUILT_FOR {
 
-/// The keys and values of the tokens so far, so that each new token costs one row of attention (Shazeer 2019, section
-/// 2.3.1):
+/// Keeps the keys and values of the tokens so far, so that each new token costs one row of attention (Shazeer 2019,
+/// section 2.3.1):
 ///
 ///     attn::KvCache<float> cache({.batch = 1, .kv_heads = 8, .capacity = 4096, .head_dim = 128, .rope = rope});
 ///     cache.append(k, v);                                               // the prompt, or one token, or some
@@ -40,13 +40,13 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// T is float, double, long double, a float of 16 bits, or std::int8_t. With std::int8_t, rows are quantised when they
 /// are appended, with a scale for each token and head (largest magnitude / 127), and attention is computed in float.
-/// The error of a number is then at most scale / 2; a row whose numbers are all below 2^-120 becomes 0, and a row with
+/// The error of a number is then at most scale / 2. A row whose numbers are all below 2^-120 becomes 0, and a row with
 /// inf or NaN becomes NaN.
 ///
-/// The tokens of a head lie one behind the other, (capacity, dim): keys() and values() are views of them. When one
-/// sequence has no room left, the capacity of all doubles, or grows to what is needed if that is more. Everything is
-/// then moved: old views become invalid, and old and new memory exist at the same time. Thus appending a token at a
-/// time copies each token a constant number of times. `max_capacity` sets a limit.
+/// The tokens of a head lie one behind the other, (capacity, dim); keys() and values() are views of them. When a
+/// sequence has no room left, the capacity of all sequences doubles, or grows to what is needed if that is more.
+/// Everything is moved then: old views become invalid, and old and new memory exist at the same time. So appending
+/// tokens one at a time copies each token a constant number of times. `max_capacity` sets a limit.
 ///
 /// If a call throws, the cache is as it was before. Concurrent calls that only read are safe. A copy is deep; a cache
 /// that was moved from may only be assigned to or destroyed.
@@ -63,11 +63,11 @@ class KvCache {
   }
   /// A deep copy.
   KvCache(const KvCache&) = default;
-  /// Moves; the other may then only be assigned to or destroyed.
+  /// Moves; the moved-from cache may then only be assigned to or destroyed.
   KvCache(KvCache&&) noexcept = default;
   /// A deep copy. If it throws, this cache is as it was before.
   KvCache& operator=(const KvCache& other) { return *this = KvCache(other); }
-  /// Moves; the other may then only be assigned to or destroyed.
+  /// Moves; the moved-from cache may then only be assigned to or destroyed.
   KvCache& operator=(KvCache&&) noexcept = default;
 
   /// The sizes, with the defaults filled in.
@@ -82,7 +82,7 @@ class KvCache {
   Index bytes() const { return pages_.bytes(); }
 
   /// Appends the same number of tokens to each sequence: k (batch, kv_heads, tokens, head_dim), v (batch, kv_heads,
-  /// tokens, v_dim), of any strides; of type Computed, or floats of 16 bits if that is float.
+  /// tokens, v_dim), of any strides; of type Computed, or of floats of 16 bits if that is float.
   /// @throws std::invalid_argument if shapes disagree, std::length_error beyond max_capacity.
   template <class K, class V>
   void append(const K& k, const V& v) {
@@ -112,7 +112,7 @@ class KvCache {
     lens[at(sequence)] = keys.dim(2);
     append(keys, detail::appended<Computed>(values_held), 1, lens, true);
   }
-  /// @deprecated It is append() now.
+  /// @deprecated append_to() is append() now.
   template <class K, class V>
   [[deprecated("it is append() now")]] void append_to(Index sequence, const K& k, const V& v) {
     append(sequence, k, v);
@@ -146,22 +146,22 @@ class KvCache {
   /// Views of all sequences, (batch, kv_heads, longest length, dim). Behind the end of a shorter sequence the elements
   /// are indeterminate: key_lengths(cache.lengths()) drops them. Valid until the cache changes.
   TensorView<const T, 4> keys() const { return view_of(pages_.keys().numbers, 0, config_.batch, longest()); }
-  /// The values, likewise.
+  /// The values of all sequences, likewise.
   TensorView<const T, 4> values() const { return view_of(pages_.values().numbers, 0, config_.batch, longest()); }
 
   /// Views of one sequence, (1, kv_heads, length, dim). With a rope, the keys are already turned.
   TensorView<const T, 4> keys(Index sequence) const {
     return view_of(pages_.keys().numbers, sequence, 1, length(sequence));
   }
-  /// The values, likewise.
+  /// The values of one sequence, likewise.
   TensorView<const T, 4> values(Index sequence) const {
     return view_of(pages_.values().numbers, sequence, 1, length(sequence));
   }
 
-  /// The scales of a cache of std::int8_t, (batch, kv_heads, capacity): an element means itself times the scale of its
-  /// token and head.
+  /// The scales of the keys of a cache of std::int8_t, (batch, kv_heads, capacity): an element means itself times the
+  /// scale of its token and head.
   TensorView<const float, 3> key_scales() const { return pages_.keys().scales; }
-  /// Those of the values.
+  /// The scales of the values, likewise.
   TensorView<const float, 3> value_scales() const { return pages_.values().scales; }
 
   /// All sequences, as attention() takes them. Valid until the cache changes.
@@ -170,7 +170,7 @@ class KvCache {
     for (Index s = 0; s < config_.batch; ++s) all.add(std::array{s}, length(s));
     return all;
   }
-  /// @deprecated It is view() now.
+  /// @deprecated batch() is view() now.
   [[deprecated("it is view() now")]] KvView<Computed> batch() const { return view(); }
 
  private:
@@ -207,8 +207,8 @@ class KvCache {
     return t.part(first * t.stride(0), {count, t.dim(1), len, t.dim(3)}, t.strides());
   }
 
-  /// Appends lens[i] tokens to sequence i: those of batch element i, or, if `ragged`, those behind the ones of sequence
-  /// i - 1.
+  /// Appends lens[i] tokens to sequence i: tokens of batch element i, or, if `ragged`, the tokens behind those of
+  /// sequence i - 1.
   void append(const View& k, const View& v, Index batch, const std::vector<Index>& lens, bool ragged) {
     detail::check_appended(k, v, batch, config_.kv_heads, config_.head_dim, config_.v_dim);
     const Index given = static_cast<Index>(lens.size());
@@ -261,7 +261,7 @@ void KvCache<T>::reorder(const Indices& given) {
   std::vector<Index> lengths(lengths_.size()), readers(lengths_.size(), 0);
   for (Index i = 0; i < count; ++i) {
     lengths[at(i)] = length(from[at(i)]);
-    if (from[at(i)] != i) ++readers[at(from[at(i)])];  // how many sequences have yet to copy this one
+    if (from[at(i)] != i) ++readers[at(from[at(i)])];  // how many sequences must still copy this one
   }
   const auto is_in_ring = [&](Index s) {
     Index next = from[at(s)];
@@ -275,7 +275,7 @@ void KvCache<T>::reorder(const Indices& given) {
   const auto copy = [&](Index source, Index to) { pages_.copy_page(pages_, source, to, length(source)); };
   std::vector<bool> done(lengths_.size(), false);
   for (Index start = 0; start < count; ++start)
-    // A sequence that nobody has yet to copy may be overwritten. Its source has then one reader less, and may be next.
+    // A sequence that nobody must still copy may be overwritten. Its source then has one reader less, and may be next.
     for (Index s = start; !done[at(s)] && readers[at(s)] == 0; s = from[at(s)]) {
       done[at(s)] = true;
       if (from[at(s)] == s) break;

@@ -10,8 +10,8 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// Some sequences of a PagedKvCache, in a given order. Tokens are appended to them, and attention runs over them, as
-/// with a KvCache:
+/// Sequences of a PagedKvCache, in a given order. Tokens are appended to them, and attention runs over them, as with a
+/// KvCache:
 ///
 ///     mha(x, pages.select({a, b}), causal());
 ///
@@ -22,20 +22,20 @@ class KvSequences {
   /// Sequences of `cache`, in the order given.
   KvSequences(Cache& cache, Indices sequences) : cache_(&cache), sequences_(std::move(sequences.values)) {}
 
-  /// See PagedKvCache::append().
+  /// Appends the same number of tokens to each of the sequences; see PagedKvCache::append().
   template <class K, class V>
   void append(const K& k, const V& v) {
     cache_->append(sequences_, k, v);
   }
-  /// The same with lens[i] tokens for sequence i.
+  /// Appends lens[i] tokens to sequence i.
   template <class K, class V>
   void append(const K& k, const V& v, Indices lens) {
     cache_->append(sequences_, k, v, std::move(lens));
   }
 
-  /// What attention() takes. Valid until the cache changes.
+  /// The sequences as attention() takes them. Valid until the cache changes.
   auto view() const { return std::as_const(*cache_).view(sequences_); }
-  /// @deprecated It is view() now.
+  /// @deprecated batch() is view() now.
   [[deprecated("it is view() now")]] auto batch() const { return view(); }
 
  private:

@@ -13,8 +13,8 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// The keys and values of some sequences, as attention() reads them: a view of a cache, or of pages of the caller's. It
-/// owns a copy of the lists of pages and nothing else. The cache, or the pages, must outlive it and not change
+/// The keys and values of some sequences as attention() reads them: a view of a cache, or of pages of your own. It owns
+/// a copy of the lists of pages and nothing else. The cache, or the pages, must outlive it and must not change
 /// meanwhile.
 ///
 /// T is the type that attention is computed in: float for numbers of 16 and 8 bits.
@@ -23,9 +23,10 @@ class KvView {
  public:
   using Scalar = T;  ///< the type that attention is computed in
 
-  /// Pages of the caller's, of any scalar and strides: key_pages (pages, kv_heads, page_size, head_dim) and value_pages
-  /// (pages, kv_heads, page_size, v_dim). `tables` is (sequences, pages of the longest): token j of a sequence lies in
-  /// page tables(sequence, j / page_size), at j % page_size. Entries behind the last page of a sequence are not read.
+  /// Views pages of your own, of any scalar and strides: key_pages (pages, kv_heads, page_size, head_dim) and
+  /// value_pages (pages, kv_heads, page_size, v_dim). `tables` is (sequences, pages of the longest): token j of a
+  /// sequence lies in page tables(sequence, j / page_size), at j % page_size. Entries behind the last page of a
+  /// sequence are not read.
   /// @throws std::invalid_argument if shapes disagree, a table is too short for its sequence, or it names a page that
   /// does not exist.
   template <class K, class V, class Tables>
@@ -59,15 +60,15 @@ class KvView {
   /// Tokens in a page.
   Index page_size() const { return k_.dim(2); }
 
-  /// What turns the queries; the keys were turned by the same. Null if nothing does.
+  /// What turns the queries, and has turned the keys. Null if nothing does.
   const Rope* rope() const { return rope_; }
 
-  /// A cache gives the view of its sequences; a view is one already.
+  /// The view itself. A cache has a function of this name too, which returns a view of its sequences.
   const KvView& view() const { return *this; }
-  /// @deprecated It is view() now.
+  /// @deprecated batch() is view() now.
   [[deprecated("it is view() now")]] const KvView& batch() const { return *this; }
 
-  /// For caches: the pages, without sequences yet.
+  /// The pages without any sequences yet, for caches.
   KvView(const detail::DTypeView<const T>& k, const detail::DTypeView<const T>& v, const Rope* rope,
          const TensorView<const float, 3>& k_scales = {}, const TensorView<const float, 3>& v_scales = {})
       : k_(k), v_(v), k_scales_(k_scales), v_scales_(v_scales), rope_(rope) {
@@ -90,13 +91,13 @@ class KvView {
     sequences_.push_back({first, static_cast<Index>(table.size()), length});
   }
 
-  /// The keys, or the values, of a sequence, as the loops read them.
+  /// The keys of a sequence as the loops read them.
   detail::KvRows<T> keys(Index sequence) const { return {k_, pages(sequence), k_scales_}; }
-  /// The values, likewise.
+  /// The values of a sequence, likewise.
   detail::KvRows<T> values(Index sequence) const { return {v_, pages(sequence), v_scales_}; }
 
  private:
-  /// `first` is where the sequence's table of `pages` entries begins in tables_; it has `length` tokens.
+  /// Where the sequence's table of `pages` entries begins in tables_ (`first`), and how many tokens it has.
   struct Sequence {
     Index first, pages, length;
   };
@@ -120,12 +121,13 @@ class KvView {
   std::vector<Sequence> sequences_;
 };
 
-/// @deprecated It is KvView now.
+/// @deprecated KvBatch is KvView now.
 template <class T>
 using KvBatch [[deprecated("it is KvView now")]] = KvView<T>;
 
-/// Different numbers of queries for several sequences, one behind the other: q (1, heads, sum of lens, head_dim), of
-/// which lens[i] are those of sequence i. A tensor is not copied and must outlive this; a temporary is moved into it.
+/// Different numbers of queries for several sequences, one behind the other: q (1, heads, sum of lens, head_dim), in
+/// which lens[i] queries belong to sequence i. A tensor is not copied and must outlive this; a temporary is moved into
+/// it.
 template <class Q>
 struct Ragged {
   Q q;                      ///< a reference; or the tensor itself, if it was a temporary

@@ -10,7 +10,8 @@
 
 namespace attn {
 
-/// A list of numbers as a function takes it, copied: {1, 2}, or any range of them, std::vector<int> or Eigen::VectorXi.
+/// A list of numbers as a function takes it, copied: {1, 2}, or any range of numbers, a std::vector<int> or an
+/// Eigen::VectorXi.
 template <class Number>
 struct List {
   std::vector<Number> values;  ///< the numbers
@@ -19,7 +20,7 @@ struct List {
   List(std::vector<Number> given) : values(std::move(given)) {}
   /// Copies the numbers in braces.
   List(std::initializer_list<Number> given) : values(given) {}
-  /// Copies any range of numbers that convert; of integers where Number is one.
+  /// Copies any range of numbers that convert to Number; only integers where Number is one.
   template <class X>
   requires requires(const X& x) { x.begin(), x.end(); }
   List(const X& given) {
@@ -32,7 +33,7 @@ struct List {
     if constexpr (kFits)
       for (const auto& n : given) values.push_back(static_cast<Number>(n));
   }
-  /// Not to be called: does not compile, and says that a list of one is {2}.
+  /// Not to be called: does not compile, and says that a list of one number is {2}.
   template <class X>
   requires std::is_arithmetic_v<X> List(X) {
     static_assert(sizeof(X) == 0,

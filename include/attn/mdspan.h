@@ -12,7 +12,7 @@ namespace attn {
 
 namespace detail {
 
-/// Recognised by its members (ISO C++23, [mdspan.mdspan.overview]).
+/// A std::mdspan or a type like it, recognised by its members (ISO C++23, [mdspan.mdspan.overview]).
 template <class X>
 concept Mdspan = requires(const std::remove_cvref_t<X>& x) {
   x.data_handle();
@@ -36,7 +36,7 @@ constexpr bool check_mdspan() {
   return kHasDimensions && kHasStrides && kIsMemory;
 }
 
-/// The number that its mapping gives to the first element: 0 for all layouts of the standard.
+/// The offset of the first element: 0 for all layouts of the standard.
 template <class Span, std::size_t... d>
 Index first_element(const Span& x, std::index_sequence<d...>) {
   using Size = typename Span::index_type;
@@ -45,8 +45,8 @@ Index first_element(const Span& x, std::index_sequence<d...>) {
 
 }  // namespace detail
 
-/// An mdspan with the same indices, whatever its layout. Nothing is copied; constness is that of its elements. The way
-/// back is TensorView::to_mdspan().
+/// The view of an mdspan with the same indices, whatever its layout. Nothing is copied; elements are const as in the
+/// mdspan. TensorView::to_mdspan() is the way back.
 template <detail::Mdspan X>
 auto view(X&& x) {
   using Span = std::remove_cvref_t<X>;

@@ -1,4 +1,4 @@
-// Merge(), attention over some keys and attention over others become attention over all.
+// merge(): attention over some keys and attention over other keys become attention over all of them.
 #pragma once
 
 #include <type_traits>
@@ -9,15 +9,16 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// Adds a part to a result in place: `out` and `lse` were those of the same queries over some keys, `part_out` and
-/// `part_lse` are those over other keys, and afterwards the first two are those over all of them:
+/// Adds a part to a result in place: before, `out` and `lse` are those of the queries over some keys, and `part_out`
+/// and `part_lse` those of the same queries over other keys; afterwards, `out` and `lse` are those over all of these
+/// keys:
 ///
 ///     lse = log(e^lse_a + e^lse_b),  out = e^(lse_a - lse) out_a + e^(lse_b - lse) out_b
 ///
 /// (Dao et al. 2022, section 3.1; Juravsky et al. 2024, section 3.1.) A part without keys, whose lse is -inf, changes
 /// nothing. Parts may be merged in any order and grouping; the results differ only by rounding.
 ///
-/// Where out has 16 bits, each merge rounds it once more: merge many parts in float, as attention_into() writes them.
+/// Where out has 16 bits, each merge rounds it once more. Merge many parts in float, as attention_into() writes them.
 ///
 /// out: (q_len, v_dim) or (batch, heads, q_len, v_dim), lse: (q_len) or (batch, heads, q_len), of the types
 /// attention_into() takes. Cost: out is read and written once, part_out read once.
@@ -48,7 +49,7 @@ void merge_into(Out&& out, Lse&& lse, const PartOut& part_out, const PartLse& pa
         const auto state_a = State::of(lse_a(batch, head, i)), state_b = State::of(lse_b(batch, head, i)),
                    all = merged(state_a, state_b);
         if (state_b.sum == T(0)) continue;
-        const bool empty = state_a.sum == T(0);  // then its row of out is not read: it may hold anything
+        const bool empty = state_a.sum == T(0);  // its row of out may hold anything, and is not read
         const T weight_a = state_a.factor_in(all) / all.sum, weight_b = state_b.factor_in(all) / all.sum;
         Scalar* x = &a(batch, head, i, 0);
         const auto* y = &b(batch, head, i, 0);
@@ -60,8 +61,8 @@ void merge_into(Out&& out, Lse&& lse, const PartOut& part_out, const PartLse& pa
       }
 }
 
-/// The same, returning a result: attention over the keys of all parts, from attention over each. `a` and `b` are
-/// results of attention() for the same queries.
+/// merge_into() that returns the result: attention over the keys of all parts, from attention over each. `a`, `b` and
+/// `more` are results of attention() for the same queries.
 ///
 ///     auto all = attn::merge(attn::attention(q, prefix_k, prefix_v),
 ///                            attn::attention(q, suffix_k, suffix_v, attn::causal()));

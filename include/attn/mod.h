@@ -1,4 +1,4 @@
-// Mods: what makes an attention differ from the plain one. A mod changes scores or drops (query, key) pairs.
+// Mods: what makes an attention differ from the plain one. A mod changes scores, or drops (query, key) pairs.
 #pragma once
 
 #include <concepts>
@@ -17,7 +17,7 @@ struct Options;
 
 namespace detail {
 
-/// Stands where a mask gives no hint.
+/// Stands in place of a hint that a mask does not give.
 struct NoHint {};
 
 /// The type that a lambda returns for arguments of types Args; NotCallable if it does not take them.
@@ -54,7 +54,8 @@ struct MaskMod {
       return false;
   }();
 
-  /// `none` if no pair of the tile is kept, `all` if every pair is. `some` is always right, also for "unknown".
+  /// How much of the tile is kept: `none` if no pair is, `all` if every pair is. `some` is always right, also for
+  /// "unknown".
   Coverage coverage(const Tile& tile) const {
     if constexpr (std::is_same_v<CoverageHint, detail::NoHint>)
       return Coverage::some;
@@ -74,7 +75,7 @@ struct MaskMod {
 /// A change of scores, applied after the scale and before all masks. Made by score_mod().
 template <class Score>
 struct ScoreMod {
-  Score score;  ///< `(x, const Position&)`: the score in the place of x, which is a Dual where gradients are wanted
+  Score score;  ///< `(x, const Position&)`: the new score; x is a Dual where gradients are wanted
 };
 
 /// A weight that every query of a head gives to no key: e^logit joins the denominator of the softmax. Made by sinks().
@@ -86,10 +87,10 @@ struct SinkMod {
 /// Weights that become 0 at random, after the softmax. Made by dropout().
 struct DropoutMod {
   double rate;         ///< the share of weights that become 0
-  std::uint64_t seed;  ///< decides which they are
+  std::uint64_t seed;  ///< decides which weights become 0
 };
 
-/// A mod that needs the sizes of the call, and becomes a mask or a score mod when they are known. Made by bind_mod().
+/// A mod that needs the sizes of the call and becomes a mask or a score mod when they are known. Made by bind_mod().
 template <class Make>
 struct BoundLate {
   Make make;  ///< `(const Problem&)`: the mod
@@ -168,8 +169,8 @@ struct WithSlope {
 
 }  // namespace detail
 
-/// The same with the derivative of `score` with respect to x, `slope(x, p)`, for the backward pass, which otherwise
-/// calls `score` with a dual number (see Dual).
+/// score_mod() with the derivative of `score` with respect to x, `slope(x, p)`, for the backward pass. Without it, the
+/// backward pass calls `score` with a dual number (see Dual).
 template <class Score, class Slope>
 constexpr auto score_mod(Score score, Slope slope) {
   using R = typename detail::ResultOf<Slope, float, Position>::type;
@@ -179,8 +180,8 @@ constexpr auto score_mod(Score score, Slope slope) {
   return score_mod(detail::WithSlope<Score, Slope>{std::move(score), std::move(slope)});
 }
 
-/// A mod that is made when the sizes of the call are known: `make(problem)` checks its arguments against them and
-/// returns a mask or score mod.
+/// Makes a mod when the sizes of the call are known: `make(problem)` checks its arguments against them and returns a
+/// mask or a score mod.
 ///
 ///     auto not_last = attn::bind_mod([](const attn::Problem& c) {
 ///       return attn::mask_mod([n = c.kv_len](auto p) { return p.kv + 1 < n; });
@@ -207,7 +208,7 @@ constexpr bool is_mask = false;
 template <class K, class C, class R>
 constexpr bool is_mask<MaskMod<K, C, R>> = true;
 
-/// Does a mask say of many pairs at once whether they are kept? See TensorPredicate::words().
+/// Whether a mask says of many pairs at once whether they are kept; see TensorPredicate::words().
 template <class T>
 constexpr bool has_words = false;
 template <class K, class C, class R>
@@ -237,7 +238,7 @@ constexpr bool is_mods = false;
 template <class... M>
 constexpr bool is_mods<Mods<M...>> = true;
 
-/// Does a mod hold numbers that gradients are asked for?
+/// Whether a mod holds numbers that gradients are asked for.
 template <class T>
 constexpr bool is_learned = false;
 template <class S>
@@ -248,7 +249,7 @@ requires(L::kIsLearned) constexpr bool is_learned<SinkMod<L>> = true;
 template <class T>
 concept AnyMod = is_mask<T> || is_score<T> || is_sink<T> || is_dropout<T> || is_late<T> || is_mods<T>;
 
-/// A mod, or several in order, as a tuple of single mods.
+/// The parts of a mod, or of several in order, as a tuple of single mods.
 template <class M>
 constexpr auto parts(M mod) {
   if constexpr (is_mods<M>)
@@ -294,14 +295,14 @@ constexpr auto check_mods() {
 
 }  // namespace detail
 
-/// Both: scores pass through `a`, then through `b`; a pair is kept if both keep it.
+/// Combines two mods: scores pass through `a`, then through `b`; a pair is kept if both keep it.
 template <class A, class B>
 requires(detail::AnyMod<A>&& detail::AnyMod<B>) constexpr auto operator|(A a, B b) {
   return std::apply([](auto&&... m) { return Mods<std::remove_cvref_t<decltype(m)>...>{{std::move(m)...}}; },
                     std::tuple_cat(detail::parts(std::move(a)), detail::parts(std::move(b))));
 }
 
-/// One of the two is no mod: fails to compile with the sentence of check_mods().
+/// Not to be called, because one of the two is no mod: does not compile, with the sentence of check_mods().
 template <class A, class B>
 requires(detail::AnyMod<A> != detail::AnyMod<B>) constexpr auto operator|(const A& a, const B& b) {
   if constexpr (detail::AnyMod<A>) {

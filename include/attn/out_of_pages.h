@@ -7,7 +7,8 @@
 
 namespace attn {
 
-/// The pool does not have enough free pages. Nothing was changed: release() or truncate() a sequence and try again.
+/// Thrown when the pool does not have enough free pages. Nothing was changed: release() or truncate() a sequence and
+/// try again.
 class OutOfPages : public std::runtime_error {
  public:
   /// `needed` more pages are wanted, `free` of `pages` are free.
@@ -16,7 +17,7 @@ class OutOfPages : public std::runtime_error {
                                            " are free; release() or truncate() a sequence"})),
         needed_(needed),
         free_(free) {}
-  /// How many more pages the call would have taken.
+  /// How many pages the call would have taken.
   Index needed() const { return needed_; }
   /// How many were free.
   Index free() const { return free_; }

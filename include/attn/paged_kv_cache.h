@@ -19,7 +19,7 @@ namespace attn {
 
 /// The sizes of a PagedKvCache.
 struct PagedKvCacheConfig {
-  Index pages = 0;       ///< in the pool, for all sequences
+  Index pages = 0;       ///< pages in the pool, for all sequences
   Index page_size = 64;  ///< tokens in a page; multiples of 64 are read where they lie, others are copied tile by tile
   Index kv_heads = 1;    ///< heads of keys and values
   Index head_dim = 0;    ///< features of a key; there is no default
@@ -58,11 +58,11 @@ class PagedKvCache {
   }
   /// A deep copy.
   PagedKvCache(const PagedKvCache&) = default;
-  /// Moves; the other may then only be assigned to or destroyed.
+  /// Moves; the moved-from cache may then only be assigned to or destroyed.
   PagedKvCache(PagedKvCache&&) noexcept = default;
   /// A deep copy. If it throws, this cache is as it was before.
   PagedKvCache& operator=(const PagedKvCache& other) { return *this = PagedKvCache(other); }
-  /// Moves; the other may then only be assigned to or destroyed.
+  /// Moves; the moved-from cache may then only be assigned to or destroyed.
   PagedKvCache& operator=(PagedKvCache&&) noexcept = default;
 
   /// The sizes, with the defaults filled in.
@@ -77,7 +77,7 @@ class PagedKvCache {
   /// Adds a sequence without tokens and returns its number, which is never used again.
   Index add() { return tables_.add(); }
 
-  /// Adds a sequence with the tokens of another, or the first `length` of them, and returns its number. Both share
+  /// Adds a sequence with the tokens of another, or with the first `length` of them, and returns its number. Both share
   /// their pages; a shared page that is not full is copied when one of them appends to it.
   /// @throws std::invalid_argument if there is no such sequence, or if it has fewer tokens.
   Index fork(Index sequence, std::optional<Index> length = std::nullopt) { return tables_.fork(sequence, length); }
@@ -101,7 +101,7 @@ class PagedKvCache {
 
   /// How many free pages append() would take for `tokens` tokens, counting the copy of a shared page.
   Index pages_needed(Index sequence, Index tokens) const {
-    constexpr Index kMost = Index(1) << 60;  // more than a pool can hold, and sums of it do not overflow
+    constexpr Index kMost = Index(1) << 60;  // more than a pool can hold; sums of it do not overflow
     detail::require(tokens >= 0 && tokens <= kMost, "pages_needed: ", tokens, " tokens are outside 0..2^60");
     return tables_.pages_needed(std::array{sequence}, std::array{tokens});
   }
@@ -143,20 +143,19 @@ class PagedKvCache {
     for (Index s : sequences.values) some.add(table(s), length(s));
     return some;
   }
-  /// @deprecated It is view() now.
+  /// @deprecated batch() is view() now.
   [[deprecated("it is view() now")]] KvView<Computed> batch(const Indices& sequences) const { return view(sequences); }
 
   /// These sequences in this order, for calls that append to them too: a MultiHeadAttention takes them.
   KvSequences<PagedKvCache> select(Indices sequences) { return {*this, std::move(sequences)}; }
 
-  /// All pages of keys, or values, (pages, kv_heads, page_size, dim). Elements behind the tokens of a page are
-  /// indeterminate.
+  /// All pages of keys, (pages, kv_heads, page_size, dim). Elements behind the tokens of a page are indeterminate.
   TensorView<const T, 4> key_pages() const { return storage_.keys().numbers; }
-  /// The values, likewise.
+  /// All pages of values, likewise.
   TensorView<const T, 4> value_pages() const { return storage_.values().numbers; }
-  /// The scales of a cache of std::int8_t, (pages, kv_heads, page_size).
+  /// The scales of the keys of a cache of std::int8_t, (pages, kv_heads, page_size).
   TensorView<const float, 3> key_scales() const { return storage_.keys().scales; }
-  /// Those of the values.
+  /// The scales of the values, likewise.
   TensorView<const float, 3> value_scales() const { return storage_.values().scales; }
 
  private:
@@ -195,7 +194,7 @@ class PagedKvCache {
                     " tokens");
     const Index needed = tables_.pages_needed(sequences, lens);
     if (needed > free_pages()) throw OutOfPages(needed, free_pages(), pages());
-    // What allocates, and may throw, before anything is changed.
+    // First what allocates, and may throw, before anything is changed.
     for (std::size_t i = 0; i < lens.size(); ++i) tables_.reserve(sequences[i], lens[i]);
     typename detail::KvPages<T>::Writer writer(k.dim(2), config_.head_dim, config_.v_dim,
                                                config_.rope ? &*config_.rope : nullptr);

@@ -1,4 +1,4 @@
-// Who runs the tasks of a call: serial(), threads(), or an executor of your own.
+// What runs the tasks of a call: serial(), threads(), or an executor of your own.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace attn {
 
-/// Everything on the calling thread.
+/// Runs everything on the calling thread.
 inline Executor serial() {
   static const Executor executor(std::make_shared<detail::SerialBackend>());
   return executor;
@@ -25,7 +25,8 @@ inline Executor threads(int workers) {
   return workers == 1 ? serial() : Executor(std::make_shared<detail::PoolBackend>(workers));
 }
 
-/// The threads of a pool that the program already has, and the caller. The pool must outlive all calls.
+/// Runs tasks on the threads of a pool that the program already has, and on the caller. The pool must outlive all
+/// calls.
 inline Executor threads(Eigen::ThreadPoolInterface& pool) {
   return Executor(std::make_shared<detail::PoolBackend>(pool));
 }
@@ -41,7 +42,7 @@ inline const Executor::Backend& Executor::backend() const { return backend_ ? *b
 namespace detail {
 
 /// The executor for work of `flops` flops: the one asked for, or, if none was, the calling thread for little work and
-/// all cores for more. Waking a thread takes about 10 us, in which a core does more than a million flops.
+/// all cores for more. Waking a thread takes about 10 µs, in which a core does more than a million flops.
 inline const Executor& executor_for(double flops, const Executor& asked) {
   constexpr double kFlopsWorthSharing = 2e6;
   static const Executor alone = serial();

@@ -57,7 +57,7 @@ Tensor<T, 2> sinusoidal_positions(Index len, Index dim, const SinusoidConfig& co
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// A tensor of tokens (len, dim) or (batch, len, dim) as (batch, 1, len, dim).
+/// The rank-4 view (batch, 1, len, dim) of tokens (len, dim) or (batch, len, dim).
 template <class X>
 auto tokens_as_rank4(X&& x) {
   const auto v = view(x);
@@ -71,8 +71,8 @@ auto tokens_as_rank4(X&& x) {
                                  {v.stride(0), 0, v.stride(1), v.stride(2)});
 }
 
-/// Calls visit(batch element, token, position) for all tokens, whose positions are checked first: `len` of them for all
-/// batch elements, or batch * len; a table has `rows`.
+/// Calls visit(batch element, token, position) for all tokens, once all positions are checked. There are `len` of them
+/// for all batch elements, or batch * len; a table has `rows` rows.
 template <class Visit>
 void for_each_position(const char* name, Index batch, Index len, std::span<const Index> positions, Index rows,
                        const Visit& visit) {
@@ -86,7 +86,7 @@ void for_each_position(const char* name, Index batch, Index len, std::span<const
     for (Index i = 0; i < len; ++i) visit(b, i, positions[static_cast<std::size_t>(b * step + i)]);
 }
 
-/// Adds a number to each number of a row: to[c] += from[c].
+/// Adds each number of a row to a number of another row: to[c] += from[c].
 template <class To, class From>
 void add_row(const DTypeView<To>& to, Index batch, Index row, const DTypeView<From>& from, Index from_batch,
              Index from_row) {
@@ -97,7 +97,7 @@ void add_row(const DTypeView<To>& to, Index batch, Index row, const DTypeView<Fr
     store_number<T>(sum, 0, c, load_number<T>(sum, 0, c) + load_number<T>(added, 0, c));
 }
 
-/// `positions` of neighbouring tokens from `first` on.
+/// The positions of `len` neighbouring tokens from `first` on.
 inline std::vector<Index> positions_from(Index first, Index len) {
   std::vector<Index> positions;
   for (Index i = 0; i < len; ++i) positions.push_back(first + i);
@@ -117,9 +117,10 @@ constexpr void check_position_types() {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// x += the rows of `table` at the positions of the tokens: learned positions, as in BERT and GPT-2 (Gehring et al.
-/// 2017; Vaswani et al. 2017, section 3.5), or those of sinusoidal_positions(). x is (len, dim) or (batch, len, dim),
-/// the table (positions, dim). There are `len` positions, or batch * len, those of the first batch element first.
+/// Adds learned positions to tokens: x += the rows of `table` at the positions of the tokens, as in BERT and GPT-2
+/// (Gehring et al. 2017; Vaswani et al. 2017, section 3.5); or the rows of sinusoidal_positions(). x is (len, dim) or
+/// (batch, len, dim), the table (positions, dim). There are `len` positions, or batch * len with those of the first
+/// batch element first.
 /// @throws std::invalid_argument if sizes disagree or the table has no such row; nothing is written then.
 template <class X, class Table>
 void add_positions(X&& x, const Table& table, std::span<const Index> positions) {
@@ -133,16 +134,16 @@ void add_positions(X&& x, const Table& table, std::span<const Index> positions) 
                             [&](Index b, Index i, Index p) { detail::add_row(to, b, i, rows, 0, p); });
 }
 
-/// The same where token i is at position first + i.
+/// As above, with token i at position first + i.
 template <class X, class Table>
 void add_positions(X&& x, const Table& table, Index first = 0) {
   const Index len = detail::tokens_as_rank4(x).dim(2);
   add_positions(x, table, detail::positions_from(first, len));
 }
 
-/// grad_table += the gradients of the rows that add_positions() added, where `grad_x` is that of its result: tokens
-/// add up in the order of batch elements and tokens, so the sum is always the same. (The gradient of x itself is
-/// grad_x.) Arguments and errors are those of add_positions().
+/// Adds the gradients of the rows that add_positions() added to grad_table; `grad_x` is the gradient of its result.
+/// Tokens are added in the order of batch elements and tokens, so the sum is always the same. (The gradient of x itself
+/// is grad_x.) Arguments and errors are those of add_positions().
 template <class GradTable, class GradX>
 void add_position_gradients(GradTable&& grad_table, const GradX& grad_x, std::span<const Index> positions) {
   detail::check_position_types<GradX, GradTable>();
@@ -154,7 +155,7 @@ void add_position_gradients(GradTable&& grad_table, const GradX& grad_x, std::sp
   detail::for_each_position("add_position_gradients", from.dim(0), from.dim(2), positions, to.dim(2),
                             [&](Index b, Index i, Index p) { detail::add_row(to, 0, p, from, b, i); });
 }
-/// The same where token i is at position first + i.
+/// As above, with token i at position first + i.
 template <class GradTable, class GradX>
 void add_position_gradients(GradTable&& grad_table, const GradX& grad_x, Index first = 0) {
   const Index len = detail::tokens_as_rank4(grad_x).dim(2);

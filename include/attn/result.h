@@ -3,8 +3,8 @@
 
 namespace attn {
 
-/// What an attention call returns: `out` like the query with v_dim columns, `lse` the natural log-sum-exp of each row's
-/// final scores, empty where Normaliser makes sigmoids of them.
+/// What an attention call returns: `out` like the query with v_dim columns, and `lse`, the natural log-sum-exp of each
+/// row's final scores, which is empty where Normaliser makes sigmoids of the scores.
 template <class Out, class Lse>
 struct Result {
   Out out;  ///< (q_len, v_dim) for each head
@@ -17,11 +17,11 @@ struct Result {
     static_assert(sizeof(X) == 0, "attn: a call returns out and lse; take its output: attn::attention(q, k, v).out");
   }
 };
-/// Deduced from both.
+/// Deduces both types.
 template <class Out, class Lse>
 Result(Out, Lse) -> Result<Out, Lse>;  // clang 14 deduces no arguments of aggregates by itself
 
-/// The same with the weights, (q_len, kv_len) for each head; only the naive path has them.
+/// A Result with the weights, (q_len, kv_len) for each head; only the naive path has them.
 template <class Out, class Lse, class Weights>
 struct NaiveResult {
   Out out;          ///< (q_len, v_dim) for each head
@@ -37,7 +37,7 @@ struct Gradients {
   Value value;  ///< shaped as the value
 };
 
-/// The gradients of gated_attention(): shaped as its arguments, that of decay_per_head() as (kv_heads).
+/// The gradients of gated_attention(): shaped as its arguments; that of decay_per_head() is (kv_heads).
 template <class Query, class Key, class Value, class Gate>
 struct GatedGradients {
   Query query;    ///< shaped as the query
@@ -46,7 +46,7 @@ struct GatedGradients {
   Gate log_gate;  ///< shaped as log_gate
 };
 
-/// The gradients of gated_delta_rule(), likewise.
+/// The gradients of gated_delta_rule(), shaped as its arguments; that of decay_per_head() is (kv_heads).
 template <class Query, class Key, class Value, class Gate, class Beta>
 struct DeltaGradients {
   Query query;    ///< shaped as the query
@@ -60,7 +60,7 @@ struct DeltaGradients {
 template <class Out>
 struct JvpResult {
   Out out;      ///< the output itself
-  Out tangent;  ///< what it changes by, shaped as it
+  Out tangent;  ///< what the output changes by, of the same shape
 };
 
 }  // namespace attn

@@ -17,7 +17,7 @@ namespace attn {
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Fails to compile, with a sentence that says why, for what Rope cannot turn.
+/// Fails to compile for what Rope cannot turn, with a sentence that says why.
 template <class X, class Out>
 constexpr void check_turned() {
   using From = Traits<std::remove_cvref_t<X>>;
@@ -45,9 +45,9 @@ inline namespace ATTN_BUILT_FOR {
 ///     rope.rotate(q, position);  // in place; the rows of q are tokens at position, position + 1, ...
 ///     rope.rotate(k, position);
 ///
-/// A Rope is immutable, and concurrent calls are safe. Each allocates a few numbers for each pair. Angles are computed
-/// in double and rounded once, cos and sin are not rounded further; frameworks that compute angles in float differ by
-/// that.
+/// A Rope is immutable, and concurrent calls are safe. Each call allocates a few numbers for each pair. Angles are
+/// computed in double and rounded once, and cos and sin are not rounded further; frameworks that compute angles in
+/// float differ by that.
 class Rope {
  public:
   /// @throws std::invalid_argument for sizes or numbers that make no sense; the message has them.
@@ -57,11 +57,11 @@ class Rope {
     begin();
   }
 
-  /// With a number for each pair, rotary_dim / 2 of them: with `longrope` the factors that frequencies are divided by,
-  /// those for short or for long texts, whichever the text is; else frequencies of the caller's, for other scalings, or
-  /// a model that comes with its own.
-  /// @throws std::invalid_argument also if their number is another, one is not finite, a factor is not positive, or
-  /// config.scaling is another.
+  /// A Rope with a number of yours for each pair, rotary_dim / 2 of them. With `longrope` they are the factors that
+  /// frequencies are divided by: those for short or for long texts, whichever the text is. Otherwise they are the
+  /// frequencies themselves, for other scalings, or for a model that comes with its own.
+  /// @throws std::invalid_argument as above, and if their number is another, one is not finite, a factor is not
+  /// positive, or config.scaling is another.
   Rope(const RopeConfig& config, std::span<const double> numbers) : config_(config) {
     const bool divides = config.scaling == RopeScaling::longrope;
     begin();
@@ -77,7 +77,7 @@ class Rope {
     }
   }
 
-  /// What it was made of, with the defaults filled in.
+  /// The configuration, with the defaults filled in.
   const RopeConfig& config() const { return config_; }
 
   /// Radians per position, one for each pair: rotary_dim / 2 of them, descending.
@@ -109,26 +109,27 @@ class Rope {
     rotate_into(x, x, first);
   }
 
-  /// The same with a position for each token: `len` of them, or batch * len, those of the first batch element first.
+  /// As above, with a position for each token: `len` of them, or batch * len with those of the first batch element
+  /// first.
   template <class X>
   void rotate(X&& x, std::span<const Index> positions) const {
     rotate_into(x, x, positions);
   }
 
-  /// Turns back what has the shape of x, and multiplies it by attention_factor() as rotate() does: the gradient with
-  /// respect to rotate()'s result becomes that with respect to its x.
+  /// Turns the gradient with respect to rotate()'s result into the gradient with respect to its x: turns it back, and
+  /// multiplies it by attention_factor() as rotate() does.
   template <class X>
   void rotate_gradient(X&& x, Index first = 0) const {
     rotate_all(x, x, [first](Index, Index token) { return -(first + token); });
   }
 
-  /// The same into `out`, which has the shape and the scalar type of x; floats of 32 and 16 bits may be mixed. `out`
+  /// rotate() into `out`, which has the shape and the scalar type of x; floats of 32 and 16 bits may be mixed. `out`
   /// may be x itself, but must not overlap it otherwise.
   template <class Out, class X>
   void rotate_into(Out&& out, const X& x, Index first) const {
     rotate_all(out, x, [first](Index, Index token) { return first + token; });
   }
-  /// The same with a position for each token.
+  /// As above, with a position for each token.
   template <class Out, class X>
   void rotate_into(Out&& out, const X& x, std::span<const Index> positions) const {
     const auto shape = detail::as_rank4(view(x)).shape();
@@ -203,7 +204,7 @@ class Rope {
   }
   /// The frequency `plain`, of which the share `divided`, from 0 to 1, is divided by the factor.
   double mixed(double plain, double divided) const { return divided * plain / config_.factor + (1 - divided) * plain; }
-  /// Which pair turns `times` times in a training text; a fraction lies between two pairs.
+  /// Which pair turns `times` times in a training text. A fraction lies between two pairs.
   double pair_that_turns(double times) const {
     const double dim = static_cast<double>(config_.rotary_dim), length = static_cast<double>(config_.trained_length);
     return dim * std::log(length / (times * 2 * std::numbers::pi)) / (2 * std::log(config_.base));
@@ -222,7 +223,7 @@ class Rope {
     const Index rotary = c.rotary_dim == 0 ? c.head_dim : c.rotary_dim;
     detail::require(rotary > 0 && rotary <= c.head_dim && rotary % 2 == 0, "Rope: rotary_dim is ", rotary,
                     " of head_dim ", c.head_dim, "; it must be even, positive and no more than that");
-    constexpr Index kMost = Index(1) << 24;  // each pair of them has an entry in a table
+    constexpr Index kMost = Index(1) << 24;  // each pair has an entry in a table
     detail::require(rotary <= kMost, "Rope: rotary_dim is ", rotary, ", more than ", kMost);
     detail::require(c.base > 1 && std::isfinite(c.base), "Rope: base is ", c.base, ", it must be more than 1");
     detail::require(positive(c.factor), "Rope: factor is ", c.factor, ", it must be positive");
@@ -256,8 +257,8 @@ class Rope {
 };
 
 /// Turns x in place by given angles, one for each pair. cos and sin are (len, rotary_dim / 2), for all batch elements,
-/// or (batch, len, rotary_dim / 2), in the type that x is computed in: float for 16 bits. (Hugging Face's tables have
-/// each angle twice: take the first half of a row.) Everything else is as for Rope::rotate().
+/// or (batch, len, rotary_dim / 2), in the type that x is computed in, which is float for 16 bits. (Hugging Face's
+/// tables have each angle twice: take the first half of a row.) Everything else is as for Rope::rotate().
 template <class X, class Cos, class Sin>
 void rotate_by(X&& x, const Cos& cos, const Sin& sin, RopePairs pairs = RopePairs::halves) {
   constexpr int kRank = detail::Traits<Cos>::kRank;

@@ -16,8 +16,8 @@ struct RopeAxesConfig {
   RopePairs pairs = RopePairs::halves;  ///< which features make a pair
   double base = 10000;                  ///< frequencies go from 1 down to 1 / base
   /// Whether each axis has frequencies of its own, base^(-i / section) for its pair i, as in vision transformers. If
-  /// not, pair i of all has base^(-i / sum of sections), whatever its axis, as in M-RoPE: a token whose positions are
-  /// all the same is turned as by Rope.
+  /// not, pair i of all pairs has base^(-i / sum of sections), whatever its axis, as in M-RoPE: a token whose positions
+  /// are all the same is turned as by Rope.
   bool own_frequencies = true;
   /// Whether neighbouring pairs belong to different axes, in turn, as long as a section lasts. If not, each section is
   /// one piece.
@@ -26,15 +26,15 @@ struct RopeAxesConfig {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// Rotary position embedding of tokens that have several positions. Axial, for images: half of the pairs by the row of
-/// the token, half by its column (Heo et al. 2024, section 3.2; Fang et al. 2023). M-RoPE, for texts with images: time,
-/// row and column (Wang et al. 2024, "Qwen2-VL", section 2.1), in sections or interleaved.
+/// Rotary position embedding of tokens that have several positions. Axial, for images: the row of a token turns half of
+/// the pairs, its column the other half (Heo et al. 2024, section 3.2; Fang et al. 2023). M-RoPE, for texts with
+/// images: time, row and column (Wang et al. 2024, "Qwen2-VL", section 2.1), in sections or interleaved.
 ///
 ///     const attn::RopeAxes axial({.head_dim = 64, .sections = {16, 16}});
 ///     axial.rotate(q, attn::grid_positions({rows, columns}));
 ///     const attn::RopeAxes mrope({.head_dim = 128, .sections = {16, 24, 24}, .base = 1e6, .own_frequencies = false});
 ///
-/// It is immutable, and concurrent calls are safe. Angles are computed in double or more.
+/// A RopeAxes is immutable, and concurrent calls are safe. Angles are computed in double or more.
 class RopeAxes {
  public:
   /// @throws std::invalid_argument for sizes or numbers that make no sense; the message has them.
@@ -63,17 +63,17 @@ class RopeAxes {
     }
   }
 
-  /// What it was made of.
+  /// The configuration.
   const RopeAxesConfig& config() const { return config_; }
   /// How many positions a token has.
   Index axes() const { return static_cast<Index>(config_.sections.values.size()); }
 
   /// A pair of features: the axis whose position turns it, and by how many radians per position.
   struct Pair {
-    Index axis;        ///< whose position turns it
+    Index axis;        ///< the axis whose position turns it
     double frequency;  ///< radians per position
   };
-  /// All that are turned, in the order of features.
+  /// All pairs that are turned, in the order of features.
   std::span<const Pair> pairs() const { return pairs_; }
 
   /// Turns x in place: (len, head_dim) or (batch, heads, len, head_dim), of any scalar and strides. `positions` is
@@ -85,7 +85,7 @@ class RopeAxes {
     turn(x, positions, 1);
   }
 
-  /// Turns back: the gradient with respect to rotate()'s result becomes that with respect to its x.
+  /// Turns the gradient with respect to rotate()'s result back: it becomes the gradient with respect to its x.
   template <class X, class Positions>
   void rotate_gradient(X&& x, const Positions& positions) const {
     turn(x, positions, -1);

@@ -1,4 +1,4 @@
-// What a rotary position embedding is made of.
+// The configuration of a rotary position embedding.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ enum class RopeScaling {
   linear,  ///< positions are divided by `factor` (Chen et al. 2023, section 2.3)
   ntk,  ///< the base grows so that the slowest pair turns `factor` times as slowly, the fastest as before (bloc97 2023)
   yarn,         ///< slow frequencies are divided by `factor`, fast ones kept, scores sharpened (Peng et al. 2023)
-  llama3,       ///< the same idea with other borders, as Llama 3.1 was trained (Meta 2024)
+  llama3,       ///< the idea of yarn with other borders, as Llama 3.1 was trained (Meta 2024)
   dynamic_ntk,  ///< ntk for the length of the text at hand: its keys must be turned again when it grows (emozilla 2023)
   longrope,     ///< each pair has a factor of its own, found by a search, as in Phi-3 (Ding et al. 2024)
 };
@@ -34,8 +34,8 @@ struct RopeConfig {
   double high_freq_factor = 4;              ///< llama3: what beta_fast is for yarn
   bool round_borders =
       true;  ///< yarn: whether the borders are rounded to whole pairs, as in most models (Hugging Face: `truncate`)
-  /// yarn, longrope: cos and sin are multiplied by this; default 0.1 ln(factor) + 1 (Peng et al. 2023, eq. 22), or
-  /// sqrt(1 + ln(factor) / ln(trained_length)) (Ding et al. 2024). Models with an `mscale` need another.
+  /// yarn, longrope: what cos and sin are multiplied by. The default is 0.1 ln(factor) + 1 (Peng et al. 2023, eq. 22),
+  /// or sqrt(1 + ln(factor) / ln(trained_length)) (Ding et al. 2024). Models with an `mscale` need another.
   std::optional<double> attention_factor = std::nullopt;
   Index length = 0;  ///< dynamic_ntk: tokens of the text; up to trained_length nothing is scaled
 };

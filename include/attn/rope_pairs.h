@@ -1,4 +1,4 @@
-// What a rotary position embedding turns.
+// Which features a rotary position embedding turns together.
 #pragma once
 
 namespace attn {

@@ -30,8 +30,8 @@ auto view_of_temporary() {
 
 }  // namespace detail
 
-/// A tensor that owns its memory: row-major, without gaps, aligned to 64 bytes. Copies are deep, moves leave an empty
-/// tensor.
+/// A tensor that owns its memory: row-major, without gaps, aligned to 64 bytes. Copies are deep; a tensor that was
+/// moved from is empty.
 /// @throws std::invalid_argument for a negative size.
 template <class T, int Rank>
 class Tensor {
@@ -58,9 +58,9 @@ class Tensor {
 
   /// A deep copy.
   Tensor(const Tensor& other) : Tensor(TensorView<const T, Rank>(other)) {}
-  /// Takes the memory; the other is empty then.
+  /// Takes the memory of the other, which is empty afterwards.
   Tensor(Tensor&& other) noexcept : data_(std::move(other.data_)), shape_(std::exchange(other.shape_, Shape{})) {}
-  /// A deep copy, or the memory of a temporary.
+  /// Takes a deep copy, or the memory of a temporary.
   Tensor& operator=(Tensor other) noexcept {
     data_ = std::move(other.data_);
     shape_ = other.shape_;
@@ -68,7 +68,7 @@ class Tensor {
   }
   ~Tensor() = default;
 
-  /// The elements are indeterminate.
+  /// A tensor whose elements are indeterminate.
   static Tensor uninitialized(const Shape& shape) {
     detail::check_sizes<Rank>(shape, sizeof(T));
     Tensor t;
@@ -89,8 +89,8 @@ class Tensor {
   Index size() const { return data_ ? detail::product<Rank>(shape_) : 0; }
   /// @}
 
-  /// All elements. A view must not outlive the tensor, so a temporary has none: its view would point to memory that is
-  /// gone. It converts to one only because it may be passed to a function that takes a view.
+  /// A view of all elements. It must not outlive the tensor, so a temporary has none: its view would point to memory
+  /// that is gone. A temporary converts to a view only because it may be passed to a function that takes one.
   /// @{
   TensorView<T, Rank> view() & { return {data(), shape_}; }
   TensorView<const T, Rank> view() const& { return {data(), shape_}; }
@@ -99,7 +99,7 @@ class Tensor {
   operator TensorView<const T, Rank>() const { return view(); }
   /// @}
 
-  /// Views, as those of TensorView; a temporary has none.
+  /// Views, as those of TensorView. A temporary has none.
   /// @{
   template <class... I>
   auto reshape(I... sizes) & {
@@ -159,7 +159,7 @@ class Tensor {
   auto matrix(I... leading) {
     return view().matrix(leading...);
   }
-  /// The same, to read.
+  /// As above, to read.
   template <class... I>
   auto matrix(I... leading) const {
     return view().matrix(leading...);
@@ -186,7 +186,7 @@ class Tensor {
 
 namespace detail {
 
-/// Says in one sentence what bhsd() and bshd() see as a tensor.
+/// Says in one sentence what bhsd() and bshd() take.
 template <class X>
 auto view_of_no_pointer() {
   static_assert(std::is_pointer_v<X>, "attn: bhsd() and bshd() take a pointer to the first element: x.data(), not x");
@@ -195,13 +195,13 @@ auto view_of_no_pointer() {
 
 }  // namespace detail
 
-/// Memory in the order (batch, heads, len, dim), without gaps.
+/// The view of memory in the order (batch, heads, len, dim), without gaps. Nothing is copied.
 template <class T>
 TensorView<T, 4> bhsd(T* data, Index batch, Index heads, Index len, Index dim) {
   return {data, {batch, heads, len, dim}};
 }
 
-/// Memory in the order (batch, len, heads, dim), seen as (batch, heads, len, dim). Nothing is copied.
+/// The view (batch, heads, len, dim) of memory in the order (batch, len, heads, dim), without gaps. Nothing is copied.
 template <class T>
 TensorView<T, 4> bshd(T* data, Index batch, Index len, Index heads, Index dim) {
   return TensorView<T, 4>(data, {batch, len, heads, dim}).transpose(1, 2);
@@ -251,14 +251,14 @@ constexpr bool has_memory = [] {
     return true;
 }();
 
-/// Does an X, deduced from X&&, end with its line and its numbers with it?
+/// Whether an X, deduced from X&&, is a temporary that owns its numbers, which end with it.
 template <class X>
 constexpr bool is_temporary = false;
 template <class X>
 requires(!std::is_reference_v<X> && (EigenTensor<X> || EigenDense<X>)) constexpr bool is_temporary<X> = [] {
   if constexpr (EigenTensor<X>) return requires(X & x) {
       x.resize(x.dimensions());
-    };  // maps cannot
+    };  // maps cannot be resized
   else
     return std::is_base_of_v<Eigen::PlainObjectBase<std::remove_const_t<X>>, X>;
 }();
@@ -274,12 +274,12 @@ template <class T, int Rank>
 TensorView<T, Rank> view(TensorView<T, Rank> t) {
   return t;
 }
-/// All elements of a Tensor.
+/// The view of all elements of a Tensor.
 template <class T, int Rank>
 TensorView<T, Rank> view(Tensor<T, Rank>& t) {
   return t.view();
 }
-/// All elements of a Tensor, to read.
+/// The view of all elements of a Tensor, to read.
 template <class T, int Rank>
 TensorView<const T, Rank> view(const Tensor<T, Rank>& t) {
   return t.view();
@@ -290,9 +290,9 @@ auto view(const Tensor<T, Rank>&&) {
   return detail::view_of_temporary<T, Rank>();
 }
 
-/// An Eigen matrix, array, map, block or transpose as (rows, cols), whatever its storage order. Nothing is copied; the
-/// object must outlive the view. Expressions without memory of their own (sums, products) do not compile: evaluate them
-/// first.
+/// The view (rows, cols) of an Eigen matrix, array, map, block or transpose, whatever its storage order. Nothing is
+/// copied, and the object must outlive the view. Expressions without memory of their own (sums, products) do not
+/// compile: evaluate them first.
 template <detail::EigenDense X>
 auto view(X&& x) {
   static_assert(detail::has_memory<X>,
@@ -307,7 +307,7 @@ auto view(X&& x) {
   }
 }
 
-/// An Eigen::Tensor or TensorMap with the same indices, in either layout.
+/// The view of an Eigen::Tensor or TensorMap with the same indices, in either layout.
 template <detail::EigenTensor X>
 auto view(X&& x) {
   constexpr int rank = std::remove_cvref_t<X>::NumDimensions;

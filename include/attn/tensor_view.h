@@ -1,4 +1,4 @@
-// Views: tensors in memory that somebody else owns, and the views that can be made of them.
+// Views of tensors in memory that somebody else owns, and the views that can be made of them.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace attn {
 
-/// Memory of somebody else's seen as a tensor: a pointer, sizes, and strides in elements. Nothing is owned or copied.
+/// Memory of somebody else's, seen as a tensor: a pointer, sizes, and strides in elements. Nothing is owned or copied.
 ///
 /// Strides are free: 0 repeats an element (broadcast), a negative one walks backwards, the innermost need not be 1.
 /// `TensorView<T, R>` converts to `TensorView<const T, R>`. Constness is that of T, as with std::span.
@@ -38,13 +38,14 @@ class TensorView {
                                Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
 
   TensorView() = default;
-  // Strides are computed where they stay: the copy of a small array waits until its numbers have left for the cache.
-  /// Elements that lie row-major, without gaps.
+  // Strides are computed where they stay: copying the small array would have to wait until its numbers are in the
+  // cache.
+  /// Views elements that lie row-major, without gaps.
   TensorView(T* data, const Shape& shape)
       : data_(data), shape_(shape), strides_(detail::row_major_strides<Rank>(shape)) {
     check();
   }
-  /// Elements with a stride for each dimension, counted in elements; any may be 0 or negative.
+  /// Views elements with a stride for each dimension, counted in elements; any may be 0 or negative.
   TensorView(T* data, const Shape& shape, const Shape& strides) : data_(data), shape_(shape), strides_(strides) {
     check();
   }
@@ -125,7 +126,7 @@ class TensorView {
     return without(d, i * stride(d));
   }
 
-  /// Without dimension `d`, which must have one element.
+  /// The view without dimension `d`, which must have one element.
   TensorView<T, Rank - 1> squeeze(int d) const {
     static_assert(Rank >= 2, "attn: squeeze() leaves a dimension less, and there must be one");
     check_dimension("squeeze", d, Rank);
@@ -134,7 +135,7 @@ class TensorView {
     return without(d, 0);
   }
 
-  /// With one more dimension, of one element, before dimension `d`; d == Rank puts it behind the last one.
+  /// The view with one more dimension, of one element, before dimension `d`; d == Rank puts it behind the last one.
   TensorView<T, Rank + 1> unsqueeze(int d) const {
     check_dimension("unsqueeze", d, Rank + 1);
     attn::Shape<Rank + 1> shape, strides;
@@ -146,7 +147,7 @@ class TensorView {
     return {data_, shape, strides};
   }
 
-  /// With two dimensions exchanged.
+  /// The view with two dimensions exchanged.
   TensorView transpose(int a, int b) const {
     check_dimension("transpose", a, Rank);
     check_dimension("transpose", b, Rank);
@@ -156,7 +157,7 @@ class TensorView {
     return {data_, shape, strides};
   }
 
-  /// The dimensions in another order: dimension i of the result is dimension number i of the arguments.
+  /// The view with the dimensions in another order: dimension i of the result is dimension number i of the arguments.
   /// `t.permute(0, 2, 1, 3)` makes (batch, heads, len, dim) of (batch, len, heads, dim).
   template <std::convertible_to<int>... I>
   requires(sizeof...(I) == static_cast<std::size_t>(Rank)) TensorView permute(I... dimensions)

@@ -1,4 +1,4 @@
-// The plain words that every other header uses.
+// The words that all other headers use: index, position, range, tile, sizes of a call.
 #pragma once
 
 #include <algorithm>
@@ -10,26 +10,26 @@
 
 namespace attn {
 
-/// Signed 64-bit sizes and positions; the same type as Eigen::Index.
+/// A signed 64-bit size or position; the same type as Eigen::Index.
 using Index = std::ptrdiff_t;
 
 /// One (query, key) pair, as a mod sees it.
 ///
-/// `q` and `kv` are absolute: query row i has q = q_offset + i, key row j has kv = kv_offset + j. `q` may be negative,
-/// when there are more queries than keys, and `kv` where kv_offset is. `head` counts query heads.
+/// `q` and `kv` are absolute: query row i has q = q_offset + i, and key row j has kv = kv_offset + j. `q` may be
+/// negative when there are more queries than keys, and `kv` where kv_offset is. `head` counts query heads.
 struct Position {
   Index batch = 0;  ///< the batch element, or sequence of a cache
   Index head = 0;   ///< the query head
-  Index q = 0;      ///< of the query
-  Index kv = 0;     ///< of the key
+  Index q = 0;      ///< the position of the query
+  Index kv = 0;     ///< the position of the key
 };
 
 /// A half-open range of positions, [begin, end). Empty when end <= begin.
 struct Range {
-  Index begin = 0;  ///< the first
-  Index end = 0;    ///< one behind the last
+  Index begin = 0;  ///< the first position
+  Index end = 0;    ///< one behind the last position
 
-  /// How many there are, 0 if it is empty.
+  /// How many positions there are; 0 if the range is empty.
   constexpr Index size() const { return std::max<Index>(end - begin, 0); }
   /// Whether there are none.
   constexpr bool empty() const { return end <= begin; }
@@ -37,7 +37,7 @@ struct Range {
   friend constexpr bool operator==(const Range&, const Range&) = default;
 };
 
-/// The keys that are in both ranges.
+/// The positions that are in both ranges.
 constexpr Range intersect(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
 
 /// All pairs of a range of queries with a range of keys, in one head. Positions are absolute, as in Position.
@@ -63,15 +63,15 @@ struct Problem {
   long double scale = 1;  ///< multiplies query * key
   Index q_offset = 0;     ///< absolute position of query row 0
   Index kv_offset = 0;    ///< absolute position of key row 0
-  /// Whether kv_offset was given: the keys may then be a part of more. What mods hold of keys is for all of these.
+  /// Whether kv_offset was given, so that the keys may be a part of more. What mods hold of keys is then for all keys.
   bool has_part_of_keys = false;
   /// Where each batch element has its own q_len, kv_len and q_offset (a cache, or q_offsets): the batch element that
   /// these belong to. Mods made for this problem are asked about that batch element only. Otherwise empty.
   std::optional<Index> sequence = std::nullopt;
   /// Where each batch element has its own q_offset: the absolute positions of query row 0, one for each. Mods never see
-  /// it: bind_mod() makes them once for each batch element, with that element's q_offset.
+  /// it, because bind_mod() makes them once for each batch element, with that element's q_offset.
   std::span<const Index> q_offsets = {};
-  /// Where weights are sigmoids of scores, and not their softmax: what is added to the scores. See Normaliser.
+  /// Where weights are sigmoids of scores and not their softmax: what is added to the scores; see Normaliser.
   std::optional<double> sigmoid_bias = std::nullopt;
 
   /// The absolute position of query row 0 of a batch element.
@@ -82,7 +82,7 @@ struct Problem {
   /// The absolute positions of the keys.
   constexpr Range keys() const { return {kv_offset, kv_offset + kv_len}; }
 
-  /// The row of keys that stands where query row 0 of a batch element does; there may be no such row.
+  /// The row of keys at the position of query row 0 of a batch element. There may be no such row.
   constexpr Index first_query_among_keys(Index batch_element) const { return first_query(batch_element) - kv_offset; }
 
   /// Which key and value head serves a query head: neighbours share one.

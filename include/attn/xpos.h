@@ -1,11 +1,11 @@
-// Rotary position embedding that also fades with the distance.
+// Rotary position embedding that also fades with distance.
 #pragma once
 
 #include "attn/rope.h"
 
 namespace attn {
 
-/// What XPos scales by.
+/// How XPos scales.
 struct XPosConfig {
   double scale_base = 512;  ///< positions over which a pair fades by its own factor
   double gamma =
@@ -15,17 +15,17 @@ struct XPosConfig {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// xPos (Sun et al. 2022, "A Length-Extrapolatable Transformer", section 3.2): queries and keys are turned as by Rope,
-/// and pair i of a query at position n is multiplied by zeta_i^((n - origin) / scale_base), of a key divided by that.
-/// The product then fades by zeta_i^(distance / scale_base), fast pairs first, so that they do not swing at distances
-/// they were not trained on. It is meant for causal attention: the product with a later key would grow.
+/// xPos (Sun et al. 2022, "A Length-Extrapolatable Transformer", section 3.2): queries and keys are turned as by Rope.
+/// Besides, pair i of a query at position n is multiplied by zeta_i^((n - origin) / scale_base), and pair i of a key is
+/// divided by it. The product then fades by zeta_i^(distance / scale_base), fast pairs first, so that they do not swing
+/// at distances they were not trained on. It is meant for causal attention: the product with a later key would grow.
 ///
-/// The origin changes no product, but far from it factors leave the range of float: at 0.2857, the smallest, after
-/// 35,000 positions. Choose one in the middle of what is computed together; keys that are kept must have been scaled
-/// with the same one.
+/// The origin changes no product, but far from it factors leave the range of float: at 0.2857, the smallest zeta, after
+/// 35,000 positions. Choose an origin in the middle of what is computed together; keys that are kept must have been
+/// scaled with the same one.
 class XPos {
  public:
-  /// @throws std::invalid_argument also for numbers that are not positive.
+  /// @throws std::invalid_argument as Rope does, and for numbers that are not positive.
   explicit XPos(const Rope& rope, const XPosConfig& config = {}) : rope_(rope), config_(config) {
     detail::require(
         config.scale_base > 0 && config.gamma > 0 && std::isfinite(config.scale_base) && std::isfinite(config.gamma),
@@ -36,9 +36,9 @@ class XPos {
                              config.scale_base);
   }
 
-  /// What turns the pairs.
+  /// The Rope that turns the pairs.
   const Rope& rope() const { return rope_; }
-  /// What scales them.
+  /// The configuration of the scaling.
   const XPosConfig& config() const { return config_; }
 
   /// Turns and scales x in place, (len, head_dim) or (batch, heads, len, head_dim), of any scalar and strides; token i
@@ -48,18 +48,18 @@ class XPos {
   void rotate_query(X&& x, Index first = 0) const {
     turn(x, first, 1, 1);
   }
-  /// The same for keys, which are divided by what queries are multiplied by.
+  /// rotate_query() for keys, which are divided by what queries are multiplied by.
   template <class X>
   void rotate_key(X&& x, Index first = 0) const {
     turn(x, first, -1, 1);
   }
 
-  /// The gradient with respect to the result becomes that with respect to x.
+  /// Turns the gradient with respect to rotate_query()'s result into the gradient with respect to its x.
   template <class X>
   void rotate_query_gradient(X&& x, Index first = 0) const {
     turn(x, first, 1, -1);
   }
-  /// That of rotate_key().
+  /// Turns the gradient with respect to rotate_key()'s result into the gradient with respect to its x.
   template <class X>
   void rotate_key_gradient(X&& x, Index first = 0) const {
     turn(x, first, -1, -1);
