@@ -13,6 +13,7 @@
 #include "attn/detail/layers/multi_head_backward.h"
 #include "attn/detail/layers/multi_head_cache.h"
 #include "attn/kv_cache.h"
+#include "attn/multi_head_gradients.h"
 #include "attn/paged_kv_cache.h"
 
 namespace attn {
@@ -67,9 +68,9 @@ class MultiHeadAttention {
   /// A weight (outputs, inputs) or bias (outputs) in place, to read or to write. Valid as long as the layer lives and
   /// is not assigned to. @throws std::invalid_argument for an unknown name; the message has the known ones.
   TensorView<T, 2> weight(std::string_view name) { return parameters_.named().weight(name); }
-  /// The same, to read.
+  /// A weight, to read.
   TensorView<const T, 2> weight(std::string_view name) const { return parameters_.named().weight(name); }
-  /// A bias, likewise.
+  /// A bias in place; see weight().
   TensorView<T, 1> bias(std::string_view name) { return parameters_.named().bias(name); }
   /// A bias, to read.
   TensorView<const T, 1> bias(std::string_view name) const { return parameters_.named().bias(name); }
@@ -81,7 +82,7 @@ class MultiHeadAttention {
   void load(std::string_view name, const X& values) {
     parameters_.named().load(name, values);
   }
-  /// The same for some rows of a parameter: as many as `values` has, from row `first` on.
+  /// load() for some rows of a parameter: as many as `values` has, from row `first` on.
   template <class X>
   void load_rows(std::string_view name, Index first, const X& values) {
     parameters_.named().load_rows(name, first, values);
@@ -103,30 +104,27 @@ class MultiHeadAttention {
   requires(!detail::AnyOptions<M>) auto operator()(const Q& query, const K& key, const V& value, const M& mods = {},
                                                    const MultiHeadOptions& options = {}) const {
     static_assert(detail::check_layer_types<T, Q, K, V>());
-    const auto& q_held = detail::evaluated(query);
-    const auto& k_held = detail::evaluated(key);
-    const auto& v_held = detail::evaluated(value);
-    const Inputs inputs{detail::as_rank3(view(q_held)), detail::as_rank3(view(k_held)), detail::as_rank3(view(v_held))};
-    detail::check_inputs<T>(config(), inputs);
-    return detail::join_heads<Q>(parameters_, detail::attended(parameters_, inputs, mods, options), options);
+    return detail::with_inputs<T>(config(), query, key, value, [&](const Inputs& inputs) {
+      return detail::join_heads<Q>(parameters_, detail::attended(parameters_, inputs, mods, options), options);
+    });
   }
-  /// The same with the Options of the heads. (It is a template so that `{}` means MultiHeadOptions.)
+  /// As above, with the Options of the heads. (It is a template so that `{}` means MultiHeadOptions.)
   template <class Q, detail::LayerInput K, class V, class M = Mods<>, std::same_as<Options> O = Options>
   auto operator()(const Q& query, const K& key, const V& value, const M& mods, const O& options) const {
     return (*this)(query, key, value, mods, MultiHeadOptions{.attention = options});
   }
-  /// Both forms without mods.
+  /// As above, without mods.
   template <class Q, detail::LayerInput K, class V>
   auto operator()(const Q& query, const K& key, const V& value, const MultiHeadOptions& options) const {
     return (*this)(query, key, value, Mods<>(), options);
   }
-  /// With the Options of the heads, without mods.
+  /// As above, with the Options of the heads and without mods.
   template <class Q, detail::LayerInput K, class V, std::same_as<Options> O = Options>
   auto operator()(const Q& query, const K& key, const V& value, const O& options) const {
     return (*this)(query, key, value, Mods<>(), options);
   }
 
-  /// The gradients of a loss, given that with respect to the `out` of a call that kept what they need:
+  /// The gradients of a loss, given the gradient with respect to the `out` of a call that kept what they need:
   ///
   ///     auto r = mha(x, m, m, mods, {.keep = true});
   ///     auto g = mha.backward(grad_out, x, m, m, r, mods);   // g.query, g.key, g.value
@@ -134,73 +132,57 @@ class MultiHeadAttention {
   /// @param grad_out  shaped as out, of the scalar T.
   /// @param result    what the call with the same inputs, mods and options returned, made with the same parameters.
   /// @param options   the scale and q_offset of that call; the path, executor and instruction set of this one.
-  /// @returns gradients like query, key and value. If these are the same object, its gradient is the sum: g.all() is
-  /// that of x in mha(x, x, x), g.key_and_value() that of m above; in PyTorch, what is added to x.grad and m.grad.
+  /// @returns gradients like query, key and value. If some of these are the same object, its gradient is their sum:
+  /// g.all() is the gradient of x in mha(x, x, x), and g.key_and_value() that of m above; PyTorch adds them to x.grad
+  /// and m.grad.
   ///
   /// The gradients of the parameters are added to weight_gradient() and bias_gradient(), as PyTorch does. Tokens that
-  /// masks drop for all queries add nothing to them, even where they are NaN. The same bits for any number of threads.
-  /// Extra memory is linear in the lengths, unless the naive path is asked for. With 16 bits, gradients are rounded
-  /// where the forward call rounds; those of parameters are sums in float.
-  /// @throws std::invalid_argument if sizes disagree; the message has both shapes. If it, or a mod, throws, nothing
+  /// masks drop for all queries add nothing to them, even where they are NaN. Results are the same bits for any number
+  /// of threads. Extra memory is linear in the lengths, unless the naive path is asked for. With 16 bits, gradients are
+  /// rounded where the forward call rounds; those of parameters are sums in float.
+  /// @throws std::invalid_argument if sizes disagree; the message has both shapes. If this, or a mod, throws, nothing
   /// has been added.
   template <class G, class Q, class K, class V, class Out, class M = Mods<>>
   requires(!detail::AnyOptions<M>) auto backward(const G& grad_out, const Q& query, const K& key, const V& value,
                                                  const MultiHeadResult<Out, T>& result, const M& mods = {},
                                                  const MultiHeadOptions& options = {}) {
     static_assert(detail::check_layer_types<T, Q, K, V>() && detail::check_grad_out<T, G, Q>());
-    const auto& g_held = detail::evaluated(grad_out);
-    const auto& q_held = detail::evaluated(query);
-    const auto& k_held = detail::evaluated(key);
-    const auto& v_held = detail::evaluated(value);
-    const Inputs inputs{detail::as_rank3(view(q_held)), detail::as_rank3(view(k_held)), detail::as_rank3(view(v_held))};
-    detail::check_inputs<T>(config(), inputs);
-    const TensorView<const T, 3> g = detail::as_rank3(view(g_held));
-    detail::check_backward(config(), inputs, g, result);
-    const detail::WithoutGaps<T> grad(g);
-    const auto grads = detail::head_gradients(parameters_, inputs, grad.data(), result, mods, options);
-    const auto of_input = [&](Input input) {
-      return detail::input_gradient(parameters_, input, grads, options.attention);
-    };
-    auto q = detail::result_like<Q>(of_input(Input::query));
-    auto k = detail::result_like<K>(of_input(Input::key));
-    auto v = detail::result_like<V>(of_input(Input::value));
-    if (!gradients_) gradients_ = parameters_.named().template zeros<Number>();
-    detail::add_parameter_gradients(parameters_, *gradients_, inputs, grads, result.joined, grad.data(),
-                                    options.attention);
-    return MultiHeadGradients<decltype(q), decltype(k), decltype(v)>{std::move(q), std::move(k), std::move(v)};
+    return detail::with_inputs<T>(config(), query, key, value, [&](const Inputs& inputs) {
+      return detail::layer_gradients<Q, K, V>(parameters_, gradients_, inputs, grad_out, result, mods, options);
+    });
   }
-  /// The same with the Options of the heads, and both forms without mods.
+  /// As above, with the Options of the heads.
   template <class G, class Q, class K, class V, class Out, class M = Mods<>, std::same_as<Options> O = Options>
   auto backward(const G& grad_out, const Q& query, const K& key, const V& value, const MultiHeadResult<Out, T>& result,
                 const M& mods, const O& options) {
     return backward(grad_out, query, key, value, result, mods, MultiHeadOptions{.attention = options});
   }
-  /// Without mods.
+  /// As above, without mods.
   template <class G, class Q, class K, class V, class Out>
   auto backward(const G& grad_out, const Q& query, const K& key, const V& value, const MultiHeadResult<Out, T>& result,
                 const MultiHeadOptions& options) {
     return backward(grad_out, query, key, value, result, Mods<>(), options);
   }
-  /// With the Options of the heads, without mods.
+  /// As above, with the Options of the heads and without mods.
   template <class G, class Q, class K, class V, class Out, std::same_as<Options> O = Options>
   auto backward(const G& grad_out, const Q& query, const K& key, const V& value, const MultiHeadResult<Out, T>& result,
                 const O& options) {
     return backward(grad_out, query, key, value, result, Mods<>(), options);
   }
 
-  /// The gradient of a weight or bias, the sum over all calls of backward() since zero_gradients(), to read or to
-  /// write. Names are those of weight() and bias(). Memory for all is allocated by the first backward().
-  /// @throws std::invalid_argument before that, or for an unknown name.
+  /// The gradient of a weight, summed over all calls of backward() since zero_gradients(), to read or to write. Names
+  /// are those of weight(). Memory for all gradients is allocated by the first backward().
+  /// @throws std::invalid_argument before the first backward(), or for an unknown name.
   TensorView<detail::computed_t<T>, 2> weight_gradient(std::string_view name) { return gradients().weight(name); }
-  /// That of a bias, likewise.
+  /// The gradient of a bias; see weight_gradient().
   TensorView<detail::computed_t<T>, 1> bias_gradient(std::string_view name) { return gradients().bias(name); }
 
-  /// Sets the gradients of all parameters to 0, if there are any; their memory stays.
+  /// Sets the gradients of all parameters to 0, if there are any. Their memory stays.
   void zero_gradients() {
     if (gradients_) gradients_->set_zero();
   }
 
-  /// Calls visit(name, values, gradient) for each of parameter_names(): what the step of an optimiser takes. Both are
+  /// Calls visit(name, values, gradient) for each of parameter_names(), as an optimiser's step needs them. Both are
   /// spans of all numbers, row-major; gradients are empty before the first backward().
   ///
   ///     mha.for_each_parameter([](const std::string&, std::span<float> w, std::span<const float> grad) {
@@ -230,36 +212,30 @@ class MultiHeadAttention {
   template <class X, detail::KvSource Cache, class M = Mods<>>
   requires(!detail::AnyOptions<M>) auto operator()(const X& x, Cache&& cache, const M& mods = {},
                                                    const MultiHeadOptions& options = {}) const {
-    if constexpr (check_appendable<X, Cache>())
+    if constexpr (detail::check_appendable<T, X, Cache>())
       return detail::with_inputs<T>(x, [&](const Inputs& inputs) {
-        detail::check_inputs<T>(config(), inputs);
-        detail::check_cache(parameters_, x, inputs[0], cache.view());
-        const detail::ProjectedHeads<T> heads(parameters_, inputs, Input::query, Input::value, options.attention);
-        detail::AppendUndo undo(cache);
-        detail::append_heads(cache, x, heads);
-        auto result = over_cache(x, heads, cache.view(), mods, options);
-        undo.keep();
-        return result;
+        return detail::append_and_attend(parameters_, x, inputs, cache, mods, options);
       });
   }
-  /// The same with the Options of the heads.
+  /// As above, with the Options of the heads.
   template <class X, detail::KvSource Cache, class M = Mods<>, std::same_as<Options> O = Options>
   auto operator()(const X& x, Cache&& cache, const M& mods, const O& options) const {
     return (*this)(x, cache, mods, MultiHeadOptions{.attention = options});
   }
-  /// The same without mods.
+  /// As above, without mods.
   template <class X, detail::KvSource Cache>
   auto operator()(const X& x, Cache&& cache, const MultiHeadOptions& options) const {
     return (*this)(x, cache, Mods<>(), options);
   }
-  /// The same with the Options of the heads, without mods.
+  /// As above, with the Options of the heads and without mods.
   template <class X, detail::KvSource Cache, std::same_as<Options> O = Options>
   auto operator()(const X& x, Cache&& cache, const O& options) const {
     return (*this)(x, cache, Mods<>(), options);
   }
 
-  /// The same without appending: attends to what the cache has, as a decoder does to an encoder. By default the queries
-  /// stand at the positions of the cache's last tokens, see Options::q_offset; only masks and ropes use positions.
+  /// Applies the layer to tokens over a cache without appending them: they attend to what the cache has, as a decoder
+  /// does to an encoder. By default the queries stand at the positions of the cache's last tokens, see
+  /// Options::q_offset; only masks and ropes use positions.
   ///
   ///     mha.append(encoder_states, cache);                        // once: (batch, kv_len, key_dim)
   ///     y = mha.attend(x, cache).out;                             // x (batch, q_len, embed_dim), at every step
@@ -268,41 +244,32 @@ class MultiHeadAttention {
                                                const MultiHeadOptions& options = {}) const {
     static_assert(detail::check_layer_types_over<T, X, Cache>());
     return detail::with_inputs<T>(x, [&](const Inputs& inputs) {
-      detail::check_features("query", inputs[0], config().embed_dim, "embed_dim");
-      const auto kept = cache.view();
-      detail::check_cache(parameters_, x, inputs[0], kept);
-      const detail::ProjectedHeads<T> heads(parameters_, inputs, Input::query, Input::query, options.attention);
-      return over_cache(x, heads, kept, mods, options);
+      return detail::attend_only(parameters_, x, inputs, cache.view(), mods, options);
     });
   }
-  /// The same with the Options of the heads.
+  /// As above, with the Options of the heads.
   template <class X, detail::KvSource Cache, class M = Mods<>, std::same_as<Options> O = Options>
   auto attend(const X& x, const Cache& cache, const M& mods, const O& options) const {
     return attend(x, cache, mods, MultiHeadOptions{.attention = options});
   }
-  /// The same without mods.
+  /// As above, without mods.
   template <class X, detail::KvSource Cache>
   auto attend(const X& x, const Cache& cache, const MultiHeadOptions& options) const {
     return attend(x, cache, Mods<>(), options);
   }
-  /// The same with the Options of the heads, without mods.
+  /// As above, with the Options of the heads and without mods.
   template <class X, detail::KvSource Cache, std::same_as<Options> O = Options>
   auto attend(const X& x, const Cache& cache, const O& options) const {
     return attend(x, cache, Mods<>(), options);
   }
 
-  /// Projects tokens, which are key and value input at once, and appends their keys and values to the cache. If the
-  /// call throws, the cache is as it was before.
+  /// Appends the keys and values of tokens, which are key and value input at once, to the cache. If the call throws,
+  /// the cache is as it was before.
   template <class X, detail::KvSource Cache>
   void append(const X& tokens, Cache&& cache, const Options& options = {}) const {
-    static_assert(check_appendable<X, Cache>());
-    detail::with_inputs<T>(tokens, [&](const Inputs& inputs) {
-      detail::check_features("key", inputs[1], config().key_dim, "key_dim");
-      detail::check_features("value", inputs[2], config().value_dim, "value_dim");
-      detail::check_cache(parameters_, tokens, inputs[1], cache.view());
-      detail::append_heads(cache, tokens,
-                           detail::ProjectedHeads<T>(parameters_, inputs, Input::key, Input::value, options));
-    });
+    static_assert(detail::check_appendable<T, X, Cache>());
+    detail::with_inputs<T>(
+        tokens, [&](const Inputs& inputs) { detail::append_only(parameters_, tokens, inputs, cache, options); });
   }
 
   /// A cache of numbers S for this layer. Its kv_heads, head_dim, v_dim and rope are the layer's; those in `sizes` are
@@ -311,7 +278,7 @@ class MultiHeadAttention {
   KvCache<S> make_cache(const KvCacheConfig& sizes = {}) const {
     return KvCache<S>(fitted(sizes));
   }
-  /// The same in pages: a PagedKvCache of numbers S for this layer, with the pool of `sizes`.
+  /// A PagedKvCache of numbers S for this layer, with the pool of `sizes`; see make_cache().
   template <class S = T>
   PagedKvCache<S> make_paged_cache(const PagedKvCacheConfig& sizes) const {
     return PagedKvCache<S>(fitted(sizes));
@@ -319,28 +286,11 @@ class MultiHeadAttention {
 
  private:
   using Inputs = detail::Inputs<T>;
-  using Input = detail::Input;
   using Number = detail::computed_t<T>;
 
   detail::Parameters<Number>& gradients() {
     detail::require(gradients_.has_value(), "there are no gradients before the first backward()");
     return *gradients_;
-  }
-
-  template <class X, class Cache>
-  static constexpr bool check_appendable() {
-    static_assert(detail::check_layer_types_over<T, X, std::remove_cvref_t<Cache>>());
-    static_assert(detail::KvStore<Cache>,
-                  "attn: a layer appends to a KvCache that is not const, or to sequences of a PagedKvCache, "
-                  "cache.select({a, b}); attend(x, cache) takes others, and only reads");
-    return detail::KvStore<Cache> && std::is_same_v<detail::scalar_of<Cache>, detail::computed_t<T>>;
-  }
-
-  template <class X, class M>
-  auto over_cache(const X& x, const detail::ProjectedHeads<T>& heads, const KvView<detail::computed_t<T>>& batch,
-                  const M& mods, const MultiHeadOptions& options) const {
-    using Q = typename detail::QueryRows<X>::Tensor;
-    return detail::join_heads<Q>(parameters_, detail::attended_over(x, heads, batch, mods, options), options);
   }
 
   template <class Config>

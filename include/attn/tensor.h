@@ -1,15 +1,13 @@
-// Tensors that own their memory, and views of Eigen's matrices and tensors.
+// Tensors that own their memory, and views of them.
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <memory>
 #include <new>
 #include <type_traits>
 #include <utility>
 
-#include <Eigen/Core>
-
+#include "attn/eigen_view.h"
 #include "attn/mdspan.h"
 #include "attn/tensor_view.h"
 
@@ -18,15 +16,6 @@ namespace attn {
 namespace detail {
 
 constexpr Index kAlignment = 64;  // bytes: one cache line, and the widest vector register there is
-
-/// Says in one sentence why a temporary has no view.
-template <class T, int Rank>
-auto view_of_temporary() {
-  static_assert(sizeof(T) == 0,
-                "attn: this tensor is a temporary, whose memory is gone at the end of the line; give it a name, and "
-                "view that");
-  return TensorView<T, Rank>();
-}
 
 }  // namespace detail
 
@@ -186,82 +175,6 @@ class Tensor {
 
 namespace detail {
 
-/// Says in one sentence what bhsd() and bshd() take.
-template <class X>
-auto view_of_no_pointer() {
-  static_assert(std::is_pointer_v<X>, "attn: bhsd() and bshd() take a pointer to the first element: x.data(), not x");
-  return TensorView<float, 4>();
-}
-
-}  // namespace detail
-
-/// The view of memory in the order (batch, heads, len, dim), without gaps. Nothing is copied.
-template <class T>
-TensorView<T, 4> bhsd(T* data, Index batch, Index heads, Index len, Index dim) {
-  return {data, {batch, heads, len, dim}};
-}
-
-/// The view (batch, heads, len, dim) of memory in the order (batch, len, heads, dim), without gaps. Nothing is copied.
-template <class T>
-TensorView<T, 4> bshd(T* data, Index batch, Index len, Index heads, Index dim) {
-  return TensorView<T, 4>(data, {batch, len, heads, dim}).transpose(1, 2);
-}
-
-/// Not to be called: does not compile, and says that a pointer is wanted.
-template <class X>
-requires(std::is_class_v<X>) auto bhsd(const X&, Index, Index, Index, Index) { return detail::view_of_no_pointer<X>(); }
-/// Not to be called: does not compile, and says that a pointer is wanted.
-template <class X>
-requires(std::is_class_v<X>) auto bshd(const X&, Index, Index, Index, Index) { return detail::view_of_no_pointer<X>(); }
-
-namespace detail {
-
-template <class X>
-concept EigenDense = requires(const std::remove_cvref_t<X>& x) {
-  []<class D>(const Eigen::DenseBase<D>&) {}(x);
-};
-
-// Eigen's own tensors are recognised by their members, so that their header need not be included.
-template <class X>
-concept EigenTensor = !EigenDense<X> && requires(X & x) {
-  x.data();
-  x.dimensions();
-  { std::remove_cvref_t<X>::NumDimensions } -> std::convertible_to<int>;
-  { std::remove_cvref_t<X>::Layout } -> std::convertible_to<int>;
-};
-
-// The pointer is to const if the object is const, or if it maps const memory (Map<const …>).
-template <class X>
-struct ElementOf {
-  using type = std::remove_pointer_t<decltype(std::declval<X&>().data())>;
-};
-template <Mdspan X>
-struct ElementOf<X> {
-  using type = typename std::remove_cvref_t<X>::element_type;
-};
-template <class X>
-using element_t = typename ElementOf<X>::type;
-
-template <class X>
-constexpr bool has_memory = [] {
-  if constexpr (EigenDense<X>) return (std::remove_cvref_t<X>::Flags & Eigen::DirectAccessBit) != 0 && requires(X & x) {
-      x.data();
-    };
-  else
-    return true;
-}();
-
-/// Whether an X, deduced from X&&, is a temporary that owns its numbers, which end with it.
-template <class X>
-constexpr bool is_temporary = false;
-template <class X>
-requires(!std::is_reference_v<X> && (EigenTensor<X> || EigenDense<X>)) constexpr bool is_temporary<X> = [] {
-  if constexpr (EigenTensor<X>) return requires(X & x) {
-      x.resize(x.dimensions());
-    };  // maps cannot be resized
-  else
-    return std::is_base_of_v<Eigen::PlainObjectBase<std::remove_const_t<X>>, X>;
-}();
 template <class T, int Rank>
 constexpr bool is_temporary<Tensor<T, Rank>> = true;
 template <class T, int Rank>
@@ -288,41 +201,6 @@ TensorView<const T, Rank> view(const Tensor<T, Rank>& t) {
 template <class T, int Rank>
 auto view(const Tensor<T, Rank>&&) {
   return detail::view_of_temporary<T, Rank>();
-}
-
-/// The view (rows, cols) of an Eigen matrix, array, map, block or transpose, whatever its storage order. Nothing is
-/// copied, and the object must outlive the view. Expressions without memory of their own (sums, products) do not
-/// compile: evaluate them first.
-template <detail::EigenDense X>
-auto view(X&& x) {
-  static_assert(detail::has_memory<X>,
-                "attn::view: this Eigen expression has no memory of its own; evaluate it first, e.g. with .eval()");
-  if constexpr (detail::is_temporary<X>) {
-    return detail::view_of_temporary<typename X::Scalar, 2>();
-  } else {
-    constexpr bool row_major = std::remove_cvref_t<X>::IsRowMajor;
-    const Index inner = x.innerStride(), outer = x.outerStride();
-    using View = TensorView<detail::element_t<X>, 2>;
-    return View(x.data(), {x.rows(), x.cols()}, {row_major ? outer : inner, row_major ? inner : outer});
-  }
-}
-
-/// The view of an Eigen::Tensor or TensorMap with the same indices, in either layout.
-template <detail::EigenTensor X>
-auto view(X&& x) {
-  constexpr int rank = std::remove_cvref_t<X>::NumDimensions;
-  if constexpr (detail::is_temporary<X>) {
-    return detail::view_of_temporary<detail::element_t<X>, rank>();
-  } else {
-    Shape<rank> shape{}, strides{};
-    for (std::size_t i = 0; i < rank; ++i) shape[i] = x.dimensions()[i];
-    strides = detail::row_major_strides<rank>(shape);
-    if constexpr (int(std::remove_cvref_t<X>::Layout) == int(Eigen::ColMajor)) {
-      Index step = 1;
-      for (std::size_t i = 0; i < rank; step = detail::wrapping_product(step, shape[i++])) strides[i] = step;
-    }
-    return TensorView<detail::element_t<X>, rank>(x.data(), shape, strides);
-  }
 }
 
 }  // namespace attn

@@ -228,4 +228,34 @@ class TensorView {
   Shape strides_{};
 };
 
+namespace detail {
+
+/// Says in one sentence what bhsd() and bshd() take.
+template <class X>
+auto view_of_no_pointer() {
+  static_assert(std::is_pointer_v<X>, "attn: bhsd() and bshd() take a pointer to the first element: x.data(), not x");
+  return TensorView<float, 4>();
+}
+
+}  // namespace detail
+
+/// The view of memory in the order (batch, heads, len, dim), without gaps. Nothing is copied.
+template <class T>
+TensorView<T, 4> bhsd(T* data, Index batch, Index heads, Index len, Index dim) {
+  return {data, {batch, heads, len, dim}};
+}
+
+/// The view (batch, heads, len, dim) of memory in the order (batch, len, heads, dim), without gaps. Nothing is copied.
+template <class T>
+TensorView<T, 4> bshd(T* data, Index batch, Index len, Index heads, Index dim) {
+  return TensorView<T, 4>(data, {batch, len, heads, dim}).transpose(1, 2);
+}
+
+/// Not to be called: does not compile, and says that a pointer is wanted.
+template <class X>
+requires(std::is_class_v<X>) auto bhsd(const X&, Index, Index, Index, Index) { return detail::view_of_no_pointer<X>(); }
+/// Not to be called: does not compile, and says that a pointer is wanted.
+template <class X>
+requires(std::is_class_v<X>) auto bshd(const X&, Index, Index, Index, Index) { return detail::view_of_no_pointer<X>(); }
+
 }  // namespace attn

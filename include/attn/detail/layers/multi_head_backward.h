@@ -1,49 +1,13 @@
 // Multi-head attention backwards.
 #pragma once
 
+#include <optional>
+
 #include "attn/backward.h"
 #include "attn/detail/layers/multi_head_results.h"
+#include "attn/multi_head_gradients.h"
 
-namespace attn {
-
-/// What MultiHeadAttention::backward() returns: the gradients of its inputs, each shaped and stored as the input.
-template <class Query, class Key, class Value>
-struct MultiHeadGradients {
-  Query query;
-  Key key;
-  Value value;
-
-  /// query + key + value: the gradient of x in mha(x, x, x), what PyTorch leaves in x.grad.
-  /// @throws std::invalid_argument if their shapes differ, so that they are of no single input; as key_and_value().
-  Query all() const { return sum(sum(query, key), value); }
-  /// key + value: the gradient of m in mha(x, m, m).
-  Key key_and_value() const { return sum(key, value); }
-
- private:
-  template <class A, class B>
-  static A sum(const A& a, const B& b) {
-    A result = a;
-    const auto to = detail::as_rank3(view(result));
-    const auto by = detail::as_rank3(view(b));
-    detail::require(to.shape() == by.shape(), "gradients of shapes ", to.shape(), " and ", by.shape(),
-                    " are of two inputs and cannot be added");
-    using Scalar = typename detail::Traits<A>::Scalar;
-    const auto add = [](Scalar& x, Scalar y) {
-      using Number = detail::computed_t<Scalar>;
-      x = static_cast<Scalar>(static_cast<Number>(x) + static_cast<Number>(y));
-    };
-    if (to.is_contiguous() && by.is_contiguous()) {  // as all but matrices of columns are
-      for (Index i = 0; i < to.size(); ++i) add(to.data()[i], by.data()[i]);
-      return result;
-    }
-    for (Index i = 0; i < to.dim(0); ++i)
-      for (Index j = 0; j < to.dim(1); ++j)
-        for (Index k = 0; k < to.dim(2); ++k) add(to(i, j, k), by(i, j, k));
-    return result;
-  }
-};
-
-namespace detail {
+namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// Says in one sentence what is wrong with the type of grad_out, for a layer of T and a query of type Q.
@@ -138,6 +102,25 @@ void add_parameter_gradients(const MultiHeadParameters<T>& layer, Parameters<com
   }
 }
 
+/// MultiHeadAttention::backward() for checked types: adds the gradients of the parameters to `sums`, which are made if
+/// there are none, and returns those of the inputs, like Q, K and V.
+template <class Q, class K, class V, class T, class G, class Out, class M>
+auto layer_gradients(const MultiHeadParameters<T>& layer, std::optional<Parameters<computed_t<T>>>& sums,
+                     const Inputs<T>& inputs, const G& grad_out, const MultiHeadResult<Out, T>& result, const M& mods,
+                     const MultiHeadOptions& options) {
+  const auto& held = evaluated(grad_out);
+  const TensorView<const T, 3> given = as_rank3(view(held));
+  check_backward(layer.config(), inputs, given, result);
+  const WithoutGaps<T> grad(given);
+  const HeadGradients<T> grads = head_gradients(layer, inputs, grad.data(), result, mods, options);
+  const auto of_input = [&](Input input) { return input_gradient(layer, input, grads, options.attention); };
+  auto q = result_like<Q>(of_input(Input::query));
+  auto k = result_like<K>(of_input(Input::key));
+  auto v = result_like<V>(of_input(Input::value));
+  if (!sums) sums = layer.named().template zeros<computed_t<T>>();
+  add_parameter_gradients(layer, *sums, inputs, grads, result.joined, grad.data(), options.attention);
+  return MultiHeadGradients<decltype(q), decltype(k), decltype(v)>{std::move(q), std::move(k), std::move(v)};
+}
+
 }  // namespace ATTN_BUILT_FOR
-}  // namespace detail
-}  // namespace attn
+}  // namespace attn::detail

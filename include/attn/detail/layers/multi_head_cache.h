@@ -29,6 +29,16 @@ constexpr bool check_layer_types_over() {
   return true;
 }
 
+/// Says in one sentence what keeps a layer of T from appending tokens x to a cache.
+template <class T, class X, class Cache>
+constexpr bool check_appendable() {
+  static_assert(check_layer_types_over<T, X, std::remove_cvref_t<Cache>>());
+  static_assert(KvStore<Cache>,
+                "attn: a layer appends to a KvCache that is not const, or to sequences of a PagedKvCache, "
+                "cache.select({a, b}); attend(x, cache) takes others, and only reads");
+  return KvStore<Cache> && std::is_same_v<scalar_of<Cache>, computed_t<T>>;
+}
+
 /// Calls use() with the tokens x as all three inputs.
 template <class T, class X, class Use>
 auto with_inputs(const X& x, const Use& use) {

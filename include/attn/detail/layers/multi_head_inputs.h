@@ -59,6 +59,17 @@ void check_inputs(const MultiHeadConfig& config, const Inputs<T>& inputs) {
   same("length", k.dim(1), "key", v.dim(1), "value");
 }
 
+/// Calls use() with query, key and value, checked.
+template <class T, class Q, class K, class V, class Use>
+auto with_inputs(const MultiHeadConfig& config, const Q& query, const K& key, const V& value, const Use& use) {
+  const auto& q = evaluated(query);
+  const auto& k = evaluated(key);
+  const auto& v = evaluated(value);
+  const Inputs<T> inputs{as_rank3(view(q)), as_rank3(view(k)), as_rank3(view(v))};
+  check_inputs<T>(config, inputs);
+  return use(inputs);
+}
+
 /// The sizes of a call without a cache that positions depend on.
 template <class T>
 Problem sizes_of(const Inputs<T>& inputs, const Options& options) {

@@ -1,8 +1,9 @@
-// The attention of a layer's heads, and its result.
+// The attention of a layer's heads, and its result; with a cache and without.
 #pragma once
 
 #include <utility>
 
+#include "attn/detail/cache/append_undo.h"
 #include "attn/detail/layers/multi_head_cache.h"
 
 namespace attn::detail {
@@ -96,6 +97,49 @@ auto join_heads(const MultiHeadParameters<T>& layer, HeadResults<T>&& r, const M
   return MultiHeadResult<decltype(out), T>{std::move(out),     std::move(r.weights), std::move(r.lse),
                                            std::move(r.query), std::move(r.key),     std::move(r.value),
                                            std::move(r.joined)};
+}
+
+/// The layer's result for tokens x over a cache; see attended_over().
+template <class T, class X, class M>
+auto result_over(const MultiHeadParameters<T>& layer, const X& x, const ProjectedHeads<T>& heads,
+                 const KvView<computed_t<T>>& batch, const M& mods, const MultiHeadOptions& options) {
+  using Q = typename QueryRows<X>::Tensor;
+  return join_heads<Q>(layer, attended_over(x, heads, batch, mods, options), options);
+}
+
+/// The layer's result for tokens x that are appended to a cache first. If it throws, the cache is as it was before.
+template <class T, class X, class Cache, class M>
+auto append_and_attend(const MultiHeadParameters<T>& layer, const X& x, const Inputs<T>& inputs, Cache& cache,
+                       const M& mods, const MultiHeadOptions& options) {
+  check_inputs<T>(layer.config(), inputs);
+  check_cache(layer, x, inputs[0], cache.view());
+  const ProjectedHeads<T> heads(layer, inputs, Input::query, Input::value, options.attention);
+  AppendUndo undo(cache);
+  append_heads(cache, x, heads);
+  auto result = result_over(layer, x, heads, cache.view(), mods, options);
+  undo.keep();
+  return result;
+}
+
+/// The layer's result for tokens x over what a cache has.
+template <class T, class X, class M>
+auto attend_only(const MultiHeadParameters<T>& layer, const X& x, const Inputs<T>& inputs,
+                 const KvView<computed_t<T>>& batch, const M& mods, const MultiHeadOptions& options) {
+  check_features("query", inputs[0], layer.config().embed_dim, "embed_dim");
+  check_cache(layer, x, inputs[0], batch);
+  const ProjectedHeads<T> heads(layer, inputs, Input::query, Input::query, options.attention);
+  return result_over(layer, x, heads, batch, mods, options);
+}
+
+/// Appends the keys and values of tokens x to a cache.
+template <class T, class X, class Cache>
+void append_only(const MultiHeadParameters<T>& layer, const X& x, const Inputs<T>& inputs, Cache& cache,
+                 const Options& options) {
+  const MultiHeadConfig& config = layer.config();
+  check_features("key", inputs[1], config.key_dim, "key_dim");
+  check_features("value", inputs[2], config.value_dim, "value_dim");
+  check_cache(layer, x, inputs[1], cache.view());
+  append_heads(cache, x, ProjectedHeads<T>(layer, inputs, Input::key, Input::value, options));
 }
 
 }  // namespace ATTN_BUILT_FOR
