@@ -1,0 +1,69 @@
+// Tiles of keys and values as the loop of the backward pass reads them, and where it adds up their gradients.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "attn/detail/backward/backward_plan.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// How tiles of keys come to where kernels read them: in the caller's memory, or packed into that of a chunk.
+template <class T>
+class BackwardTiles {
+ public:
+  /// A tile of keys while queries pass by.
+  struct Tile {
+    Range range;
+    Rows<T> key, value;
+    Rows<T> arranged_key;      ///< as the value product reads them
+    T *grad_key, *grad_value;  ///< (keys, key_row), (keys, value_row)
+    bool looked_at = false;    ///< whether `finite` is known
+    bool finite = true;        ///< whether all keys and values are
+  };
+
+  BackwardTiles(const BackwardCall<T>& call, const BackwardPlan<T>& plan)
+      : tensors_(call.tensors), plan_(plan), problem_(plan.problem()), family_(plan.family()) {}
+
+  /// Loads tile number `tile` of a group's keys as number `i` of a chunk, with empty gradients.
+  void load(Tile& keys, std::byte* group_memory, Index batch, Index kv_head, Index tile, Index query_part, Index i,
+            const WorkerMemory<T>& m) const {
+    const Index first = i * kKeyTile;
+    keys = {};
+    keys.looked_at = plan_.on_matrix_unit();  // whose tensors are finite
+    keys.range = {tile * kKeyTile, std::min((tile + 1) * kKeyTile, problem_.kv_len)};
+    const auto rows = [&](const KvRows<T>& t, Index dim, T* packed) {
+      return kv_rows_of(family_, t, batch, kv_head, keys.range, family_.format.keys, packed + first * plan_.row(dim));
+    };
+    keys.key = rows(tensors_.k, problem_.head_dim, m.packed_key);
+    keys.value = rows(tensors_.v, problem_.v_dim, m.packed_value);
+    keys.arranged_key = family_.arrange_values(keys.key, keys.range.size(), problem_.head_dim,
+                                               m.arranged_key + first * plan_.arranged_row());
+    keys.grad_key = m.grad_key + first * plan_.key_row();
+    keys.grad_value = m.grad_value + first * plan_.value_row();
+    if (plan_.query_parts() > 1) {
+      keys.grad_key = plan_.grad_key_of(group_memory, query_part) + keys.range.begin * plan_.key_row();
+      keys.grad_value = plan_.grad_value_of(group_memory, query_part) + keys.range.begin * plan_.value_row();
+    }
+    std::fill_n(keys.grad_key, keys.range.size() * plan_.key_row(), T(0));
+    std::fill_n(keys.grad_value, keys.range.size() * plan_.value_row(), T(0));
+  }
+
+  /// Whether all keys and values of a tile are finite. Looks at them once, and only if somebody asks.
+  bool is_finite(Tile& keys) const {
+    if (!std::exchange(keys.looked_at, true))
+      keys.finite = family_.all_finite(keys.key, keys.range.size(), problem_.head_dim) &&
+                    family_.all_finite(keys.value, keys.range.size(), problem_.v_dim);
+    return keys.finite;
+  }
+
+ private:
+  const CallTensors<T>& tensors_;
+  const BackwardPlan<T>& plan_;
+  const Problem& problem_;
+  const KernelFamily<T>& family_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
