@@ -5,11 +5,18 @@
 # complete or it is not there: it is made in WORK_DIR and moved when nothing has failed.
 cmake_minimum_required(VERSION 3.22)
 
-# A page: the Markdown file, its name in the site, its name in the navigation. What stands under examples is put together
-# here; links to Markdown files that have no line fail.
+# A page: the Markdown file, its name in the site, its name in the navigation; or `=` and the page of the navigation that
+# it belongs to. What stands under examples.md is put together here; links to Markdown files that have no line fail.
 set(pages
     "README.md|index|Tour"
     "examples/README.md|guide|Guide"
+    "examples/layers.md|layers|=guide"
+    "examples/kinds.md|kinds|=guide"
+    "examples/building.md|building|=guide"
+    "examples/train_gpt/README.md|train_gpt|=guide"
+    "examples/train_translation/README.md|train_translation|=guide"
+    "examples/long_context/README.md|long_context|=guide"
+    "examples/nn/README.md|nn|=guide"
     "examples.md|examples|Examples"
     "include/attn/mods/README.md|mods|Mods"
     "include/attn/positions.md|positions|Positions"
@@ -36,7 +43,12 @@ endforeach()
 # What each page has above it; `up` leads to the folder of the pages.
 function(navigation current up result)
   set(html "<nav class=\"pages\" aria-label=\"Pages\">\n<a class=\"name\" href=\"${up}index.html\">attn</a>\n")
-  foreach(page IN LISTS pages)
+  if("${pages}" MATCHES "\\|${current}\\|=([a-z]+)")
+    set(current ${CMAKE_MATCH_1})
+  endif()
+  set(shown ${pages})
+  list(FILTER shown EXCLUDE REGEX "\\|=")
+  foreach(page IN LISTS shown)
     string(REGEX MATCH "^([^|]*)\\|([^|]*)\\|(.*)$" page "${page}")
     set(mark "")
     if(CMAKE_MATCH_2 STREQUAL current)

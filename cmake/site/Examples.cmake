@@ -40,10 +40,10 @@ function(examples_page file)
   example(custom_mod "A mask and a score change of lambdas.")
   example(gradients "Gradients through a lambda, checked against differences, and learning with them.")
   example(shared_prefix "The prompt of many continuations, held once.")
-  trained(train_gpt "train_gpt" "[Learns to write](examples/README.md#train-a-gpt) from the project's own text, from nothing."
+  trained(train_gpt "train_gpt" "[Learns to write](examples/train_gpt/README.md) from the project's own text, from nothing."
           "train_gpt, the losses of the run over its steps")
   trained(train_translation "train_translation"
-          "[Learns to translate](examples/README.md#train-a-translator) a phrase book of 90 pairs, from nothing."
+          "[Learns to translate](examples/train_translation/README.md) a phrase book of 90 pairs, from nothing."
           "train_translation, where each layer of the decoder looked while it translated")
   trained(transliterate "transliterate"
           "Writes Arabic names in Latin letters with a [trained model](examples/README.md#programs)."
