@@ -4,19 +4,12 @@
 # none, and FILES.json, in Google Benchmark's format with all that its tools/compare.py reads.
 cmake_minimum_required(VERSION 3.22)
 
-set(arguments "")
-set(after FALSE)
-math(EXPR last "${CMAKE_ARGC} - 1")
-foreach(i RANGE ${last})
-  if(after)
-    list(APPEND arguments "${CMAKE_ARGV${i}}")
-  elseif("${CMAKE_ARGV${i}}" STREQUAL "--")
-    set(after TRUE)
-  endif()
-endforeach()
+include(${CMAKE_CURRENT_LIST_DIR}/Arguments.cmake)
+quoted_arguments(arguments)
 
 file(REMOVE ${FILES}.svg ${FILES}.json)
-execute_process(COMMAND ${PROGRAM} ${arguments} --svg ${FILES}.svg RESULT_VARIABLE code)
+cmake_language(EVAL CODE
+               "execute_process(COMMAND [==[${PROGRAM}]==] ${arguments} --svg [==[${FILES}.svg]==] RESULT_VARIABLE code)")
 if(NOT code EQUAL 0)
   message(FATAL_ERROR "${PROGRAM}: exit code ${code}")
 endif()

@@ -3,6 +3,7 @@
 # Every link of every page in the folder leads somewhere: to a file that is there, and to an element of that name if it has
 # a #. Pages, styles, scripts and pictures are all in the folder; nothing is fetched from elsewhere. Lists every fault.
 cmake_minimum_required(VERSION 3.22)
+include(${CMAKE_CURRENT_LIST_DIR}/Links.cmake)
 
 file(GLOB_RECURSE pages RELATIVE ${SITE} ${SITE}/*.html)
 list(FILTER pages EXCLUDE REGEX "/search/")  # filled by their scripts
@@ -40,9 +41,7 @@ foreach(page IN LISTS pages)
       continue()
     endif()
     math(EXPR count "${count} + 1")
-    string(REGEX MATCH "^([^#]*)(#(.*))?$" parts "${link}")
-    set(file "${CMAKE_MATCH_1}")
-    set(anchor "${CMAKE_MATCH_3}")
+    split_link("${link}" file anchor)
     if(file STREQUAL "")
       set(target ${page})
     else()

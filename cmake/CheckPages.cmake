@@ -3,6 +3,7 @@
 # Links between pages lead somewhere: the file of each relative link is there, and what stands behind its # is a heading of
 # that page. Each header that the page TOUR names lies in HEADERS, by its path or its name alone. Lists every fault.
 cmake_minimum_required(VERSION 3.22)
+include(${CMAKE_CURRENT_LIST_DIR}/Links.cmake)
 
 set(faults "")  # each is indented, or CMake would break its line
 
@@ -36,9 +37,7 @@ foreach(page IN LISTS PAGES)
       continue()
     endif()
     math(EXPR count "${count} + 1")
-    string(REGEX MATCH "^([^#]*)(#(.*))?$" parts "${link}")
-    set(file "${CMAKE_MATCH_1}")
-    set(anchor "${CMAKE_MATCH_3}")
+    split_link("${link}" file anchor)
     if(file STREQUAL "")
       set(target ${page})
     else()

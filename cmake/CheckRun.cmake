@@ -3,17 +3,8 @@
 # Runs the program without input and fails unless it exits with the code (default 0), what it writes to standard output
 # matches OUT and what it writes to standard error matches ERR. An empty OUT allows anything, an empty ERR nothing.
 
-# Arguments are handed on quoted, one by one, so that empty ones and those with a semicolon survive.
-set(command "")
-set(taking FALSE)
-math(EXPR last "${CMAKE_ARGC} - 1")
-foreach(i RANGE ${last})
-  if(taking)
-    string(APPEND command " [==[${CMAKE_ARGV${i}}]==]")
-  elseif(CMAKE_ARGV${i} STREQUAL "--")
-    set(taking TRUE)
-  endif()
-endforeach()
+include(${CMAKE_CURRENT_LIST_DIR}/Arguments.cmake)
+quoted_arguments(command)
 if(NOT command)
   message(FATAL_ERROR "no program was given")
 endif()
@@ -26,7 +17,7 @@ cmake_language(EVAL CODE "execute_process(COMMAND ${command}
   INPUT_FILE ${no_input} RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE err ENCODING NONE)")
 
 set(faults "")
-if(EXIT STREQUAL "")
+if("${EXIT}" STREQUAL "")
   set(EXIT 0)
 endif()
 if(NOT code STREQUAL EXIT)

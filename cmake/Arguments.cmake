@@ -1,0 +1,15 @@
+# quoted_arguments(<result>): what stands behind `--` in the command line of this script, quoted one by one, so that empty
+# arguments and those with a semicolon survive. The result goes into cmake_language(EVAL CODE "execute_process(COMMAND …)").
+function(quoted_arguments result)
+  set(quoted "")
+  set(taking FALSE)
+  math(EXPR last "${CMAKE_ARGC} - 1")
+  foreach(i RANGE ${last})
+    if(taking)
+      string(APPEND quoted " [==[${CMAKE_ARGV${i}}]==]")
+    elseif("${CMAKE_ARGV${i}}" STREQUAL "--")
+      set(taking TRUE)
+    endif()
+  endforeach()
+  set(${result} "${quoted}" PARENT_SCOPE)
+endfunction()

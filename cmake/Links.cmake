@@ -1,0 +1,6 @@
+# split_link(<link> <file> <anchor>): what stands before the # of a link, and behind it; either may be empty.
+function(split_link link file anchor)
+  string(REGEX MATCH "^([^#]*)(#(.*))?$" parts "${link}")
+  set(${file} "${CMAKE_MATCH_1}" PARENT_SCOPE)
+  set(${anchor} "${CMAKE_MATCH_3}" PARENT_SCOPE)
+endfunction()
