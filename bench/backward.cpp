@@ -12,6 +12,7 @@
 #include <attn/attn.h>
 #include <CLI/CLI.hpp>
 
+#include "beside_peak.h"
 #include "memory.h"
 #include "peak.h"
 #include "program.h"
@@ -105,17 +106,13 @@ Timings measure(const Work& w, const Budget& budget, Progress& progress) {
       check<T>(row.work, dot(g.query, dq) + dot(g.key, dk) + dot(g.value, dv), by_gradients, size);
     }
 
-    std::vector<double> peaks;
     const std::vector<std::function<void()>> timed(calls.begin(), calls.begin() + (w.naive ? naive + 1 : naive));
-    const std::vector<Timing> times = interleaved(timed, budget, [&](int round, int rounds) {
-      progress.round(round, rounds);
-      peaks.push_back(measure_fma_peak<T>(options.executor));
-    });
+    const auto [times, peak] = interleaved_with_peak<T>(timed, budget, options.executor, progress);
     for (std::size_t i = 0; i < times.size(); ++i) {
       row.times[i] = times[i];
       row.rates[i] = kFlops[i] * flops(w.call) / times[i].seconds;
     }
-    row.peak = median(std::move(peaks));
+    row.peak = peak;
   });
   return row;
 }

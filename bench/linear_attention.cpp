@@ -10,7 +10,7 @@
 #include <attn/attn.h>
 #include <CLI/CLI.hpp>
 
-#include "peak.h"
+#include "beside_peak.h"
 #include "program.h"
 #include "progress.h"
 #include "random_tensor.h"
@@ -89,13 +89,8 @@ void print_rates(const std::string& title, const std::vector<Way>& ways, const B
   output.progress.begin_row(title);
   std::vector<std::function<void()>> calls;
   for (const Way& w : ways) calls.push_back(w.call);
-  std::vector<double> peaks;
-  const std::vector<Timing> times = interleaved(calls, budget, [&](int round, int rounds) {
-    output.progress.round(round, rounds);
-    peaks.push_back(measure_fma_peak<float>(attn::serial()));
-  });
+  const auto [times, peak] = interleaved_with_peak<float>(calls, budget, attn::serial(), output.progress);
   output.progress.clear();
-  const double peak = median(peaks);
   Table table(1);
   for (const char* heading : {"", "ms", "GFLOP/s", "% of peak"}) table.column(heading, "");
   for (std::size_t i = 0; i < ways.size(); ++i) {

@@ -11,7 +11,7 @@
 #include <attn/attn.h>
 #include <CLI/CLI.hpp>
 
-#include "peak.h"
+#include "beside_peak.h"
 #include "program.h"
 #include "progress.h"
 #include "random_tensor.h"
@@ -77,19 +77,15 @@ class Bench {
     std::vector<std::function<void()>> calls{
         [&] { attn::attention_into(plain_out, plain, plain, plain, attn::Mods<>(), options_); }};
     for (const Row& row : rows_) calls.push_back(row.call);
-    std::vector<double> peaks;
-    const std::vector<Timing> times = interleaved(calls, budget, [&](int round, int rounds) {
-      output.progress.round(round, rounds);
-      peaks.push_back(measure_fma_peak<float>(options_.executor));
-    });
+    const auto [times, peak] = interleaved_with_peak<float>(calls, budget, options_.executor, output.progress);
     output.progress.clear();
     const double pairs = static_cast<double>(heads() * tokens()) * static_cast<double>(tokens());
     const double plain_pairs = static_cast<double>(heads() * plain_tokens) * static_cast<double>(plain_tokens);
     const double seconds_per_pair = times[0].seconds / plain_pairs;
 
     std::cout << sizes << ", float, one thread, " << to_string(attn::default_isa()) << "; plain attention at "
-              << fixed(100 * 4 * kDim / seconds_per_pair / median(peaks), 0) << " % of the FMA peak of "
-              << fixed(median(peaks) / 1e9, 0) << " GFLOP/s\n\n";
+              << fixed(100 * 4 * kDim / seconds_per_pair / peak, 0) << " % of the FMA peak of " << fixed(peak / 1e9, 0)
+              << " GFLOP/s\n\n";
     Table table(1);
     table.column("", "mod");
     table.column("pairs", "kept");

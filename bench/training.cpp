@@ -13,9 +13,9 @@
 #include <CLI/CLI.hpp>
 
 #include "adamw.h"
+#include "beside_peak.h"
 #include "cross_entropy.h"
 #include "gpt.h"
-#include "peak.h"
 #include "program.h"
 #include "progress.h"
 #include "random.h"
@@ -172,15 +172,12 @@ int main(int argc, char** argv) {
 
     Progress progress(1);
     progress.begin_row("the step and its parts in turn");
-    std::vector<double> peaks;
-    const std::vector<Timing> times =
-        interleaved({step, all_of(products), all_of(attentions)}, program.quick() ? Budget{0.01, 3} : Budget{2, 41},
-                    [&](int round, int rounds) {
-                      progress.round(round, rounds);
-                      peaks.push_back(measure_fma_peak<float>(nn::options().executor));
-                    });
+    const auto timed = interleaved_with_peak<float>({step, all_of(products), all_of(attentions)},
+                                                    program.quick() ? Budget{0.01, 3} : Budget{2, 41},
+                                                    nn::options().executor, progress);
     progress.clear();
-    const double peak = median(std::move(peaks));
+    const std::vector<Timing>& times = timed.times;
+    const double peak = timed.peak;
 
     std::ostringstream sizes;
     sizes << s.layers << " layers, " << s.heads << " heads, " << s.features << " features, " << s.batch << " texts of "
