@@ -7,9 +7,31 @@
 #include "support/dropout_by_hand.h"
 #include "support/key_parts.h"
 #include "support/refused.h"
+#include "support/weights.h"
 
 namespace attn::test {
 namespace {
+
+/// Compares a call over a part of the keys with the oracle's over all, in which the other keys are dropped.
+void check_part(const Inputs& inputs, Arguments<float>& a, const AnyMods<float>& mods, const Meaning& meaning,
+                Range part, const Numbers& numbers) {
+  const Sizes& s = inputs.sizes;
+  const Truth truth = oracle(inputs, of_part(meaning, part), numbers);
+  const auto k = rows_of(a.k.cview(), part), v = rows_of(a.v.cview(), part);
+  Options options{.q_offset = numbers.first_position(s), .kv_offset = part.begin, .executor = serial()};
+  const auto plain = [](const auto& t) { return std::vector<float>(t.data(), t.data() + t.size()); };
+  const auto naive = mods.naive(a.q.cview(), k, v, options);
+  const Computed<float> by_definition{plain(naive.out), plain(naive.lse)};
+  expect_naive_close(truth, by_definition, s);
+  for (const Isa isa : instruction_sets()) {
+    SCOPED_TRACE(to_string(isa));
+    Tensor<float, 4> out({s.batch, s.heads, s.q_len, s.v_dim});
+    Tensor<float, 3> lse({s.batch, s.heads, s.q_len});
+    options.isa = isa;
+    mods.flash(out, lse, a.q.cview(), k, v, options);
+    expect_close(truth, by_definition, {plain(out), plain(lse)});
+  }
+}
 
 /// A call, and calls over parts of its keys.
 class Parts {
@@ -23,21 +45,7 @@ class Parts {
   void check(const AnyRow<float>& row, Range part) {
     if (::testing::Test::HasFailure() || needs_all_keys(row.name, numbers)) return;
     SCOPED_TRACE(text_of_part(row.name, sizes, part, numbers));
-    const Truth truth = oracle(inputs_, of_part(row.meaning, part), numbers);
-    const auto k = rows_of(arguments_.k.cview(), part), v = rows_of(arguments_.v.cview(), part);
-    Options options{.q_offset = numbers.first_position(sizes), .kv_offset = part.begin, .executor = serial()};
-    const auto plain = [](const auto& t) { return std::vector<float>(t.data(), t.data() + t.size()); };
-    const auto naive = row.mod.naive(arguments_.q.cview(), k, v, options);
-    const Computed<float> by_definition{plain(naive.out), plain(naive.lse)};
-    expect_naive_close(truth, by_definition, sizes);
-    for (const Isa isa : instruction_sets()) {
-      SCOPED_TRACE(to_string(isa));
-      Tensor<float, 4> out({sizes.batch, sizes.heads, sizes.q_len, sizes.v_dim});
-      Tensor<float, 3> lse({sizes.batch, sizes.heads, sizes.q_len});
-      options.isa = isa;
-      row.mod.flash(out, lse, arguments_.q.cview(), k, v, options);
-      expect_close(truth, by_definition, {plain(out), plain(lse)});
-    }
+    check_part(inputs_, arguments_, row.mod, row.meaning, part, numbers);
   }
 
  private:
@@ -119,27 +127,14 @@ TEST(KvOffset, PositionsMayBeNegative) {
   }
 }
 
-/// Which keys each query keeps, by its weights.
-template <class M>
-std::string kept(const M& mods, const Options& options) {
-  const Tensor<float, 2> q({2, 1}), k({4, 1});
-  const auto weights = naive_attention(q, k, k, mods, options).weights;
-  std::string text;
-  for (Index i = 0; i < weights.size(); ++i) {
-    text += weights.data()[i] > 0 ? '1' : '0';
-    if (i % 4 == 3) text += ' ';
-  }
-  return text;
-}
-
 TEST(KvOffset, TheLastQuerySeesTheLastKey) {
-  EXPECT_EQ(kept(causal(), {.kv_offset = 10}), "1110 1111 ");
-  EXPECT_EQ(kept(causal(), {.q_offset = 10, .kv_offset = 10}), "1000 1100 ");
-  EXPECT_EQ(kept(causal(), {.q_offset = 0, .kv_offset = -2}), "1110 1111 ");
-  EXPECT_EQ(kept(global_tokens({11}), {.kv_offset = 10}), "0100 0100 ");
-  EXPECT_EQ(kept(key_lengths({12}), {.kv_offset = 10}), "1100 1100 ");
-  EXPECT_EQ(kept(key_lengths({12}), {.kv_offset = 0}), "1111 1111 ");  // more keys may follow
-  EXPECT_EQ(kept(causal(), {.q_offsets = {11}, .kv_offset = 10}), "1100 1110 ");
+  EXPECT_EQ(kept_keys(1, causal(), {.kv_offset = 10}), "1110 1111 ");
+  EXPECT_EQ(kept_keys(1, causal(), {.q_offset = 10, .kv_offset = 10}), "1000 1100 ");
+  EXPECT_EQ(kept_keys(1, causal(), {.q_offset = 0, .kv_offset = -2}), "1110 1111 ");
+  EXPECT_EQ(kept_keys(1, global_tokens({11}), {.kv_offset = 10}), "0100 0100 ");
+  EXPECT_EQ(kept_keys(1, key_lengths({12}), {.kv_offset = 10}), "1100 1100 ");
+  EXPECT_EQ(kept_keys(1, key_lengths({12}), {.kv_offset = 0}), "1111 1111 ");  // more keys may follow
+  EXPECT_EQ(kept_keys(1, causal(), {.q_offsets = {11}, .kv_offset = 10}), "1100 1110 ");
 }
 
 // Mods see which keys the call has.
@@ -154,9 +149,9 @@ TEST(KvOffset, IsToldToMods) {
       });
     });
   };
-  kept(spy({0, 4}, false), {});
-  kept(spy({0, 4}, true), {.kv_offset = 0});
-  kept(spy({7, 11}, true), {.kv_offset = 7});
+  kept_keys(1, spy({0, 4}, false), {});
+  kept_keys(1, spy({0, 4}, true), {.kv_offset = 0});
+  kept_keys(1, spy({7, 11}, true), {.kv_offset = 7});
 }
 
 // What mods hold of keys is that of all keys: too little is refused, with the numbers; without a kv_offset more is.
@@ -217,21 +212,8 @@ TEST(KvOffset, GatheredKeysAreThoseOfThePart) {
                           {},
                           {},
                           [](const Pair& p) { return dropout_factor(0.2, 5, p.batch, p.head, p.q, p.kv); }};
-    for (const Range part : {Range{0, 300}, Range{300, 701 - 1}, Range{650, 700}}) {
-      const Numbers numbers{.scale = {}, .q_offset = 670};
-      const Truth truth = oracle(in, of_part(meaning, part), numbers);
-      const auto k = rows_of(a.k.cview(), part), v = rows_of(a.v.cview(), part);
-      Options options{.q_offset = 670, .kv_offset = part.begin};
-      const auto plain = [](const auto& t) { return std::vector<float>(t.data(), t.data() + t.size()); };
-      const auto by_definition = mods.naive(a.q.cview(), k, v, options);
-      const Computed<float> reference{plain(by_definition.out), plain(by_definition.lse)};
-      for (const Isa isa : instruction_sets()) {
-        options.isa = isa;
-        Tensor<float, 4> out({2, 4, 30, 8});
-        Tensor<float, 3> lse({2, 4, 30});
-        mods.flash(out, lse, a.q.cview(), k, v, options);
-        expect_close(truth, reference, {plain(out), plain(lse)});
-      }
+    for (const Range part : {Range{0, 300}, Range{300, 700}, Range{650, 700}}) {
+      check_part(in, a, mods, meaning, part, {.scale = {}, .q_offset = 670});
     }
   }
 }
@@ -246,15 +228,7 @@ TEST(KvOffset, OfWeights) {
   const auto mods = causal() | alibi(alibi_slopes(4)) | key_lengths({140, 90});
   const auto expected = naive_attention(a.q.cview(), k, v, mods, options).weights;
   const auto lse = attention(a.q.cview(), k, v, mods, options).lse;
-  Tensor<float, 4> got(expected.shape());
-  for_each_weight_tile(
-      a.q.cview(), k, lse, mods,
-      [&](const WeightTile<float>& t) {
-        for (Index i = 0; i < t.rows.size(); ++i)
-          for (Index j = 0; j < t.keys.size(); ++j)
-            got(t.batch, t.head, t.rows.begin + i, t.keys.begin + j) = t.weights(i, j);
-      },
-      options);
+  const auto got = weights_by_tiles(a.q.cview(), k, lse, mods, options);
   for (Index i = 0; i < got.size(); ++i) ASSERT_NEAR(got.data()[i], expected.data()[i], 1e-5);
 }
 

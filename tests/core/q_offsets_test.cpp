@@ -8,6 +8,7 @@
 #include "attn/attn.h"
 #include "support/erased_rows.h"
 #include "support/paths.h"
+#include "support/weights.h"
 
 namespace attn::test {
 namespace {
@@ -107,27 +108,14 @@ TEST(QOffsets, IsACallForEach) {
   check("strided_sparse | bias", grouped | sinks(std::vector<double>(4, 0.5)) | bias(Tensor<float, 2>({300, 400})));
 }
 
-/// Which keys each query keeps, by its weights.
-template <class M>
-std::string kept(const M& mods, const Options& options) {
-  const Tensor<float, 4> q({2, 1, 2, 1}), k({2, 1, 4, 1});
-  const auto weights = naive_attention(q, k, k, mods, options).weights;
-  std::string text;
-  for (Index i = 0; i < weights.size(); ++i) {
-    text += weights.data()[i] > 0 ? '1' : '0';
-    if (i % 4 == 3) text += ' ';
-  }
-  return text;
-}
-
 TEST(QOffsets, BelongToTheirBatchElements) {
-  EXPECT_EQ(kept(causal(), {.q_offsets = {0, 2}}), "1000 1100 1110 1111 ");
-  EXPECT_EQ(kept(causal(), {.q_offsets = {2, 0}}), "1110 1111 1000 1100 ");
-  EXPECT_EQ(kept(causal(), {.q_offsets = {-1, 9}}), "0000 1000 1111 1111 ");
-  EXPECT_EQ(kept(causal(), {.q_offsets = std::vector<int>{0, 2}}), "1000 1100 1110 1111 ");
-  EXPECT_EQ(kept(sliding_window(0), {.q_offsets = {1, 2}}), "0100 0010 0010 0001 ");
-  EXPECT_EQ(kept(query_lengths({1, 2}), {.q_offsets = {7, -7}}), "1111 0000 1111 1111 ");
-  EXPECT_EQ(kept(causal(), {.q_offsets = {}}), kept(causal(), {}));
+  EXPECT_EQ(kept_keys(2, causal(), {.q_offsets = {0, 2}}), "1000 1100 1110 1111 ");
+  EXPECT_EQ(kept_keys(2, causal(), {.q_offsets = {2, 0}}), "1110 1111 1000 1100 ");
+  EXPECT_EQ(kept_keys(2, causal(), {.q_offsets = {-1, 9}}), "0000 1000 1111 1111 ");
+  EXPECT_EQ(kept_keys(2, causal(), {.q_offsets = std::vector<int>{0, 2}}), "1000 1100 1110 1111 ");
+  EXPECT_EQ(kept_keys(2, sliding_window(0), {.q_offsets = {1, 2}}), "0100 0010 0010 0001 ");
+  EXPECT_EQ(kept_keys(2, query_lengths({1, 2}), {.q_offsets = {7, -7}}), "1111 0000 1111 1111 ");
+  EXPECT_EQ(kept_keys(2, causal(), {.q_offsets = {}}), kept_keys(2, causal(), {}));
 }
 
 // A mod is made for each batch element, and told which.
@@ -140,7 +128,7 @@ TEST(QOffsets, AreToldToMods) {
     seen.push_back(p.q_offset);
     return mask_mod([last = p.q_offset + p.q_len](const Position& at) { return at.kv < last; });
   });
-  EXPECT_EQ(kept(spy, {.q_offsets = {1, -1}}), "1110 1110 1000 1000 ");
+  EXPECT_EQ(kept_keys(2, spy, {.q_offsets = {1, -1}}), "1110 1110 1000 1000 ");
   EXPECT_EQ(seen, (std::vector<Index>{0, 1, 1, -1}));
 }
 
@@ -152,15 +140,7 @@ TEST(QOffsets, OfWeightsByTiles) {
   const auto mods = causal() | alibi(alibi_slopes(4));
   const auto expected = naive_attention(c.q, c.k, c.v, mods, options).weights;
   const auto lse = attention(c.q, c.k, c.v, mods, options).lse;
-  Tensor<float, 4> got(expected.shape());
-  for_each_weight_tile(
-      c.q, c.k, lse, mods,
-      [&](const WeightTile<float>& t) {
-        for (Index i = 0; i < t.rows.size(); ++i)
-          for (Index j = 0; j < t.keys.size(); ++j)
-            got(t.batch, t.head, t.rows.begin + i, t.keys.begin + j) = t.weights(i, j);
-      },
-      options);
+  const auto got = weights_by_tiles(c.q, c.k, lse, mods, options);
   for (Index i = 0; i < got.size(); ++i) ASSERT_NEAR(got.data()[i], expected.data()[i], 1e-5);
 }
 

@@ -6,6 +6,7 @@
 #include "support/paths.h"
 #include "support/refused.h"
 #include "support/sample.h"
+#include "support/weights.h"
 
 namespace attn::test {
 namespace {
@@ -204,13 +205,7 @@ TEST(Sigmoid, CachesAndWeightsHaveItToo) {
   const auto cached = attention(q, cache, causal(), options);
   EXPECT_EQ(cached.lse.size(), 0);
   for (Index i = 0; i < naive.out.size(); ++i) EXPECT_NEAR(cached.out.data()[i], naive.out.data()[i], 1e-5);
-  Tensor<float, 4> weights({2, 4, 1, 300});
-  for_each_weight_tile(
-      q, k, cached.lse, causal(),
-      [&](const WeightTile<float>& t) {
-        for (Index j = 0; j < t.keys.size(); ++j) weights(t.batch, t.head, 0, t.keys.begin + j) = t.weights(0, j);
-      },
-      options);
+  const auto weights = weights_by_tiles(q, k, cached.lse, causal(), options);
   for (Index i = 0; i < weights.size(); ++i) EXPECT_NEAR(weights.data()[i], naive.weights.data()[i], 1e-6);
 }
 

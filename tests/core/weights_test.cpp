@@ -5,6 +5,7 @@
 
 #include "support/erased_rows.h"
 #include "support/paths.h"
+#include "support/weights.h"
 
 namespace attn::test {
 namespace {
@@ -44,14 +45,7 @@ TEST(Weights, OfAllTilesAreThoseOfTheDefinition) {
         if (std::isfinite(c.lse.data()[i])) largest = std::max(largest, std::abs(c.lse.data()[i]));
       const float bound = 4 * std::numeric_limits<float>::epsilon() * (3 + largest);
       for (Isa isa : instruction_sets()) {
-        Tensor<float, 4> got(c.expected.shape());
-        for_each_weight_tile(c.q, c.k, c.lse, row.mod,
-                             [&](const WeightTile<float>& t) {
-                               for (Index i = 0; i < t.rows.size(); ++i)
-                                 for (Index j = 0; j < t.keys.size(); ++j)
-                                   got(t.batch, t.head, t.rows.begin + i, t.keys.begin + j) += t.weights(i, j);
-                             },
-                             {.executor = threads(2), .isa = isa});
+        const auto got = weights_by_tiles(c.q, c.k, c.lse, row.mod, {.executor = threads(2), .isa = isa});
         for (Index i = 0; i < got.size(); ++i) ASSERT_NEAR(got.data()[i], c.expected.data()[i], bound);
       }
     });
