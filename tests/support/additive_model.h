@@ -1,5 +1,5 @@
-// Parameters of additive scores drawn at random, and what they mean: the score once more, in long double and plain
-// loops over plain vectors. It shares nothing with the library.
+// Parameters of additive scores drawn at random, and what they mean: the score written once more, in long double and
+// plain loops over plain vectors. It shares nothing with the library.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct DrawnParameter {
     return values[static_cast<std::size_t>(((heads == 1 ? 0 : head) * rows + i) * columns + j)];
   }
 
-  /// As a rank-3 or rank-2 argument: (heads, rows, columns), or (heads, columns) of one row.
+  /// The parameter as a rank-3 or rank-2 argument: (heads, rows, columns), or (heads, columns) where it has one row.
   template <class T>
   Tensor<T, 3> matrices() const {
     Tensor<T, 3> t({heads, rows, columns});
@@ -54,7 +54,7 @@ struct AdditiveModel {
   AdditiveModel(const Sizes& s, Index key_dim_given, Index hidden_given, Random& random)
       : sizes(s), key_dim(key_dim_given), hidden(hidden_given) {
     const auto heads = [&](Index all) { return random.chance(0.5) ? 1 : all; };
-    // Where sizes allow it, a weight is left out now and then.
+    // Where the sizes allow it, a weight is left out now and then.
     if (s.head_dim != hidden || random.chance(0.7))
       query_weight = {heads(s.heads), hidden, s.head_dim, random, 1.5 / std::sqrt(static_cast<double>(s.head_dim))};
     if (key_dim != hidden || random.chance(0.7))
@@ -66,7 +66,7 @@ struct AdditiveModel {
     v = random.values(s.batch * s.kv_heads * s.kv_len * s.v_dim);
   }
 
-  /// Values that T has, for T of 16 bits.
+  /// Rounds all numbers to values that T has, if T has 16 bits.
   template <class T>
   void round_to() {
     if constexpr (sizeof(T) == 2)
@@ -74,7 +74,7 @@ struct AdditiveModel {
         for (double& x : *values) x = static_cast<float>(static_cast<T>(static_cast<float>(x)));
   }
 
-  /// What the tanh of a feature is taken of.
+  /// The argument of the tanh of a feature.
   Real sum(const Pair& p, Index h) const { return of_query(p, h, false) + of_key(p, h, false); }
 
   Real score(const Pair& p) const {

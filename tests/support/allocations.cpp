@@ -65,7 +65,7 @@ void* __libc_realloc(void*, std::size_t);
 void* __libc_memalign(std::size_t, std::size_t);
 void __libc_free(void*);
 
-/// Is none left of a limited number of allocations?
+/// Whether none is left of a limited number of allocations.
 static bool refused() noexcept {
   std::ptrdiff_t now = attn::test::left;
   while (now > 0 && !attn::test::left.compare_exchange_weak(now, now - 1)) {

@@ -1,4 +1,4 @@
-// Counts what a program takes from the heap, by whatever means: new, malloc, aligned_alloc, …; and has it run out.
+// Counts what a program takes from the heap by any means (new, malloc, aligned_alloc, …), and makes the heap run out.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace attn::test {
 
-/// Bytes in use since the last restart, counted by all threads: now, and at most.
+/// The bytes in use since the last restart, counted for all threads: now, and at most.
 struct Allocations {
   std::ptrdiff_t in_use = 0;
   std::ptrdiff_t peak = 0;
@@ -17,7 +17,7 @@ struct Allocations {
 void restart_counting();
 Allocations allocations();
 
-/// What `call` takes at most, beyond what was in use before.
+/// The most that `call` takes beyond what was in use before.
 template <class Call>
 Allocations allocations_of(const Call& call) {
   restart_counting();
@@ -25,15 +25,14 @@ Allocations allocations_of(const Call& call) {
   return allocations();
 }
 
-/// Can memory be made to run out here? Not with the sanitizer's own heap.
+/// Whether memory can be made to run out here. It cannot with the sanitizer's own heap.
 bool memory_can_run_out();
 
-/// So many allocations are made from now on, of all threads; none after them, until there is no limit again.
+/// Lets all threads make `count` more allocations and none after them, until there is no limit again.
 void limit_allocations(std::ptrdiff_t count);
 void lift_limit();
 
-/// Was there too little memory for `call` with so many allocations? A thread that cannot be started is a
-/// std::system_error.
+/// Whether `call` ran out of memory with this many allocations. A thread that cannot be started is a std::system_error.
 template <class Call>
 bool runs_out(std::ptrdiff_t allocations, const Call& call) {
   limit_allocations(allocations);

@@ -1,5 +1,5 @@
-// The tables of mods with their types forgotten: they are compiled once for each scalar (rows/), not in every test
-// that goes through them.
+// The tables of mods with their types erased: they are compiled once for each scalar (rows/), not in every test that
+// uses them.
 #pragma once
 
 #include "paths.h"

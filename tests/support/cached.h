@@ -1,4 +1,4 @@
-// Attention over caches as tests call it: the mods' types forgotten, and caches whose unused room is poisoned.
+// Attention over caches as tests call it: mods with their types erased, and caches whose unused room is poisoned.
 #pragma once
 
 #include "erased_rows.h"
@@ -26,11 +26,11 @@ struct CachedRow {
         }) {}
 };
 
-/// A cache of S with some sequences. Pages are dealt out to them in turn, and whatever is not theirs is NaN.
+/// A cache of S with some sequences. Pages are dealt out to them in turn, and all memory that is not theirs is NaN.
 template <class S>
 class PoisonedCache {
  public:
-  /// page_size 0: a KvCache.
+  /// page_size 0: the cache is a KvCache.
   PoisonedCache(const std::vector<Tokens>& tokens, Index page_size, const std::optional<Rope>& rope = std::nullopt) {
     const TokenSizes& s = tokens[0].sizes();
     const Index count = static_cast<Index>(tokens.size());
@@ -82,7 +82,7 @@ class PoisonedCache {
   }
 
   KvView<typename KvCache<S>::Computed> view() const { return one_piece_ ? one_piece_->view() : pages_->view(ids_); }
-  /// What it holds: of 8 bits and behind a rope not quite what was appended.
+  /// The tokens of a sequence as the cache holds them: of 8 bits, or behind a rope, not quite what was appended.
   Tokens tokens(Index sequence) const {
     return one_piece_ ? tokens_of(*one_piece_, sequence) : tokens_of(*pages_, ids_[static_cast<std::size_t>(sequence)]);
   }
@@ -100,7 +100,7 @@ class PoisonedCache {
 template <class T>
 using AnyMod = decltype(erased_score<Wide<T>>(softcap(1)) | erased_mask(full()) | sinks({}));
 
-/// Mods that are told sequences of these lengths apart, and others, with what they mean.
+/// Mods that are told sequences of these lengths apart, and others, each with its meaning.
 template <class T>
 class RaggedRows {
  public:

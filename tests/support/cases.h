@@ -44,7 +44,7 @@ struct Array {
     return result;
   }
 
-  /// The same as a tensor. @throws std::runtime_error if the rank is another one.
+  /// The array as a tensor. @throws std::runtime_error if its rank is another one.
   template <class T, int Rank>
   Tensor<T, Rank> tensor() const {
     if (shape.size() != Rank)

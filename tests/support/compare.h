@@ -52,7 +52,7 @@ Real epsilon() {
 template <class T>
 struct Errors {
   static inline const Real kEps = epsilon<Wide<T>>();
-  /// Rounding weights and results to 16 bits, each to within half an eps, and the weights of binary16 that vanish.
+  /// Rounding weights and results to 16 bits errs by half an eps each; and weights of binary16 vanish.
   static inline const Real kNarrowEps = sizeof(T) == 2 ? epsilon<T>() : 0;
   Real out, lse;
 
@@ -60,9 +60,9 @@ struct Errors {
       : out(largest_error(truth.out, got.out)), lse(largest_error(truth.lse, got.lse)) {}
 };
 
-/// The naive path against the truth: rounding errors only, bounded in the worst case. A dot product of d terms errs by
-/// at most d eps sum|q||k|, a mod by a few eps of the score; a weight errs by that much of itself, twice (itself and
-/// the sum); the sum over keys adds kv_len eps of the largest value.
+/// Compares the naive path with the truth: it has rounding errors only, bounded in the worst case. A dot product of d
+/// terms errs by at most d eps sum|q||k|, a mod by a few eps of the score. A weight errs by that much of itself, twice
+/// (itself and the sum), and the sum over keys adds kv_len eps of the largest value.
 inline Real score_error(const Truth& truth, const Sizes& s) {
   return static_cast<Real>(s.head_dim + 2) * truth.dot_condition + 8 * truth.largest_score + 4;
 }
@@ -84,21 +84,22 @@ void expect_weights_close(const Truth& truth, const std::vector<T>& weights, con
       << "weights";
 }
 
-/// Any other path: at most twice the error of the naive one, plus a floor for the cases where the naive one happens to
-/// be exact (one key, say), in roundings of the largest score and value; of the log-sum-exp, which can be log(kv_len)
-/// away from the scores, in roundings of itself too. Over all sweeps and instruction sets error - 2 * naive was at most
-/// 0.8 of these units in out and 3.1 in lse, which adds the rounding of the maximum and of the logarithm; in long
-/// double, where the oracle rounds as well, 1.3, and with dozens of passes over groups of tokens 3.8. About twice that
-/// is allowed. With 16 bits, one rounding of the largest value comes on top.
+/// Compares any other path with the truth. It may err at most twice as much as the naive path, plus a floor for cases
+/// in which the naive path happens to be exact (one key, say). The floor is counted in roundings of the largest score
+/// and value; for the log-sum-exp, which can be log(kv_len) away from the scores, in roundings of itself too. Over all
+/// sweeps and instruction sets, error - 2 * naive was at most 0.8 of these units in out, and 3.1 in lse, which adds the
+/// rounding of the maximum and of the logarithm; in long double, where the oracle rounds as well, 1.3, and with dozens
+/// of passes over groups of tokens 3.8. About twice that is allowed. With 16 bits, one rounding of the largest value
+/// comes on top.
 constexpr Real kOutFloor = 3, kLseFloor = 6;
 
-/// The matrix unit's weights have a relative error of 1.03e-4 before they are rounded to bf16, and so have their sums.
+/// The matrix unit's weights have a relative error of 1.03e-4 before they are rounded to bf16, and so do their sums.
 template <class T>
 Real lse_error(attn::Isa isa) {
   return isa == attn::Isa::amx && std::is_same_v<T, Eigen::bfloat16> ? 1.1e-4L : 0;
 }
 
-/// `lse_error`: what the path may err by besides.
+/// `lse_error`: how much more the log-sum-exp may err.
 template <class T>
 void expect_close(const Truth& truth, const Computed<T>& naive, const Computed<T>& got, Real lse_error = 0) {
   const Errors<T> reference(truth, naive), e(truth, got);
@@ -112,7 +113,7 @@ void expect_close(const Truth& truth, const Computed<T>& naive, const Computed<T
   EXPECT_LE(e.lse, 2 * reference.lse + kLseFloor * lse_unit + lse_error) << "lse; naive errs by " << reference.lse;
 }
 
-/// The same bits, NaN included; long double has padding, so its values are compared instead.
+/// Whether both are the same bits, NaN included. Long double has padding, so its values are compared instead.
 template <class T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   if (a.size() != b.size()) return false;

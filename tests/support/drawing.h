@@ -7,7 +7,8 @@
 
 namespace attn::test {
 
-/// A line for each query, `kept` or `dropped` for each key. The last query is at the last key.
+/// The drawing of a mask: a line for each query, with `kept` or `dropped` for each key. The last query is at the last
+/// key.
 template <class M>
 std::string drawing(const M& mod, Index q_len, Index kv_len, const char* kept, const char* dropped, const char* end) {
   Problem problem;

@@ -1,4 +1,4 @@
-// The random words of dropout once more, in loops over the rounds; shares nothing with the library.
+// The random words of dropout written once more, in loops over the rounds. Shares nothing with the library.
 #pragma once
 
 #include <array>

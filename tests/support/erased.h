@@ -1,5 +1,5 @@
 // Mods behind std::function: one type for many, so that a test over all of them needs few instantiations. Predicate,
-// score and hints stay the mod's own.
+// score and hints are still the mod's own.
 #pragma once
 
 #include <functional>
@@ -48,7 +48,7 @@ auto erased_mask(const M& mod) {
   }});
 }
 
-/// A mask that groups tokens, with its groups. Where it has no near part, it gets one that keeps nothing.
+/// A mask that groups tokens, with its groups. If it has no near part, it gets one that keeps nothing.
 template <class Mask, class Near, class Far>
 auto erased_grouped(const attn::detail::GroupedMask<Mask, Near, Far>& mod) {
   const auto part = [](const auto& mask) {

@@ -1,4 +1,4 @@
-// What every executor must do, whosever threads it uses.
+// What every executor must do, whoever owns its threads.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace attn::test {
 
-/// Every task runs once, and no two tasks of one worker at the same time.
+/// Expects that every task runs once, and that no two tasks of one worker run at the same time.
 inline void expect_every_task_once(const Executor& executor) {
   const int workers = executor.concurrency();  // asked inside a task, it may be 1
   for (Index tasks : {0, 1, 2, 5, 1000}) {

@@ -1,4 +1,4 @@
-// The gradients of attention once more, in long double and plain loops; shares nothing with the library.
+// The gradients of attention written once more, in long double and plain loops. Shares nothing with the library.
 #pragma once
 
 #include "compare.h"
@@ -12,12 +12,12 @@ struct GradientTruth {
        size_value = 0;  ///< largest sum of magnitudes: what rounding errors are relative to
 };
 
-/// What a modded score grows by with the score, by differences of fourth order. Where a score jumps, it has none.
+/// What a modded score grows by with the score, from differences of fourth order. Where a score jumps, it has no slope.
 Real slope_of(const Meaning& mod, Real x, const Pair& p);
 
-/// grad_out (batch, heads, q_len, v_dim), grad_lse (batch, heads, q_len) or empty. For each pair of weight w, z * w
-/// after dropout, with the gradient g of its score: value gets z * w * grad_out, query and key get g * scale * slope
-/// times each other.
+/// The gradients, given grad_out (batch, heads, q_len, v_dim) and grad_lse (batch, heads, q_len), or an empty one. A
+/// pair of weight w, which is z * w after dropout, and with the gradient g of its score gives z * w * grad_out to the
+/// value, and g * scale * slope times each other to query and key.
 GradientTruth gradient_oracle(const Inputs& in, const std::vector<double>& grad_out,
                               const std::vector<double>& grad_lse = {}, const Meaning& mod = {},
                               const Numbers& numbers = {});
@@ -28,13 +28,13 @@ struct ComputedGradients {
   std::vector<T> query, key, value;
 };
 
-/// The naive path against the truth: a weight errs by what its score does (see score_error()), a gradient of it by
-/// twice that and by what sums of v_dim, kv_len and q_len terms lose.
+/// Compares the naive path with the truth: a weight errs by what its score does (see score_error()), and its gradient
+/// by twice that and by what sums of v_dim, kv_len and q_len terms lose.
 template <class T>
 void expect_naive_gradients_close(const GradientTruth& truth, const Truth& forward, const ComputedGradients<T>& naive,
                                   const Sizes& s) {
   const Real terms = static_cast<Real>(s.v_dim + s.kv_len + s.q_len * s.heads / s.kv_heads + s.head_dim);
-  // Slopes of the oracle are differences, good to 1e-13 or so.
+  // The oracle's slopes are differences, which are good to 1e-13 or so.
   const Real allowed =
       epsilon<Wide<T>>() * (4 * score_error(forward, s) + terms + 16) + 1e-12L + 1.1L * Errors<T>::kNarrowEps;
   EXPECT_LE(largest_error(truth.query, naive.query), allowed * truth.size_query) << "naive grad_query";
@@ -42,8 +42,8 @@ void expect_naive_gradients_close(const GradientTruth& truth, const Truth& forwa
   EXPECT_LE(largest_error(truth.value, naive.value), allowed * truth.size_value) << "naive grad_value";
 }
 
-/// Allowed are twice the naive path's error and a few eps of the summed magnitudes. Weights come from lse, so its
-/// rounding adds a few eps of the scores.
+/// Compares any other path with the truth: it may err twice as much as the naive path, plus a few eps of the summed
+/// magnitudes. Weights come from lse, so its rounding adds a few eps of the scores.
 template <class T>
 void expect_gradients_close(const GradientTruth& truth, const Truth& forward, const ComputedGradients<T>& naive,
                             const ComputedGradients<T>& got) {

@@ -11,12 +11,12 @@
 namespace attn::test {
 
 inline std::string numbers_text(Index a, Index b) {
-  std::ostringstream text;  // g++ 12 warns of an overlap inside of "(" + std::string
+  std::ostringstream text;  // g++ 12 warns of an overlap in "(" + std::string
   text << '(' << a << ", " << b << ')';
   return text.str();
 }
 
-/// Groups tokens always, or where it pays, which at the sizes of most tests is nowhere.
+/// A mask that always groups tokens, or only where that pays, which at the sizes of most tests is nowhere.
 template <class M>
 M some_always(M mod, const Setting& s) {
   mod.grouping.always = s.random.chance(0.8);
@@ -57,7 +57,7 @@ inline auto dilated_rows(const Setting& s) {
                                                {}}}};
 }
 
-/// What queries keep in a dimension of a grid, a row of `length` coordinates for each.
+/// What queries keep in one dimension of a grid, a row of `length` coordinates for each query.
 inline std::vector<bool> kept_in_dimension(Index length, Index window, Index dilation, bool causal) {
   std::vector<bool> kept(static_cast<std::size_t>(length * length));
   for (Index q = 0; q < length; ++q) {
@@ -76,7 +76,7 @@ inline std::vector<bool> kept_in_dimension(Index length, Index window, Index dil
   return kept;
 }
 
-/// Grids of so many tokens; none where the queries lie outside of them.
+/// Grids with as many tokens as the setting has keys; none where queries lie outside of them.
 inline auto neighbourhood_rows(const Setting& s) {
   Rows<decltype(attn::neighbourhood({1}, {1}))> rows;
   const Index tokens = s.sizes.kv_len;
@@ -117,7 +117,7 @@ inline auto neighbourhood_rows(const Setting& s) {
   return rows;
 }
 
-/// Lists of all shapes, some of them so short that keys are gathered.
+/// Lists of keys of all shapes. Some are so short that keys are gathered.
 inline auto select_rows(const Setting& s) {
   Rows<decltype(attn::select(attn::Tensor<Index, 4>()))> rows;
   const Sizes& sizes = s.sizes;

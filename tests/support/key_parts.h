@@ -9,12 +9,13 @@
 
 namespace attn::test {
 
-/// What a mod means for a part of the keys alone.
+/// What a mod means for a call that has a part of the keys alone.
 inline Meaning of_part(const Meaning& meaning, Range part) {
   return both(meaning, {[=](const Pair& p) { return part.begin <= p.kv && p.kv < part.end; }, {}});
 }
 
-/// Whether a mod means something else to a part: it asks for the number of keys, or takes queries for the last of them.
+/// Whether a mod means something else for a part: it asks for the number of keys, or takes the queries for the last of
+/// them.
 inline bool needs_all_keys(const std::string& name, const Numbers& numbers) {
   return name == "bound not last" || (name.rfind("tree", 0) == 0 && numbers.q_offset);
 }
@@ -26,7 +27,7 @@ inline std::string text_of_part(const std::string& name, const Sizes& sizes, Ran
   return text.str();
 }
 
-/// Keys, values or gradients of them: those of a part.
+/// The rows of a part, of keys, values or their gradients.
 template <class T>
 TensorView<T, 4> rows_of(const TensorView<T, 4>& all, Range part) {
   return all.slice(2, part.begin, part.end);

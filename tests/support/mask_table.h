@@ -1,4 +1,4 @@
-// The named masks that are not in mod_table() as types of their own: each with its meaning written out by hand.
+// The named masks that have no type of their own in mod_table(), each with its meaning written out by hand.
 #pragma once
 
 #include <set>
@@ -63,7 +63,7 @@ inline void add_key_ranges(MaskRows& rows, const Setting& s) {
   });
 }
 
-/// Packed documents, and ids in any order; nothing where the queries lie outside of the documents.
+/// Packed documents, and ids in any order; none where queries lie outside of the documents.
 inline void add_documents(MaskRows& rows, const Setting& s) {
   const Index n = s.sizes.kv_len;
   if (n == 0 || s.first() < 0 || s.first() + s.sizes.q_len > n) return;
@@ -82,7 +82,7 @@ inline void add_documents(MaskRows& rows, const Setting& s) {
   add_mask(rows, "documents, mixed" + list(mixed), attn::documents(mixed), same(mixed));
 }
 
-/// Those that group tokens, without their groups: as they are inside of any_of() and its like.
+/// Masks that group tokens, without their groups: as they are inside any_of() and its like.
 inline void add_sparse(MaskRows& rows, const Setting& s) {
   const auto add = [&](const auto& grouped) {
     rows.push_back({grouped[0].name + ", not grouped", erased_mask(grouped[0].mod), grouped[0].meaning});
@@ -105,7 +105,7 @@ inline void add_blocks(MaskRows& rows, const Setting& s) {
            });
 }
 
-/// Spans of all batch elements, and of each.
+/// Spans that all batch elements share, and spans for each.
 inline void add_spans(MaskRows& rows, const Setting& s) {
   using Spans = std::vector<attn::Range>;
   const auto draw = [&] {
@@ -189,7 +189,7 @@ class ChosenBlocks {
 };
 
 inline void add_chosen_blocks(MaskRows& rows, const Setting& s) {
-  constexpr Index kDim = 3;  // the call's own may be long
+  constexpr Index kDim = 3;  // the call's own head_dim may be large
   const auto draw = [&](Index heads, Index len) {
     attn::Tensor<float, 4> t({s.sizes.batch, heads, len, kDim});
     for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<float>(s.random.uniform(-1, 1));
@@ -264,7 +264,7 @@ inline void add_block_masks(MaskRows& rows, const Setting& s) {
            });
 }
 
-/// All of them that the setting allows.
+/// All masks that the setting allows.
 inline MaskRows mask_table(const Setting& s) {
   MaskRows rows;
   add_lengths(rows, s);

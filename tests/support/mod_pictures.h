@@ -1,4 +1,4 @@
-// What the page of mods draws: the site as SVG, the page itself in letters.
+// What the page of mods draws: as SVG on the site, in letters on the page itself.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ inline Tensor<bool, 1> even_keys() {
   return even;
 }
 
-/// Four keys for each query, of which some are repeated or -1.
+/// Four keys for each query; some are repeated or -1.
 inline Tensor<int, 2> listed_keys() {
   Tensor<int, 2> keys({12, 4});
   for (int i = 0; i < 12; ++i) {
@@ -39,7 +39,7 @@ inline Eigen::MatrixXf keys_of_blocks() {
   return k;
 }
 
-/// Calls visit(expression, rows, mask) for each mask that the page draws, with its text, over 12 keys.
+/// Calls visit(expression, rows, mask) for each mask that the page draws over 12 keys; `expression` is its text.
 template <class Visit>
 void for_each_mask_picture(const Visit& visit) {
   const auto map = checkerboard();
@@ -82,7 +82,7 @@ void for_each_mask_picture(const Visit& visit) {
 #undef ATTN_PICTURE
 }
 
-/// Calls visit(expression, mod) for mods that change scores or weights, with its text, of one head of 12 tokens.
+/// Calls visit(expression, mod) for mods that change scores or weights, over one head of 12 tokens.
 template <class Visit>
 void for_each_weight_picture(const Visit& visit) {
   Tensor<float, 2> ramp({12, 12});

@@ -58,7 +58,7 @@ struct PairValues {
   }
 };
 
-/// For each way to broadcast over the last Rank dimensions, `make(PairValues)` as a row.
+/// A row from `make(PairValues)` for each way to broadcast over the last Rank dimensions.
 template <int Rank, class T, class Draw, class Make>
 auto broadcasts(const Setting& s, Draw draw, Make make) {
   const Index full[4] = {s.sizes.batch, s.sizes.heads, s.sizes.q_len, s.sizes.kv_len};
@@ -95,7 +95,7 @@ auto drop_rows(const Setting& s) {
       });
 }
 
-/// Biases of which some are -inf, which drops the pair.
+/// Biases with some elements of -inf, which drop the pair.
 template <int Rank>
 auto bias_rows(const Setting& s) {
   return broadcasts<Rank, float>(
@@ -146,7 +146,7 @@ inline auto softcap_rows() {
   return rows;
 }
 
-/// A number of a learned table for each distance, which is also where its gradient would go.
+/// A learned table with a number for each distance; the same memory stands for its gradient.
 inline auto learned_rows(const Setting& s) {
   const auto table = std::make_shared<attn::Tensor<float, 1>>(attn::Shape<1>{7});
   for (Index i = 0; i < 7; ++i) (*table)(i) = static_cast<float>(s.random.uniform(-1, 1));
@@ -166,7 +166,7 @@ inline auto alibi_rows(const Setting& s) {
   });
 }
 
-/// Mods written in place by a user, one of each kind: without hint, with each hint, with sizes of the call.
+/// Mods that a user wrote in place, one of each kind: without hint, with each hint, and with the sizes of the call.
 inline auto lambda_parity() {
   return attn::mask_mod([](auto p) { return (p.q - p.kv) % 2 == 0; });
 }
@@ -208,7 +208,7 @@ inline auto temperature_rows(const Setting& s) {
                [t](Real x, const Pair& p) { return x / Real(t[static_cast<std::size_t>(p.head)]); });
 }
 
-/// Some heads have a logit, some none.
+/// Sinks: some heads have a logit, some have none.
 inline auto sink_rows(const Setting& s) {
   std::vector<double> logits;
   for (Index h = 0; h < s.sizes.heads; ++h)
@@ -219,7 +219,7 @@ inline auto sink_rows(const Setting& s) {
                                                                              }}}};
 }
 
-/// From nothing to everything.
+/// Dropouts, from one that drops nothing to one that drops everything.
 inline auto dropout_rows(const Setting& s) {
   Rows<attn::DropoutMod> rows;
   for (const double p : {0.5, 0.1, 0.0, 1.0}) {
@@ -232,7 +232,7 @@ inline auto dropout_rows(const Setting& s) {
   return rows;
 }
 
-/// Distances up to 3 by themselves, farther ones together; some are dropped.
+/// Biases that are single for distances up to 3 and shared beyond; some drop the pair.
 inline auto relative_bias_rows(const Setting& s) {
   attn::Tensor<float, 2> table({s.sizes.heads, 7});
   for (Index i = 0; i < table.size(); ++i)

@@ -79,8 +79,7 @@ struct Expected {
   std::vector<Real> out, weights;
 };
 
-/// The formula with loops and vectors alone.
-/// `keep(batch, query, key)` in rows, not in positions.
+/// The formula with loops and vectors alone. `keep(batch, query, key)` counts rows, not positions.
 template <class Keep>
 Expected expected(const Model& m, const Keep& keep) {
   const Index e = m.config.embed_dim, heads = m.config.heads, dim = e / heads, kv_e = m.kv_embed();

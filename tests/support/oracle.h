@@ -1,5 +1,5 @@
-// Attention once more, in long double and plain loops over plain vectors. It shares nothing with the library, so that a
-// mistake in a helper of the library (default scale, alignment, head grouping, strides) cannot hide in both.
+// Attention written once more, in long double and plain loops over plain vectors. It shares nothing with the library,
+// so that a mistake in a helper of the library (default scale, alignment, head grouping, strides) cannot hide in both.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ struct Inputs {
   Inputs(const Sizes& s, std::vector<double> q_given, std::vector<double> k_given, std::vector<double> v_given)
       : sizes(s), q(std::move(q_given)), k(std::move(k_given)), v(std::move(v_given)) {}
 
-  /// Values that T has, for T of 16 bits; all scalars have those that are drawn otherwise.
+  /// Rounds all numbers to values that T has, if T has 16 bits; every other scalar has what is drawn.
   template <class T>
   void round_to() {
     if constexpr (sizeof(T) == 2)
@@ -58,13 +58,12 @@ struct Pair {
   Index batch, head, row, q, kv;
 };
 
-/// What a mod means; empty functions mean "keep all", "leave the score", "no sink" and "leave the
-/// weight".
+/// What a mod means. Empty functions mean: keep all, leave the score, no sink, leave the weight.
 struct Meaning {
   std::function<bool(const Pair&)> keep;
   std::function<Real(Real, const Pair&)> score;
   std::function<Real(Index head)> sink = {};     ///< a logit that joins the denominator alone
-  std::function<Real(const Pair&)> factor = {};  ///< of weights, after the softmax
+  std::function<Real(const Pair&)> factor = {};  ///< what a weight is multiplied by after the softmax
 };
 
 /// The numbers of a call, as the oracle defaults them.
@@ -79,10 +78,10 @@ struct Numbers {
 
 struct Truth {
   std::vector<Real> out, lse;
-  std::vector<Real> softmax, weights;  ///< the second are what values are multiplied by
+  std::vector<Real> softmax, weights;  ///< `weights` are what values are multiplied by
   Real largest_score = 0;              ///< in magnitude, of the kept pairs, before and after the score mods
   Real largest_value = 0;              ///< in magnitude, times the largest factor
-  Real largest_factor = 1;             ///< of weights
+  Real largest_factor = 1;             ///< that a weight is multiplied by
   Real dot_condition = 0;  ///< largest scale * sum |q||k|: what the rounding errors of a score are proportional to
 };
 

@@ -43,7 +43,8 @@ class PagedModel {
     sequences.at(id).truncate(length);
   }
 
-  /// more[i] to ids[i], by the overload that fits; expects OutOfPages if there are too few. Were there enough?
+  /// Appends more[i] to ids[i], by the overload that fits. Expects OutOfPages if there are too few pages, and returns
+  /// whether there were enough.
   bool append(const std::vector<Index>& ids, const std::vector<Tokens>& more, bool ragged, Layout layout) {
     std::vector<Index> lens;
     for (const Tokens& t : more) lens.push_back(t.size());
@@ -81,8 +82,8 @@ class PagedModel {
     return true;
   }
 
-  /// What must hold of pages at any time: those in no table are free, all others are not, and a table has as many as
-  /// its tokens fill.
+  /// Expects what must hold of pages at any time: pages in no table are free, all others are not, and a table has as
+  /// many as its tokens fill.
   void expect_sound() const {
     ASSERT_EQ(cache.sequences(), static_cast<Index>(sequences.size()));
     std::set<Index> used;
@@ -111,7 +112,8 @@ class PagedModel {
     for (const auto& [id, tokens] : sequences) tables[id] = {cache.table(id).begin(), cache.table(id).end()};
     return tables;
   }
-  /// New pages, and copies of those that are written to while another sequence has them, one append behind the other.
+  /// How many pages appends take, one behind the other: new ones, and copies of those that are written to while another
+  /// sequence has them.
   Index pages_needed(const std::vector<Index>& ids, const std::vector<Index>& lens) const {
     std::map<Index, Index> users;
     for (const auto& [id, table] : all_tables())

@@ -9,7 +9,7 @@
 
 namespace attn::test {
 
-/// Query, key and value in memory of their own.
+/// Query, key and value, each in memory of its own.
 template <class T>
 struct Arguments {
   Sizes sizes;
@@ -23,8 +23,8 @@ struct Arguments {
         v(v_layout, {sizes.batch, sizes.kv_heads, sizes.kv_len, sizes.v_dim}, in.v) {}
 };
 
-/// The two paths with some mods, whose types are forgotten: what calls them is compiled once for each scalar, not for
-/// each mod.
+/// Both paths with some mods whose types are erased: what calls them is compiled once for each scalar, not for each
+/// mod.
 template <class T>
 class AnyMods {
   using In = attn::TensorView<const T, 4>;
@@ -45,13 +45,13 @@ class AnyMods {
   std::function<NaiveResult(const In&, const In&, const In&, const attn::Options&)> naive;
 };
 
-/// The flash path into an output of the given layout, which must not be written outside its elements.
+/// Runs the flash path into an output of the given layout, and expects that nothing is written outside its elements.
 template <class T>
 Computed<T> flash(Arguments<T>& a, const AnyMods<T>& mods, const attn::Options& options = {},
                   Layout out_layout = Layout::bhsd) {
   const Sizes& s = a.sizes;
   Strided<T> out(out_layout, {s.batch, s.heads, s.q_len, s.v_dim});
-  // As rank 4, (batch, heads, q_len, 1), so that lse gets strides as well.
+  // As rank 4, (batch, heads, q_len, 1), so that lse has strides as well.
   Strided<Wide<T>> lse(out_layout, {s.batch, s.heads, s.q_len, 1});
   const auto lse4 = lse.view();
   const attn::TensorView<Wide<T>, 3> lse3(lse4.data(), {s.batch, s.heads, s.q_len},
@@ -88,7 +88,7 @@ inline attn::Options options_of(const Numbers& numbers) {
   return options;
 }
 
-/// Those that can run here and have kernels of their own for tensors that are not of 16 bits.
+/// The instruction sets that can run here and have kernels of their own for tensors that are not of 16 bits.
 inline std::vector<attn::Isa> instruction_sets() {
   std::vector<attn::Isa> sets;
   for (attn::Isa isa : attn::kIsas)
@@ -96,7 +96,8 @@ inline std::vector<attn::Isa> instruction_sets() {
   return sets;
 }
 
-/// With the matrix unit. What runs on software in its place runs on that alone: the others have a run of their own.
+/// All of them, with the matrix unit. Where software stands in its place, that alone: the other sets have a run of
+/// their own.
 inline std::vector<attn::Isa> all_instruction_sets() {
   if (attn::detail::software_tiles()) return {attn::Isa::amx};
   std::vector<attn::Isa> sets = instruction_sets();
@@ -104,7 +105,7 @@ inline std::vector<attn::Isa> all_instruction_sets() {
   return sets;
 }
 
-/// Those that have kernels of their own for T.
+/// The instruction sets that have kernels of their own for T.
 template <class T>
 std::vector<attn::Isa> sets_for() {
   return sizeof(T) == 2 ? all_instruction_sets() : instruction_sets();

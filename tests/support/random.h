@@ -1,5 +1,5 @@
-// Numbers for tests that are the same on every platform: the standard's engines are portable, its distributions are
-// not.
+// Random numbers for tests that are the same on every platform: the standard's engines are portable, its distributions
+// are not.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ class Random {
  public:
   explicit Random(std::uint64_t seed) : engine_(seed) {}
 
-  /// From low to high, both included.
+  /// An integer from low to high, both included.
   Index integer(Index low, Index high) {
     return low + static_cast<Index>(engine_() % static_cast<std::uint64_t>(high - low + 1));
   }
 
-  /// In [low, high), rounded to float: such a number means the same in float, double and long double.
+  /// A number in [low, high), rounded to float, so that it means the same in float, double and long double.
   double uniform(double low, double high) {
     const double unit = static_cast<double>(engine_() >> 11) * 0x1p-53;
     return static_cast<double>(static_cast<float>(low + (high - low) * unit));

@@ -1,5 +1,5 @@
-// Linear attention, gates and the delta rule in long double, as matrices of all pairs or as the paper writes a step.
-// Nothing of the library is used.
+// Linear attention, gates and the delta rule in long double: as matrices of all pairs, or as the paper writes a step.
+// Shares nothing with the library.
 #pragma once
 
 #include <cmath>
@@ -38,16 +38,16 @@ struct Recurrent {
   Index key(Index b, Index h, Index j) const { return kv_head(b, h) * kv_len + j; }
 };
 
-/// Outputs, and for each the sum of the magnitudes that it is a sum of: what roundings are measured by.
+/// The outputs, and for each the sum of the magnitudes of its terms, by which roundings are measured.
 struct RecurrentTruth {
   std::vector<LongReal> out;
   LongReal largest = 0;
 };
 
-/// Does query row i see key j of batch element b?
+/// Whether query row i sees key j of batch element b.
 using Sees = std::function<bool(Index b, Index i, Index j)>;
 
-/// out_i = sum over the keys it sees of weight * value, divided by the sum of weights if `normalised`.
+/// out_i = sum over the keys that it sees of weight * value, divided by the sum of weights if `normalised`.
 inline RecurrentTruth all_pairs(const Recurrent& in, const Sees& sees, bool normalised,
                                 const std::function<LongReal(Index b, Index h, Index i, Index j)>& weight) {
   RecurrentTruth truth;
@@ -75,7 +75,7 @@ inline RecurrentTruth all_pairs(const Recurrent& in, const Sees& sees, bool norm
   return truth;
 }
 
-/// Features of a row: any function of all its numbers.
+/// A function that makes features of a row, from all its numbers.
 using Features = std::function<std::vector<LongReal>(const std::vector<LongReal>&)>;
 inline Features each_number(const std::function<LongReal(LongReal)>& f) {
   return [f](std::vector<LongReal> row) {
@@ -99,8 +99,8 @@ inline RecurrentTruth linear_oracle(const Recurrent& in, const Sees& sees, const
   });
 }
 
-/// weight_ij = scale * sum over features of q * k * e^(sum of the gates of j + 1 .. i). Gates are those of tokens, or
-/// of features if there are as many.
+/// weight_ij = scale * sum over features of q * k * e^(sum of the gates of j + 1 .. i). There is a gate for each token,
+/// or for each feature of each.
 inline RecurrentTruth gated_oracle(const Recurrent& in, const Sees& sees, const std::vector<double>& gates,
                                    LongReal scale) {
   const Index per_token = gates.size() == in.token_gate.size() ? 1 : in.head_dim;

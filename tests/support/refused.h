@@ -17,7 +17,7 @@ using Said = std::vector<std::string>;
 
 constexpr float kUntouched = -77;
 
-/// `call` throws std::invalid_argument whose message has all of the numbers in it.
+/// Expects that `call` throws std::invalid_argument, with all of `said` in its message.
 template <class Call>
 void expect_refused(const char* what, const Said& said, const Call& call) {
   try {
@@ -35,7 +35,7 @@ void expect_refused(const char* what, const Said& said, const Call& call) {
 
 inline Tensor<float, 4> tensor(const Shape<4>& shape) { return Tensor<float, 4>(shape); }
 
-/// All entry points refuse the call; `out` and `lse` of the caller's stay as they were.
+/// Expects that all entry points refuse the call, and that the caller's `out` and `lse` stay as they were.
 template <class M = Mods<>>
 void expect_all_refuse(const char* what, const Said& said, const Shape<4>& q_shape, const Shape<4>& k_shape,
                        const Shape<4>& v_shape, const M& mods = {}, const Options& options = {}) {
@@ -53,7 +53,7 @@ void expect_all_refuse(const char* what, const Said& said, const Shape<4>& q_sha
   for (Index i = 0; i < lse.size(); ++i) ASSERT_EQ(lse.data()[i], kUntouched) << what;
 }
 
-// Sizes that occur nowhere else, so that a number in a message is that number.
+// Sizes that occur nowhere else, so that a number in a message can only be that size.
 constexpr Shape<4> kQ{2, 6, 11, 13}, kK{2, 3, 17, 13}, kV{2, 3, 17, 19};
 
 }  // namespace attn::test

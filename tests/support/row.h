@@ -9,7 +9,7 @@
 
 namespace attn::test {
 
-/// What a row may build its mods for.
+/// The call that a row may build its mods for.
 struct Setting {
   Sizes sizes;
   Numbers numbers;
@@ -26,7 +26,7 @@ struct Row {
   Meaning meaning;
 };
 
-/// First `a`, then `b`, as `a | b` means it.
+/// What `a | b` means: first `a`, then `b`.
 inline Meaning both(const Meaning& a, const Meaning& b) {
   Meaning m;
   if (a.keep || b.keep) m.keep = [=](const Pair& p) { return (!a.keep || a.keep(p)) && (!b.keep || b.keep(p)); };
@@ -49,7 +49,7 @@ auto operator|(const Row<A>& a, const Row<B>& b) {
   return Row<decltype(a.mod | b.mod)>{a.name + " | " + b.name, a.mod | b.mod, both(a.meaning, b.meaning)};
 }
 
-/// The variants of one factory: all of one type.
+/// The variants of one factory, which all have one type.
 template <class M>
 using Rows = std::vector<Row<M>>;
 

@@ -1,4 +1,4 @@
-// Sweeps take all of their cases, or a sample where the environment asks for one.
+// Sweeps take all their cases, or a sample where the environment asks for one.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace attn::test {
 
-/// ATTN_TEST_EVERY=n takes one case in n, at random; with another ATTN_TEST_SEED, others.
+/// With ATTN_TEST_EVERY=n a sweep takes one case in n, at random; with another ATTN_TEST_SEED it takes others.
 class Sample {
  public:
-  /// Whether the next case is taken. For as many cases as are asked about, the same answers in every run.
+  /// Whether the next case is taken. The answers are the same in every run that asks as often.
   bool takes_next() { return every_ <= 1 || random_() % every_ == 0; }
 
   /// How to get the same cases again.

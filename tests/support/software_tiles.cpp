@@ -71,14 +71,15 @@ const std::byte* row_at(const void* from, Index stride, int row) {
 
 using S = detail::Simd<float, 64>;
 
-/// sum += x * y, rounded once. An instruction, and no operators: whether compilers contract those depends on flags.
+/// sum += x * y, rounded once. It is an instruction and no operator, because flags decide whether compilers contract
+/// those.
 ATTN_TARGET_AVX512 ATTN_INLINE void add_product(S::Vec& sum, const S::IntVec& x, const S::IntVec& y) {
   asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"((S::Vec)x), "v"((S::Vec)y));
 }
 
-/// TDPBF16PS by its pseudo-code: the products of even and of odd numbers are summed up apart, each from 0 on by fused
-/// multiplications; their sum is added to what was there. Not inlined, because the control word of the caller must not
-/// change between its instructions.
+/// TDPBF16PS by its pseudo-code: the products of even and of odd numbers are summed apart, each from 0 on by fused
+/// multiplications, and their sum is added to what was there. It is not inlined, because the caller's control word must
+/// not change between its instructions.
 ATTN_TARGET_AVX512 __attribute__((noinline)) void add_dot_products(TileData& sum, const TileData& a,
                                                                    const TileData& b) {
   for (int i = 0; i < kRows; ++i) {
@@ -97,8 +98,8 @@ ATTN_TARGET_AVX512 __attribute__((noinline)) void add_dot_products(TileData& sum
   }
 }
 
-/// While it lives, vectors compute as tiles do: all exceptions masked, rounding to the nearest, halfway to even (bits
-/// 13 and 14 are 0), denormal results become 0 (bit 15), and denormal numbers count as 0 (bit 6).
+/// While an object of it lives, vectors compute as tiles do: all exceptions masked, rounding to nearest, halfway to
+/// even (bits 13 and 14 are 0), denormal results become 0 (bit 15), and denormal inputs count as 0 (bit 6).
 class ControlWordOfTiles {
  public:
   ControlWordOfTiles() {

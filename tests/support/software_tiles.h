@@ -1,5 +1,5 @@
-// The registers and instructions of detail/kernels/amx/registers.h in software: the kernels for the matrix unit run on
-// them on any x86-64 that has AVX-512.
+// The registers and instructions of detail/kernels/amx/registers.h in software: with them, the kernels for the matrix
+// unit run on any x86-64 that has AVX-512.
 #pragma once
 
 #include "attn/detail/kernels/amx/registers.h"
@@ -7,10 +7,10 @@
 #if ATTN_AMX
 namespace attn::test {
 
-/// Bit for bit what Intel's Software Developer's Manual has of LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TDPBF16PS
-/// and VCVTNE2PS2BF16 (volume 2), the payload of NaNs apart. Registers are a thread's own. What would be a fault of the
-/// processor ends the program with a message: a register used outside of begin() and end(), or on a thread that did not
-/// begin, or an end without a beginning.
+/// Does bit for bit what Intel's Software Developer's Manual says of LDTILECFG, TILELOADD, TILESTORED, TILEZERO,
+/// TDPBF16PS and VCVTNE2PS2BF16 (volume 2), except for the payload of NaNs. Each thread has its own registers. What
+/// would be a fault of the processor ends the program with a message: a register used outside begin() and end(), or on
+/// a thread that did not begin, or an end without a beginning.
 class SoftwareTiles {
  public:
   static void begin();

@@ -87,7 +87,7 @@ class Strided {
     return values;
   }
 
-  /// True if nothing but the elements was ever written.
+  /// Whether nothing but the elements was ever written.
   bool gaps_untouched() {
     std::vector<T> kept = memory_;
     each([&](T& x) { x = kUntouched; });

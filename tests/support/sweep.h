@@ -1,5 +1,5 @@
-// Both paths against the oracle over sizes, layouts and mods. Each scalar has a test binary of its own, to keep compile
-// times short.
+// Compares both paths with the oracle over sizes, layouts and mods. Each scalar has a test binary of its own, to keep
+// compile times short.
 #pragma once
 
 #include "any_rows.h"
@@ -7,8 +7,8 @@
 
 namespace attn::test {
 
-/// Lengths at which something changes: 0, 1, both sides of the few queries that are taken one by one, and both sides of
-/// the sizes of tiles (multiples of 4 to 48 queries, of 32 to 64 keys, by instruction set).
+/// Lengths at which something changes: 0, 1, both sides of the few queries that are worked on one by one, and both
+/// sides of the sizes of tiles (multiples of 4 to 48 queries, of 32 to 64 keys, by instruction set).
 constexpr Index kLengths[] = {0, 1, 2, 4, 5, 15, 16, 17, 31, 33, 47, 48, 49, 63, 64, 65, 97, 130};
 constexpr Index kDims[] = {1, 3, 8, 16, 17, 64, 65};
 
@@ -36,7 +36,7 @@ struct Drawn {
   }
 };
 
-/// A batch and heads for these lengths; more than one of them only where that is cheap.
+/// Batch and heads for these lengths; more than one of them only where that is cheap.
 inline Sizes draw_sizes(Index q_len, Index kv_len, Random& random) {
   Sizes s;
   s.q_len = q_len;
@@ -52,7 +52,7 @@ inline Sizes draw_sizes(Index q_len, Index kv_len, Random& random) {
 
 template <class T>
 void expect_right(Drawn<T>& drawn, const std::type_identity_t<AnyRow<T>>& row) {
-  if (::testing::Test::HasFailure()) return;  // one case tells enough
+  if (::testing::Test::HasFailure()) return;  // one failed case says enough
   static Sample sample;
   if (!sample.takes_next()) return;
   std::ostringstream text;
@@ -78,7 +78,7 @@ void expect_right(Drawn<T>& drawn, const std::type_identity_t<AnyRow<T>>& row) {
     with_isa.isa = isa;
     with_isa.executor = executors[(turn + ++isa_number) % 2];
     expect_close(truth, by_definition, flash(drawn.arguments, row.mod, with_isa, drawn.out_layout), lse_error<T>(isa));
-    if (std::is_same_v<T, long double>) break;  // no vectors of it: one kernel serves all
+    if (std::is_same_v<T, long double>) break;  // it has no vectors, so one kernel serves all sets
   }
 }
 
@@ -115,15 +115,15 @@ void sweep_every_dim() {
     }
 }
 
-/// Tokens being decoded: one or a few queries a head, of which many share the keys of few, with rows that the matrix
-/// unit reads in place and others that it does not.
+/// Tokens being decoded: one query of a head or a few, and many heads that share the keys of few, with rows that the
+/// matrix unit reads in place and rows that it does not.
 template <class T>
 void sweep_grouped_single_queries() {
   Random random(4);
   for (Index group : {2, 3, 4, 5, 16, 17})
     for (Index kv_len : {1, 63, 64, 65, 200, 4200})
       for (const bool in_place : {true, false}) {
-        if (kv_len > 200 && group != 3) continue;  // so many keys are cut in parts: once is enough
+        if (kv_len > 200 && group != 3) continue;  // so many keys are split; once is enough
         const Index kv_heads = random.integer(1, 2), dims[] = {32, 64, 96, 40};
         const auto dim = [&] { return dims[random.integer(0, in_place ? 2 : 3)]; };
         const Sizes s{random.integer(1, 2),

@@ -75,7 +75,7 @@ class ModelBytes {
 
 constexpr std::uint32_t kTinyWidth = 8, kTinyInner = 4, kTinySourceTokens = 7, kTinyTargetTokens = 6;
 
-/// Everything that one attention block has, with `projections` linear maps of the given output sizes.
+/// All parameters of an attention block, with `projections` linear maps of the given output sizes.
 inline void add_attention(ModelBytes& file, const std::string& prefix, const std::vector<std::uint32_t>& outputs) {
   for (const char* name : {"/layer_norm/gamma", "/layer_norm/beta"}) file.add(prefix + name, {kTinyWidth});
   for (std::size_t i = 0; i < outputs.size(); ++i) {

@@ -11,7 +11,7 @@ struct TokenSizes {
   Index kv_heads = 1, head_dim = 1, v_dim = 1;
 };
 
-/// The scalar that keys and values of a cache of T are handed over in by these tests.
+/// The scalar in which these tests hand keys and values over to a cache of T.
 template <class T>
 using Given = std::conditional_t<std::is_same_v<T, std::int8_t>, float, T>;
 
@@ -22,8 +22,8 @@ class Tokens {
   Tokens(const TokenSizes& sizes, Index count, Random& random)
       : sizes_(sizes), k_(random.values(count * key_row())), v_(random.values(count * value_row())) {}
 
-  /// Numbers that every scalar of a cache holds exactly, 8 bits too: integers times a power of two, the largest of each
-  /// head's row being 127 times that.
+  /// Numbers that every scalar of a cache holds exactly, 8 bits too: integers times a power of two, of which the
+  /// largest of each head's row is 127 times that power.
   static Tokens exact(const TokenSizes& sizes, Index count, Random& random) {
     Tokens t(sizes);
     const auto draw = [&](std::vector<double>& to, Index dim) {
@@ -38,7 +38,7 @@ class Tokens {
     draw(t.v_, sizes.v_dim);
     return t;
   }
-  /// key(token, head, d) and value(token, head, d).
+  /// Tokens with the numbers key(token, head, d) and value(token, head, d).
   template <class Key, class Value>
   static Tokens made(const TokenSizes& sizes, Index count, const Key& key, const Value& value) {
     Tokens t(sizes);
@@ -73,7 +73,7 @@ class Tokens {
     t.v_.assign(v_.begin() + begin * value_row(), v_.begin() + end * value_row());
     return t;
   }
-  /// Numbers that T has, of 16 bits.
+  /// These tokens rounded to T of 16 bits.
   template <class T>
   Tokens rounded_to() const {
     Tokens t = *this;
@@ -85,7 +85,7 @@ class Tokens {
   double k(Index token, Index head, Index d) const { return k_[at(token, head, d, sizes_.head_dim)]; }
   double v(Index token, Index head, Index d) const { return v_[at(token, head, d, sizes_.v_dim)]; }
 
-  /// As (kv_heads, tokens, dim), which is how tensors have them.
+  /// The keys as (kv_heads, tokens, dim), in which order tensors have them.
   std::vector<double> keys() const { return by_heads(k_, sizes_.head_dim); }
   std::vector<double> values() const { return by_heads(v_, sizes_.v_dim); }
 
@@ -108,8 +108,8 @@ class Tokens {
   std::vector<double> k_, v_;  // row-major (token, kv_head, dim)
 };
 
-/// Keys and values as append() takes them, (batch, kv_heads, tokens, dim): a batch element for each of some sequences,
-/// which have as many tokens.
+/// Keys and values as append() takes them, (batch, kv_heads, tokens, dim): one batch element for each sequence; all
+/// have equally many tokens.
 template <class T>
 struct Appended {
   Strided<T> keys, values;
@@ -136,14 +136,14 @@ struct Appended {
   }
 };
 
-/// All of them, one sequence behind the other.
+/// All tokens, one sequence behind the other.
 inline Tokens behind_each_other(const std::vector<Tokens>& sequences) {
   Tokens all(sequences[0].sizes());
   for (const Tokens& t : sequences) all.add(t);
   return all;
 }
 
-/// What a number in a cache stands for, as a number that can be compared. NaN is not equal to itself.
+/// The number that an element of a cache stands for. NaN is not equal to itself.
 template <class T>
 double meant(T number, float) {
   return static_cast<double>(static_cast<Wide<T>>(number));
@@ -152,7 +152,7 @@ inline double meant(std::int8_t number, float scale) {
   return static_cast<double>(number) * static_cast<double>(scale);
 }
 
-/// Does row `row` of (batch or pages, kv_heads, tokens, dim) hold a token, bit for bit?
+/// Whether row `row` of (batch or pages, kv_heads, tokens, dim) holds a token, bit for bit.
 template <class Cache, class T>
 bool holds(const Cache& cache, const TensorView<const T, 4>& keys, const TensorView<const T, 4>& values, Index batch,
            Index row, Index scale_batch, const Tokens& tokens, Index token) {
@@ -171,7 +171,7 @@ bool holds(const Cache& cache, const TensorView<const T, 4>& keys, const TensorV
   return true;
 }
 
-/// What the pages of a sequence hold, and what a sequence of a KvCache does.
+/// The tokens that a sequence holds, in its pages or in a KvCache.
 template <class S>
 Tokens tokens_of(const PagedKvCache<S>& cache, Index sequence) {
   const auto& c = cache.config();
@@ -196,7 +196,7 @@ Tokens tokens_of(const KvCache<S>& cache, Index sequence) {
       [&](Index i, Index h, Index d) { return number(cache.values(sequence), cache.value_scales(), i, h, d); });
 }
 
-/// Do the pages of a sequence hold these tokens?
+/// Whether the pages of a sequence hold these tokens.
 template <class T>
 ::testing::AssertionResult holds(const PagedKvCache<T>& cache, Index sequence, const Tokens& tokens) {
   if (cache.length(sequence) != tokens.size())
@@ -212,7 +212,7 @@ template <class T>
   return ::testing::AssertionSuccess();
 }
 
-/// Does a cache hold these sequences, in views of one and in the view of all?
+/// Whether a cache holds these sequences, both in the views of each and in the view of all.
 template <class T>
 ::testing::AssertionResult holds(const KvCache<T>& cache, const std::vector<Tokens>& sequences) {
   if (cache.lengths().size() != sequences.size()) return ::testing::AssertionFailure() << "other sequences";
