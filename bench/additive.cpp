@@ -1,4 +1,4 @@
-// Additive attention against what its hyperbolic tangents take: the rate at which those run alone in the L1 cache is
+// Additive attention against what its hyperbolic tangents take: the rate at which they run alone in the L1 cache,
 // measured in turn with the calls. One head, on the calling thread.
 #include <cmath>
 #include <functional>
@@ -21,7 +21,7 @@ using namespace bench;
 using attn::Index;
 using attn::Tensor;
 
-/// tanh of numbers that stay in the L1 cache, as the kernels form it.
+/// The tanh of numbers that stay in the L1 cache, as the kernels form it.
 template <class T, int kBytes>
 struct TanhAlone {
   using S = attn::detail::Simd<T, kBytes>;
@@ -47,7 +47,7 @@ struct CompiledTanh;
 ATTN_FOR_EACH_VECTOR_SET(ATTN_BENCH_TANH)
 #undef ATTN_BENCH_TANH
 
-/// Those of a second, with the vectors that calls of this process use.
+/// Hyperbolic tangents per second, with the vectors that calls of this process use.
 template <class T>
 double measure_tanh_rate() {
   constexpr Index kCount = 2048, kTimes = 400;
@@ -70,7 +70,7 @@ double measure_tanh_rate() {
 struct Work {
   Index q_len, kv_len, hidden, dim = 64;
   bool causal = false;
-  bool projected = false;  ///< have keys been multiplied by their weight before?
+  bool projected = false;  ///< whether keys have been multiplied by their weight before
 
   double tanhs() const {
     const double all = static_cast<double>(q_len) * static_cast<double>(kv_len);

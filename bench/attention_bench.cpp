@@ -15,7 +15,8 @@ namespace {
 
 using namespace bench;
 
-/// The peak of the process, measured once for each executor: the best of several, since disturbances only slow it down.
+/// The peak of the process, measured once for each executor. It is the best of several, because disturbances only lower
+/// it.
 template <class T>
 double peak_of(bool serial, const attn::Executor& executor) {
   constexpr int kTries = 9;

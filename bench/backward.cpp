@@ -28,7 +28,7 @@ using namespace bench;
 struct Work {
   Workload call;
   int threads = 1;
-  bool naive = false;  ///< is the definition timed too? It has several matrices of q_len x kv_len
+  bool naive = false;  ///< whether the definition is timed too, with its several matrices of q_len x kv_len
 };
 
 std::string text(const Work& w) {
@@ -39,7 +39,7 @@ std::string text(const Work& w) {
 enum Way { forward, backward, both, jvp, naive };
 constexpr std::size_t kWays = 5;
 constexpr std::array<const char*, kWays> kNames{"forward", "backward", "both", "jvp", "naive backward"};
-/// What each does, in units of the forward pass: five products, and six, where that has two.
+/// What each way does, in units of the forward pass: five products, and six, where that has two.
 constexpr std::array<double, kWays> kFlops{1, 2.5, 3.5, 3, 2.5};
 
 struct Timings {
@@ -57,7 +57,7 @@ double dot(const attn::Tensor<T, 4>& a, const attn::Tensor<T, 4>& b) {
   return sum;
 }
 
-/// @throws std::runtime_error if gradients and tangents do not say the same.
+/// Compares gradients with a tangent. @throws std::runtime_error if they do not say the same.
 template <class T>
 void check(const std::string& work, double by_gradients, double by_tangent, double size) {
   const double allowed = (std::is_same_v<T, float> ? 1e-4 : 1e-12) * size;
@@ -81,7 +81,7 @@ Timings measure(const Work& w, const Budget& budget, Progress& progress) {
     const auto gradients = [&](const attn::Options& o) {
       attn::attention_backward_into(grad_q, grad_k, grad_v, grad_out, q, k, v, result.out, result.lse, mods, o);
     };
-    // Memory that is kept, as in training: fresh pages would be timed otherwise, when another way has returned them.
+    // The memory is kept, as in training. Otherwise fresh pages would be timed when another way has returned them.
     std::vector<std::byte> workspace(attn::backward_workspace_bytes(q, k, v, mods, options));
     attn::Options with_workspace = options;
     with_workspace.workspace = workspace;

@@ -22,7 +22,7 @@ constexpr TextStyle kTitle{20, "ink", "start", true}, kAxisTitle{13, "ink", "sta
 constexpr TextStyle kNote{12, "faint"}, kUnit{12, "ink", "middle"}, kTick{11, "faint", "middle"}, kValue{11};
 constexpr TextStyle kName{12.5, "ink", "end", true}, kDetail{11, "faint", "end"};
 
-/// 1, 2 or 5 times a power of ten: about `target` steps up to `max`.
+/// A step of 1, 2 or 5 times a power of ten, with about `target` steps up to `max`.
 double round_step(double max, double target) {
   const double power = std::pow(10, std::floor(std::log10(max / target)));
   const double rest = max / target / power;
@@ -35,7 +35,7 @@ std::string number_text(double value) {
   return text;
 }
 
-/// A power of ten: "1e-4", "0.01", "100".
+/// A power of ten as text: "1e-4", "0.01", "100".
 std::string decade_text(double power) {
   if (power >= -2 && power <= 3) return number_text(std::pow(10, power));
   return std::string("1e").append(number_text(power));
@@ -154,7 +154,7 @@ class Drawing {
     return 5 + (std::isnan(value) ? rulers_[axis].left() : rulers_[axis].x(value));
   }
 
-  /// Names of the legend in lines that end within the chart.
+  /// Places the names of the legend in lines that end within the chart.
   void place_legend() {
     double x = kMargin, y = 58 + kLine * static_cast<double>(chart_.notes.size()) + 8;
     const auto place = [&](const std::string& name, const std::string& colour) {
@@ -205,7 +205,7 @@ class Drawing {
     }
   }
 
-  /// Bars of one kind are not grey, which is for what others are compared with.
+  /// The colour of a series. Bars of one kind are not grey, because grey is for what others are compared with.
   std::string colour(std::size_t series) const {
     return display::series_class('f', chart_.series.empty() ? 1 : series);
   }

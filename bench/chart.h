@@ -1,4 +1,4 @@
-// Bars in groups, as a picture: what the table of a benchmark says.
+// Bars in groups as a picture, which says what the table of a benchmark says.
 #pragma once
 
 #include <limits>
@@ -7,15 +7,15 @@
 
 namespace bench {
 
-/// Groups of bars below each other, a group for each work and a bar for each way to do it, on one axis or on several
-/// side by side, such as speed and memory.
+/// Groups of bars below each other: a group for each work, and in it a bar for each way to do it. The bars have one
+/// axis, or several side by side, such as speed and memory.
 struct BarChart {
   static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
   enum class Scale {
     linear,   ///< from 0
     decades,  ///< logarithmic, from the power of ten below the smallest
-    bytes,    ///< logarithmic, from 1 KiB; what is less is drawn as nothing
+    bytes,    ///< logarithmic, from 1 KiB; less is drawn as nothing
   };
   struct Axis {
     std::string heading;  ///< above: what is shown, and which bars are the better ones
@@ -25,11 +25,11 @@ struct BarChart {
     double width = 420;       ///< pixels
   };
   struct Length {
-    double value = kNone;  ///< none: no bar, but the text
+    double value = kNone;  ///< kNone: no bar, only the text
     std::string text = "";
   };
   struct Bar {
-    std::size_t series;      ///< which of the legend
+    std::size_t series;      ///< its number in the legend
     std::vector<Length> on;  ///< one for each axis
   };
   struct Group {
@@ -40,7 +40,7 @@ struct BarChart {
   };
 
   std::string title;
-  std::vector<std::string> notes;   ///< lines below: on what, under which conditions
+  std::vector<std::string> notes;   ///< lines below: on what machine, under which conditions
   std::vector<std::string> series;  ///< the legend; empty: all bars are of one kind
   std::string mark;                 ///< what the dashed lines are; empty: there are none
   std::vector<Axis> axes;

@@ -61,8 +61,8 @@ std::string_view eigen_set_name() {
 #endif
 }
 
-/// The yardsticks of one core for one scalar type, e.g. "float: FMA peak 217 GFLOP/s (AVX-512), …". The best of
-/// several, since whatever disturbs makes them slower.
+/// The yardsticks of one core for one scalar type as text, e.g. "float: FMA peak 217 GFLOP/s (AVX-512), …". Each is the
+/// best of several, because disturbances only lower it.
 template <class T>
 std::string yardsticks() {
   constexpr int kTries = 9;
@@ -83,11 +83,11 @@ std::vector<std::string> conditions() {
   return {build.str(), "one core, float: " + yardsticks<float>(), "one core, double: " + yardsticks<double>()};
 }
 
-/// Watches whether one thread gets a core for itself. Where it does not, wall-clock times mean little, and a reader of
-/// the table should know.
+/// Watches whether one thread gets a core for itself. If it does not, wall-clock times mean little, and a reader of the
+/// table should know.
 class Disturbance {
  public:
-  /// A line for the reader, or nothing if all was quiet.
+  /// A line for the reader; nothing if all was quiet.
   std::optional<std::string> note() const {
     constexpr double kQuiet = 0.93;  // short pauses are normal
     const double cpu = static_cast<double>(std::clock() - cpu_) / CLOCKS_PER_SEC;
@@ -108,7 +108,7 @@ std::vector<Workload> chosen_rows(const Settings& settings, bool quick) {
   return rows;
 }
 
-/// What each row takes. All are timed for a second or so, in which 5 GFLOP are done; large ones for longer.
+/// About what each row takes. All rows are timed for a second or so, in which 5 GFLOP are done; large ones for longer.
 std::vector<double> shares_of(const std::vector<Workload>& rows) {
   std::vector<double> shares;
   for (const Workload& work : rows) shares.push_back(5e9 + flops(work));

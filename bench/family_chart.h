@@ -19,7 +19,7 @@ struct Curve {
   std::vector<Point> points;
 };
 
-/// The slope of the straight line that fits the logarithms best, by least squares: c of y = a * x^c.
+/// The exponent c of y = a * x^c: the slope of the straight line that fits the logarithms best, by least squares.
 inline double exponent(const Curve& curve, double from = 0) {
   double n = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;
   for (const auto& [px, py] : curve.points) {

@@ -19,7 +19,7 @@ namespace {
 
 using namespace bench;
 
-/// How many times as long the hand-written call takes.
+/// How many times as long as attn the hand-written call takes.
 template <class Matrix>
 double ratio(const Sizes& sizes, const Budget& budget, const std::string& name, Results& results) {
   SmallCall<Matrix> call(sizes);

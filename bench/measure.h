@@ -25,7 +25,7 @@ struct Measurement {
 struct RowResult {
   Workload work;
   std::vector<std::optional<Measurement>> of;  ///< one for each contestant; empty where it took no part
-  std::vector<std::string_view> declined;      ///< one for each contestant: why it took none
+  std::vector<std::string_view> declined;      ///< one for each contestant: why it took no part
   double fma_peak = 0;                         ///< of all workers, median over the row
   double eigen_product = 0;                    ///< of one core, median over the row
   int rounds = 0;
@@ -53,7 +53,7 @@ RowResult measure_row(const Workload& work, const attn::Options& options, const 
     outs[c] = make_output<T>(work);
     calls.push_back(all[c].prepare(outs[c], in, work, options));
     who.push_back(c);
-    // The very first call, before any workspace is warm.
+    // The memory of the very first call, before any workspace is warm.
     result.of[c] = Measurement{.extra_bytes = extra_memory(calls.back())};
     if (c != who.front())
       expect_within(all[c].name, work, all[who.front()].name.c_str(), max_difference(outs[c], outs[who.front()]),

@@ -48,8 +48,8 @@ void uncount(void* p) {
 
 }  // namespace
 
-// glibc keeps its own allocator under these names for programs that replace the public ones. It asks a replacement to
-// define every name below ("Replacing malloc" in its manual).
+// glibc keeps its own allocator under these names for programs that replace the public ones. Its manual ("Replacing
+// malloc") asks a replacement to define every name below.
 extern "C" {
 void* __libc_malloc(std::size_t size) noexcept;
 void* __libc_calloc(std::size_t count, std::size_t size) noexcept;

@@ -6,12 +6,11 @@
 
 namespace bench {
 
-/// Are allocations counted in this build? Not under sanitizers, which bring an allocator of their own, and not without
-/// glibc.
+/// Whether allocations are counted in this build. They are not under sanitizers, which bring an allocator of their own,
+/// and not without glibc.
 bool memory_is_counted();
 
-/// Bytes on the heap at the highest moment of `call`, above those at its start, from all threads. 0 if they are not
-/// counted.
+/// The most bytes on the heap during `call`, beyond those at its start, from all threads. 0 if they are not counted.
 ///
 /// The call runs on a thread of its own, so that workspaces which a library keeps per thread are counted too instead of
 /// being found ready.

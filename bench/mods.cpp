@@ -1,5 +1,5 @@
-// What each mod costs: its call against plain attention over as many pairs as it keeps, in turn, and the share of its
-// hints.
+// What each mod costs: its call in turn with plain attention over as many pairs as it keeps, and the share of time that
+// its hints take.
 #include <functional>
 #include <iostream>
 #include <numeric>
@@ -32,7 +32,7 @@ struct Output {
   BarChart chart;
 };
 
-/// One length of rows and the mods that are timed at it.
+/// One length, and the mods that are timed at it.
 class Bench {
  public:
   Bench(Index heads, Index tokens)
@@ -44,19 +44,19 @@ class Bench {
   Index tokens() const { return q_.dim(2); }
   Index heads() const { return q_.dim(1); }
 
-  /// `kept`: the share of all pairs; none: as many as the predicate keeps.
+  /// `kept`: the share of all pairs that the mod keeps; by default the predicate is asked.
   template <class M>
   void add(const std::string& name, const M& mods, std::optional<double> kept = std::nullopt) {
     rows_.push_back({name, kept ? *kept : share_kept(mods),
                      [=, this] { attn::attention_into(out_, q_, k_, v_, mods, options_); },
                      [=, this] { attn::explain(q_, k_, v_, mods, options_); }});
   }
-  /// A call that is no mod, for comparison.
+  /// Adds a call that is no mod, for comparison.
   void add_call(const std::string& name, double kept, std::function<void()> call) {
     rows_.push_back({name, kept, std::move(call), {}});
   }
 
-  /// The output of documents one by one: what packing them is compared with.
+  /// Computes documents one by one, with which packing them is compared.
   void separate_documents(Index length) {
     const auto part = [&](const attn::Tensor<float, 4>& t, Index first) {
       return attn::TensorView<const float, 4>(&t(0, 0, first, 0), {1, heads(), length, kDim}, t.view().strides());
@@ -148,7 +148,7 @@ attn::Tensor<bool, 4> random_bools(const attn::Shape<4>& shape, double chance) {
   return t;
 }
 
-/// Lists of `count` different ones of `keys` keys, in no order.
+/// Lists of `count` different keys out of `keys`, in random order.
 attn::Tensor<int, 2> random_lists(Index lists, Index count, Index keys) {
   attn::Tensor<int, 2> t({lists, count});
   std::vector<int> all(static_cast<std::size_t>(keys));
@@ -227,7 +227,7 @@ void long_rows(Index n, const Budget& budget, Output& output) {
   bench.print(n / 8, budget, output);
 }
 
-/// select() of keys that come from memory, against dense calls over as many keys of each query's own.
+/// Times select() of keys that come from memory against dense calls over as many keys of each query's own.
 void selected_keys(Index queries, Index count, Index keys, const Budget& budget, Output& output) {
   constexpr Index kLong = 128;
   const attn::Options options{.executor = attn::serial()};
@@ -271,7 +271,7 @@ int main(int argc, char** argv) {
     if (quick) budget = {.seconds = 0.001, .rounds = 1};
     Output output{
         program.results(),
-        Progress({30, 8, 1}),  // by how many mods they time
+        Progress({30, 8, 1}),  // as many mods as each times
         {.title = "What each mod costs",
          .notes = {std::string("float, one thread, ").append(to_string(attn::default_isa())) +
                    ", against plain attention over as many pairs as the mod keeps"},

@@ -1,4 +1,4 @@
-// The yardsticks of one run: the most flops that the machine can do, and those that Eigen's own large product does.
+// The yardsticks of a run: the most flops that the machine can do, and those of Eigen's own large product.
 #pragma once
 
 #include <string_view>
@@ -17,8 +17,8 @@ namespace bench {
 namespace detail {
 
 // One text for every instruction set: `acc = acc * a + b` on independent vectors, which compilers turn into fused
-// multiply-adds where the set has them. A target attribute cannot be a template parameter, hence a macro. The factor
-// below 1 keeps the numbers away from infinity and from denormals. Returns a number that depends on all of them.
+// multiply-adds where the set has them. It is a macro because a target attribute cannot be a template parameter. The
+// factor below 1 keeps the numbers away from infinity and from denormals. Returns a number that depends on all of them.
 #define ATTN_BENCH_FMA_LOOP(NAME, BYTES, ...)                                          \
   template <class T, std::size_t... I>                                                 \
   __VA_ARGS__ T NAME(attn::Index steps, std::index_sequence<I...>) {                   \
@@ -44,7 +44,7 @@ ATTN_BENCH_FMA_LOOP(fma_baseline, 16, [[gnu::noinline]])
 
 enum class FmaSet { baseline, avx2, avx512 };
 
-/// The set that calls of this process use, so that one forced by ATTN_ISA is measured by its own peak.
+/// The set that calls of this process use, so that a set forced by ATTN_ISA is measured by its own peak.
 inline FmaSet fma_set() {
 #if defined(__x86_64__)
   using attn::detail::VectorSet;
@@ -62,7 +62,7 @@ constexpr std::size_t kWide = 20, kNarrow = 12;
 /// `steps` steps of the widest loop that the CPU has.
 template <class T>
 void run_fma(attn::Index steps) {
-  [[maybe_unused]] volatile T sink;  // the loop must not be found useless
+  [[maybe_unused]] volatile T sink;  // keeps the compiler from dropping the loop
   switch (fma_set()) {
 #if defined(__x86_64__)
     case FmaSet::avx512:
@@ -77,7 +77,7 @@ void run_fma(attn::Index steps) {
   }
 }
 
-/// How many flops run_fma does, a multiplication and an addition counted as two.
+/// How many flops run_fma() does. A multiplication and an addition count as two.
 template <class T>
 double fma_flops(attn::Index steps) {
   const std::size_t vectors = fma_set() == FmaSet::avx512 ? kWide : kNarrow;
@@ -100,9 +100,9 @@ inline std::string_view fma_set_name() {
   return "128-bit vectors";
 }
 
-/// FMA peak in flop/s of all workers of `executor` together: register to register, no memory. The best of some short
-/// spans, since whatever else the machine does can only slow one down; in pieces, so that a worker that starts late
-/// costs little.
+/// The FMA peak in flop/s of all workers of `executor` together: register to register, without memory. It is the best
+/// of some short spans, because whatever else the machine does can only slow one down. Each span is cut in pieces, so
+/// that a worker that starts late costs little.
 template <class T>
 double measure_fma_peak(const attn::Executor& executor) {
   constexpr double kPiece = 5e-4;
@@ -123,8 +123,8 @@ double measure_fma_peak(const attn::Executor& executor) {
   return best;
 }
 
-/// Peak of the matrix unit for bf16 in flop/s of all workers of `executor` together, likewise register to register. 0
-/// where there is none.
+/// The peak of the matrix unit for bf16 in flop/s of all workers of `executor` together, register to register as well.
+/// 0 where there is no matrix unit.
 inline double measure_amx_peak([[maybe_unused]] const attn::Executor& executor) {
 #if ATTN_AMX
   if (attn::default_isa() != attn::Isa::amx || !attn::detail::amx_permitted()) return 0;
@@ -156,7 +156,7 @@ inline double measure_amx_peak([[maybe_unused]] const attn::Executor& executor) 
 #endif
 }
 
-/// Bytes per second that one core reads from memory, one after the other, when it reads all of `numbers`.
+/// Bytes per second that one core reads from memory, when it reads all of `numbers` one after the other.
 inline double measure_read_bandwidth(const std::vector<float>& numbers) {
   using Vector [[gnu::vector_size(64), gnu::aligned(4)]] = float;
   constexpr std::size_t kVectors = 8, kStep = kVectors * 16;

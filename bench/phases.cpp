@@ -44,7 +44,7 @@ class Phases {
   static constexpr std::array<const char*, 5> kNames = {"queries in, output out", "score product", "softmax",
                                                         "value product", "packing of column-major values"};
 
-  /// Times of each, all in turn.
+  /// The time of each step, all in turn.
   std::vector<Timing> measure(const Budget& budget, Progress& progress) {
     begin();
     return interleaved({[this] { queries_and_output(); }, [this] { scores(); }, [this] { softmax(); },
@@ -63,7 +63,7 @@ class Phases {
  private:
   using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-  /// Numbers that stay ordinary however often a phase runs.
+  /// Sets the numbers to what stays ordinary however often a step runs.
   void begin() {
     family_.load_columns(memory_.query, kernels_.queries, {query_.data(), dim_}, kernels_.queries, dim_, T(0.125));
     std::fill_n(memory_.scores, detail::kKeyTile * kernels_.queries, T(0.01));

@@ -11,23 +11,24 @@
 
 namespace bench {
 
-/// A benchmark with the options --quick, --svg FILE and --json FILE. Its picture and its numbers go to <name>.svg and,
-/// beside it, <name>.json, unless those say something else.
+/// A benchmark with the options --quick, --svg FILE and --json FILE. Unless these say something else, its picture goes
+/// to <name>.svg and its numbers to <name>.json beside it.
 class Program {
  public:
   Program(std::string name, const std::string& description);
 
-  CLI::App& options() { return app_; }  ///< for more of them
+  CLI::App& options() { return app_; }  ///< to which more may be added
   bool quick() const { return quick_; }
   Results& results() { return results_; }
 
-  /// Parses, runs, and writes the numbers; returns the exit code. What `run` throws is a line on standard error.
+  /// Parses options, calls run(), and writes the numbers. Returns the exit code. What `run` throws is printed as a line
+  /// on standard error.
   int main(int argc, char** argv, const std::function<void()>& run);
 
-  /// Writes nothing: one of the processes of a run does.
+  /// Keeps this process from writing anything, where others of the same run do.
   void be_silent() { is_silent_ = true; }
 
-  /// The picture, which run() makes at its end.
+  /// Sets the picture. run() calls it at its end.
   void draw(const std::string& svg) { picture_ = svg; }
   void draw(const BarChart& chart) { draw(svg_of(chart)); }
 
@@ -40,7 +41,8 @@ class Program {
   Results results_;
 };
 
-/// Minutes of work must not end in "cannot write". @throws std::runtime_error if the file cannot be opened.
+/// Fails early if a file cannot be written, because minutes of work must not end in "cannot write". @throws
+/// std::runtime_error
 void expect_writable(const std::string& path);
 
 }  // namespace bench

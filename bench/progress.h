@@ -14,13 +14,13 @@
 
 namespace bench {
 
-/// How far a run is and how long it will still take. On a terminal one line that is rewritten; elsewhere, e.g. in a
-/// log, one plain line when a row begins.
+/// Shows how far a run is and how long it will still take. On a terminal it rewrites one line; elsewhere, e.g. in a
+/// log, it prints one plain line when a row begins.
 class Progress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `shares`: what each row takes, about, in any unit.
+  /// `shares`: about what each row takes, in any unit.
   explicit Progress(std::vector<double> shares, std::FILE* out = stderr)
       : Progress(std::move(shares), out, isatty(fileno(out)) != 0) {}
   explicit Progress(std::size_t rows) : Progress(std::vector<double>(rows, 1.0)) {}
@@ -42,10 +42,10 @@ class Progress {
     std::fflush(out_);
   }
 
-  /// In a few words what goes on in the row.
+  /// Says in a few words what goes on in the row.
   void say(const std::string& what) { draw(": " + what); }
 
-  /// Of the row's rounds so many are done.
+  /// Says how many of the row's rounds are done.
   void round(int done, int rounds) {
     of_row_ = static_cast<double>(done) / rounds;
     const auto now = Clock::now();

@@ -7,7 +7,7 @@
 
 namespace bench {
 
-/// Normal numbers, the same for the same seed.
+/// Normally distributed numbers, the same for the same seed.
 inline attn::Tensor<float, 4> random_tensor(const attn::Shape<4>& shape, unsigned seed) {
   attn::Tensor<float, 4> t(shape);
   std::mt19937 random(seed);

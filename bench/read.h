@@ -1,4 +1,4 @@
-// The yardstick of decoding: memory read once, from one end to the other, by all workers.
+// The yardstick of decoding: memory that all workers read once, from one end to the other.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,8 @@ inline attn::Index size_of(const std::vector<Bytes>& pieces) {
   return size;
 }
 
-/// Reads all pieces, some neighbouring ones to a task. Whole vectors alone: the rest of a piece is less than 512 bytes.
+/// Reads all pieces; a task has some neighbouring ones. Only whole vectors are read: the rest of a piece is less than
+/// 512 bytes.
 inline void read_all(const attn::Executor& executor, const std::vector<Bytes>& pieces) {
   constexpr attn::Index kBytesPerTask = 1 << 20;
   using Vector [[gnu::vector_size(64), gnu::aligned(1), gnu::may_alias]] = float;
@@ -47,7 +48,7 @@ inline void read_all(const attn::Executor& executor, const std::vector<Bytes>& p
     }
     Vector all = {};
     for (const Vector& s : sum) all += s;
-    [[maybe_unused]] volatile float sink = all[0];  // the loop must not be found useless
+    [[maybe_unused]] volatile float sink = all[0];  // keeps the compiler from dropping the loop
   });
 }
 

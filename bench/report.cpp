@@ -13,7 +13,7 @@ namespace {
 constexpr double kGiga = 1e9, kMebi = 1024.0 * 1024.0;
 const std::string kNone = "–";
 
-/// Three figures or so, which is what a run can be trusted with.
+/// About three figures, which is what a run can be trusted with.
 std::string figures(double value) { return fixed(value, value < 1 ? 3 : value < 10 ? 2 : value < 100 ? 1 : 0); }
 
 }  // namespace

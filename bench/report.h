@@ -12,9 +12,9 @@
 
 namespace bench {
 
-/// One run: who competed, under which conditions, and what came out.
+/// One run: who competed, under which conditions, and the results.
 struct Report {
-  std::vector<std::string> contestants;  ///< the first is the one that the others are compared with
+  std::vector<std::string> contestants;  ///< the others are compared with the first
   int threads = 1;
   std::vector<std::string> conditions;  ///< processor, compiler, yardsticks: lines for people
   std::vector<RowResult> rows;
@@ -22,12 +22,13 @@ struct Report {
 
 void print_table(std::ostream& out, const Report& report);
 
-/// One line for each row and contestant, with raw numbers. @throws std::runtime_error if the file cannot be written.
+/// Writes a line for each row and contestant, with raw numbers. @throws std::runtime_error if the file cannot be
+/// written.
 void write_csv(const std::string& path, const Report& report);
 
 BarChart chart_of(const Report& report);
 
-/// An entry for each row and contestant.
+/// Adds an entry for each row and contestant.
 void add_results(Results& results, const Report& report);
 
 }  // namespace bench

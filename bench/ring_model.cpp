@@ -48,7 +48,7 @@ struct Line {
   std::vector<std::pair<int, Prediction>> points;
 };
 
-/// All ways of texts of one length, of which the backward passes come last.
+/// All ways for texts of one length, the backward passes last.
 struct Panel {
   double len;
   std::vector<Line> lines;

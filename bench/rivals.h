@@ -9,13 +9,13 @@ namespace bench {
 
 #if defined(ATTN_BENCH_ONEDNN)
 
-/// oneDNN's own products and softmax in blocks of queries, for float, full and causal.
+/// oneDNN's own products and softmax over blocks of queries, for float, full and causal.
 Contestant<float> onednn();
 
 inline void enter_rivals() {
   const Contestant<float> rival = onednn();
   enter(rival);
-  // Results of both types share their columns, so that a contestant of one type needs a namesake in the other.
+  // Results of both types share their columns, so a contestant of one type needs a namesake in the other.
   enter(Contestant<double>{rival.name, nullptr,
                            [](const Workload&, const attn::Options&) -> std::string_view { return "float only"; }});
 }

@@ -22,7 +22,8 @@ namespace {
 using dnnl::memory;
 using Args = std::unordered_map<int, memory>;
 
-// The executor's workers are the threads; oneDNN must not start others below them. The setting is each thread's own.
+// The executor's workers are the threads, and oneDNN must not start others below them. The setting is each thread's
+// own.
 void stay_on_this_thread() { omp_set_num_threads(1); }
 
 const dnnl::engine& cpu() {
@@ -57,7 +58,7 @@ struct BlockPrimitives {
 
   BlockPrimitives(Index rows, Index keys, Index dim, const memory::desc& key_desc, const memory::desc& value_desc) {
     const memory::desc q = matrix(rows, dim), s = matrix(rows, keys);
-    dnnl::primitive_attr scaled, plain;  // copies of an attribute would be the same attribute
+    dnnl::primitive_attr scaled, plain;  // two objects, because copies of an attribute are one attribute
     scaled.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     scaled.set_output_scales(0, {1 / std::sqrt(static_cast<float>(dim))});
     plain.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -75,7 +76,7 @@ struct BlockPrimitives {
   }
 };
 
-using Shape = std::pair<Index, Index>;  ///< of a block: rows, keys
+using Shape = std::pair<Index, Index>;  ///< the rows and keys of a block
 
 struct Block {
   Index first, rows, keys;
@@ -88,7 +89,7 @@ struct Plan {
   Workload work;
   bool causal;
   Index q_offset;
-  Index first_query;                         ///< those before it see no key
+  Index first_query;                         ///< the first query that sees a key
   Index parts;                               ///< tasks for each key head, so that every worker gets one
   std::optional<memory::desc> keys, values;  ///< of a whole head, packed; empty where they are used as they are
   std::vector<Block> blocks;                 ///< of one query head
@@ -120,7 +121,8 @@ struct Plan {
 
  private:
   // Measured with AVX-512 at lengths from 512 to 4096: for full, 64, 128 and 256 rows differ by 4 %, but for causal 256
-  // lose up to 10 %, multiplying more pairs in vain. Packing costs a little up to 512 queries, saves a little at 1024.
+  // rows lose up to 10 %, because they multiply more pairs in vain. Packing costs a little up to 512 queries and saves
+  // a little at 1024.
   static constexpr Index kBlockRows = 128, kQueriesWorthPacking = 1024;
 
   void choose_packing() {
@@ -129,11 +131,11 @@ struct Plan {
     const BlockPrimitives whole(std::min(kBlockRows, work.q_len), work.kv_len, work.head_dim,
                                 matrix(work.head_dim, work.kv_len, any), matrix(work.kv_len, work.head_dim, any));
     keys = whole.scores.weights_desc();
-    // The first of packed keys are packed keys, too; with values that is not so.
+    // The first of packed keys are packed keys too; the first of packed values are not packed values.
     if (!causal) values = whole.out.weights_desc();
   }
 
-  /// How many keys a block is multiplied with that ends before query `end`: whole groups, as packed keys lie in memory.
+  /// How many keys a block that ends before query `end` is multiplied with: whole groups, as packed keys lie in memory.
   Index keys_before(Index end) const {
     constexpr Index kGroup = 64;
     return causal ? std::min((q_offset + end + kGroup - 1) / kGroup * kGroup, work.kv_len) : work.kv_len;
@@ -248,7 +250,7 @@ std::function<void()> prepare(attn::Tensor<float, 4>& out, const Inputs<float>& 
   stay_on_this_thread();
   const int workers = options.executor.concurrency();
   const auto plan = std::make_shared<const Plan>(work, workers);
-  // Filled by the first call, so that its memory is counted as that of others is.
+  // Filled by the first call, so that its memory is counted as that of the other contestants is.
   const auto of = std::make_shared<std::vector<std::unique_ptr<Worker>>>(static_cast<std::size_t>(workers));
   return [&out, &in, executor = options.executor, plan, of] {
     executor.run(plan->work.batch * plan->work.kv_heads * plan->parts, [&](Index task, int worker) {

@@ -9,9 +9,13 @@ namespace bench {
 
 enum class Rows { standard, extended, quick };
 
-/// standard: one head count, lengths from short to long, full and causal, two head sizes, float and a look at double.
+/// The rows of a comparison.
+///
+/// standard: one head count, lengths from short to long, full and causal, two head sizes, float and some double.
+///
 /// extended: also mods, windows, shared heads, one query, few queries or few keys, small and large heads, values of
 /// another width and other layouts.
+///
 /// quick: small sizes, to see that the program works.
 inline std::vector<Workload> rows_of(Rows which) {
   using V = Variant;

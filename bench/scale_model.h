@@ -1,4 +1,4 @@
-// What attention over the ranks of a network takes, predicted from the speed of a rank and of its link.
+// Predicts what attention over the ranks of a network takes, from the speed of a rank and of its link.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace bench {
 
-/// A rank, and how it reaches the others: each sends and receives at the same time, and no two get into each other's
-/// way.
+/// A rank, and how it reaches the others. Each rank sends and receives at the same time, and no two ranks get into each
+/// other's way.
 struct Cluster {
   double flops_per_second;  ///< of attention itself, as one rank computes it
   double latency;           ///< seconds from one rank to another
@@ -31,23 +31,24 @@ enum class Way { contiguous, zigzag, by_heads };
 inline constexpr std::string_view kWayNames[] = {"contiguous", "zigzag", "by heads"};
 
 struct Prediction {
-  double seconds;     ///< of the slowest rank
-  double exposed;     ///< seconds of them in which it only waits
+  double seconds;     ///< that the slowest rank takes
+  double exposed;     ///< how many of these it only waits
   double bytes_sent;  ///< by all ranks
   double efficiency;  ///< work / (ranks * their speed * seconds)
 };
 
 namespace detail {
 
-/// Products of a pair and a feature, as flops: two forward, five backward.
+/// The flops of the products over some pairs: two products forward, five backward.
 inline double flops_of(const Text& t, double pairs) { return pairs * t.heads * t.dim * 2 * (t.backward ? 5 : 2); }
 inline double all_pairs(const Text& t) { return t.causal ? t.len * (t.len + 1) / 2 : t.len * t.len; }
 
-/// Before anything travels, ranks compare the call: see RingCall. Four exchanges of some hundred bytes, each a tree.
+/// The time before anything travels, in which ranks compare the call (see RingCall): four exchanges of some hundred
+/// bytes, each a tree.
 inline double agreement(const Cluster& c, int ranks) { return 4 * std::ceil(std::log2(ranks)) * c.latency; }
 
-/// Keys that a rank works on at once, which travel as one parcel, half of those of a rank: how many pairs its queries
-/// make with them, and how many of them it needs.
+/// Keys that a rank works on at once and that travel as one parcel, half of a rank's keys: how many pairs its queries
+/// make with them, and how many of the keys it needs.
 struct Parcel {
   double pairs, keys;
 };
@@ -62,8 +63,8 @@ inline std::vector<Parcel> parcels_of(const Text& t, Way way, int ranks, int ran
     if (!t.causal || (way == Way::contiguous && of < rank)) {
       parcels.insert(parcels.end(), 2, {2 * half * half, half});
     } else if (way == Way::zigzag) {
-      // The first half of the queries sees the first halves of the ranks before; the second half of the queries sees
-      // those of all ranks, and the second halves of the ranks behind.
+      // The first half of the queries sees the first halves of the ranks before. The second half of the queries sees
+      // the first halves of all ranks, and the second halves of the ranks behind.
       if (of < rank)
         parcels.push_back({2 * half * half, half});
       else
@@ -73,8 +74,9 @@ inline std::vector<Parcel> parcels_of(const Text& t, Way way, int ranks, int ran
   return parcels;
 }
 
-/// The keys and values of the next parcel come while one is computed. Backward, the gradients of keys and values,
-/// floats, go home while the next ones are computed, those of the last parcel with nothing beside them.
+/// The ring: keys and values of the next parcel arrive while one is computed. Backward, the gradients of keys and
+/// values, which are floats, go home while the next ones are computed; those of the last parcel travel with nothing
+/// beside them.
 inline Prediction predict_ring(const Text& t, Way way, int ranks, const Cluster& c) {
   const double numbers_of_key = 2 * t.kv_heads * t.dim;
   const double setup = ranks > 1 ? agreement(c, ranks) : 0;
@@ -100,12 +102,12 @@ inline Prediction predict_ring(const Text& t, Way way, int ranks, const Cluster&
   return p;
 }
 
-/// Rows go out for whole texts of some heads, and come back: nothing is computed meanwhile.
+/// Rows are exchanged for whole texts of some heads, and back. Nothing is computed meanwhile.
 inline Prediction predict_by_heads(const Text& t, int ranks, const Cluster& c) {
   const double own = t.len / ranks, others = ranks > 1 ? (ranks - 1.0) / ranks : 0;
   const double row = t.dim * t.bytes_of_number;
-  // Query and output, and keys and values, of which ranks that share a key head each get a copy. Backward, the gradient
-  // of the output goes there as well, and the gradients come back.
+  // Query and output travel, and keys and values, of which ranks that share a key head each get a copy. Backward, the
+  // gradient of the output travels as well, and the gradients come back.
   const double kv = std::max(t.kv_heads, static_cast<double>(ranks));
   const double numbers = (t.backward ? 2 : 1) * (2 * t.heads + 2 * kv);
   const double bytes = own * numbers * row * others;

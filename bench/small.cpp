@@ -24,14 +24,14 @@ std::string text(const Sizes& s) {
   return std::to_string(s.q_len) + " x " + std::to_string(s.kv_len) + " x " + std::to_string(s.dim);
 }
 
-/// Some ways at some sizes: a call of each way in turn; the first way is the one that the others are compared with.
+/// Some ways at some sizes: a call of each way in turn. The others are compared with the first.
 struct Comparison {
   std::vector<std::string> ways;
   std::vector<Sizes> sizes;
   std::function<std::vector<std::function<void()>>(const Sizes&)> calls_of;
 };
 
-/// Bars of its ways have the colours from `first_series` on.
+/// Measures a comparison. The bars of its ways have the colours from `first_series` on.
 void measure(const Comparison& comparison, const Budget& budget, Progress& progress, Results& results,
              BarChart& chart) {
   const std::size_t first_series = chart.series.size();

@@ -1,4 +1,4 @@
-// A call of few tokens, and the same written by hand with Eigen. One head, float, on the calling thread.
+// A call of few tokens, and the same computation written by hand with Eigen. One head, float, on the calling thread.
 #pragma once
 
 #include <cmath>
@@ -27,7 +27,7 @@ struct SmallCall {
         scores(s.q_len, s.kv_len),
         memory(attn::workspace_bytes(q, k, v, attn::Mods<>(), options)) {}
 
-  /// What one would write: nothing is allocated, and the softmax is Eigen's.
+  /// What one would write by hand: nothing is allocated, and the softmax is Eigen's.
   void by_hand() {
     const float scale = 1 / std::sqrt(static_cast<float>(q.cols()));
     scores.noalias() = scale * q * k.transpose();

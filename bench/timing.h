@@ -19,7 +19,7 @@ double seconds(F&& call) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// The middle value; of an even number of values the mean of the two in the middle. NaN of none.
+/// The middle value, or the mean of the two in the middle of an even number of values. NaN if there is none.
 inline double median(std::vector<double> values) {
   if (values.empty()) return std::nan("");
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

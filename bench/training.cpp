@@ -41,7 +41,7 @@ attn::Tensor<float, 3> random_states(const Sizes& s, Index features, std::uint64
   return x;
 }
 
-/// Forward, loss, backward, clipping and AdamW, as train_gpt does it.
+/// A training step: forward, loss, backward, clipping and AdamW, as train_gpt does it.
 class Step {
  public:
   explicit Step(const Sizes& s)

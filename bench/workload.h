@@ -82,8 +82,8 @@ inline std::string label(const Workload& w) {
   return sizes(w).append(" ").append(name(w.scalar)).append(" ").append(name(w.variant));
 }
 
-/// Calls `f` with the row's mods. Plain attention gets no mod at all, so that nothing but the compiler decides what it
-/// costs.
+/// Calls `f` with the row's mods. Plain attention gets no mod at all, so that what it costs is up to the compiler
+/// alone.
 template <class F>
 decltype(auto) with_mods(const Workload& w, F&& f) {
   switch (w.variant) {
@@ -99,8 +99,8 @@ decltype(auto) with_mods(const Workload& w, F&& f) {
   return f(attn::Mods<>{});
 }
 
-/// The (query, key) pairs of one head that count as useful work. Half the square for causal, as the field counts it:
-/// the diagonal is not added.
+/// How many (query, key) pairs of one head count as useful work. For causal it is half the square, as the field counts
+/// it: the diagonal is not added.
 inline double kept_pairs(const Workload& w) {
   const double n = static_cast<double>(w.q_len), m = static_cast<double>(w.kv_len);
   switch (w.variant) {
@@ -121,12 +121,12 @@ inline double kept_pairs(const Workload& w) {
   return n * m;
 }
 
-/// Products of 2 * head_dim and 2 * v_dim flops for each kept pair; the softmax is not counted.
+/// The flops of the products, 2 * head_dim and 2 * v_dim for each kept pair. The softmax is not counted.
 inline double flops(const Workload& w) {
   return 2.0 * static_cast<double>(w.batch * w.heads) * kept_pairs(w) * static_cast<double>(w.head_dim + w.v_dim);
 }
 
-/// Numbers in the order of memory that a row asks for, and the tensors (batch, heads, len, dim) that they are.
+/// Numbers in the order of memory that a row asks for, and the tensors (batch, heads, len, dim) that they make.
 template <class T>
 struct Inputs {
   Layout layout;
