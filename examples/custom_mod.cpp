@@ -62,13 +62,14 @@ int main() {
   std::cout << "A mask lambda: tokens an even distance apart\n";
   print_picture(same_parity);
 
-  // A score: what comes out replaces scale * q . k. Captures are compiled in.
+  // A change of scores: what it returns replaces scale * q . k. Captures are compiled in.
   const auto nearer_is_better = attn::score_mod([slope = 0.5f](auto x, auto p) {
     const auto distance = static_cast<decltype(x)>(std::abs(p.q - p.kv));
     return x - static_cast<decltype(x)>(slope) * distance;
   });
 
-  // A hint tells of a whole tile at once; far tiles are then never visited. The predicate stays the truth.
+  // A hint says of a whole tile at once what is kept, so that far tiles are never visited. The predicate stays the
+  // truth.
   constexpr attn::Index kBlock = 3;
   const auto same_block =
       attn::mask_mod([](auto p) { return p.q / kBlock == p.kv / kBlock; },

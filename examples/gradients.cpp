@@ -1,5 +1,5 @@
 // Gradients through a mask and a lambda of one's own, in linear memory: checked against central differences, and used
-// to fit queries, keys and values to a target. The derivative in a direction is checked likewise.
+// to fit queries, keys and values to a target. The derivative in a direction is checked as well.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -11,10 +11,10 @@ namespace {
 
 using Matrix = Eigen::MatrixXd;
 
-/// The largest difference between `grad` and central differences of `loss` by each element of `x`.
+/// The largest difference between `grad` and central differences of `loss`, over all elements of `x`.
 template <class Loss>
 double largest_difference(Matrix& x, const Matrix& grad, const Loss& loss) {
-  constexpr double kStep = 1e-4;  // near the cube root of the rounding error: the best for central differences
+  constexpr double kStep = 1e-4;  // near the cube root of the rounding error, the best for central differences
   double largest = 0;
   for (Eigen::Index i = 0; i < x.size(); ++i) {
     const double here = x.data()[i];
@@ -31,10 +31,10 @@ double largest_difference(Matrix& x, const Matrix& grad, const Loss& loss) {
 }  // namespace
 
 int main() {
-  // More than one tile of queries and of keys; some tiles lie across the diagonal.
+  // There is more than one tile of queries and of keys, and some tiles lie across the diagonal.
   Matrix q = Matrix::Random(60, 4), k = Matrix::Random(100, 4), v = Matrix::Random(100, 3);
   const Matrix target = Matrix::Random(60, 3);
-  // Written once; where gradients are wanted it is called with dual numbers.
+  // The lambda is written once; where gradients are wanted it is called with dual numbers.
   const auto penalty = attn::score_mod(
       [](auto x, auto p) { return 2 * tanh(x) - 0.3 * log(1.0 + std::abs(static_cast<double>(p.q - p.kv))); });
   const auto mods = penalty | attn::causal();

@@ -1,5 +1,5 @@
-// One prompt, many continuations: attention over the prompt's keys, which all share, and over each continuation's own,
-// merged. The prompt is held once and read once for all, not once for each continuation.
+// One prompt and many continuations: attention over the prompt's keys, which all continuations share, is merged with
+// attention over each continuation's own keys. The prompt is held once and read once for all of them.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>

@@ -22,7 +22,7 @@ void print(std::string_view title, const Matrix& m) {
   std::cout << '\n';
 }
 
-/// Do both matrices show the same numbers at five significant digits, as the expected ones are written?
+/// Whether both matrices show the same numbers at five significant digits, as the expected ones are written.
 bool same_to_five_digits(const Matrix& actual, const Matrix& expected) {
   if (actual.rows() != expected.rows() || actual.cols() != expected.cols()) return false;
   const double half_a_unit = 0.5001e-4;  // of the fifth digit, relative to a leading digit of at least 1
@@ -35,8 +35,8 @@ bool check(std::string_view what, const Matrix& actual, const Matrix& expected) 
   return same;
 }
 
-/// Three tokens of four features, projected to queries, keys and values of three; no scale, so that all scores are
-/// whole numbers.
+/// Three tokens of four features, projected to queries, keys and values of three. There is no scale, so that all scores
+/// are whole numbers.
 bool three_tokens() {
   const Matrix x{{1, 0, 1, 0}, {0, 2, 0, 2}, {1, 1, 1, 1}};
   const Matrix to_key{{0, 0, 1}, {1, 1, 0}, {0, 1, 0}, {1, 1, 0}};
@@ -72,7 +72,7 @@ double mean_entropy(const Matrix& weights) {
   return weights.unaryExpr(entropy).sum() / static_cast<double>(weights.rows());
 }
 
-/// Returns the mean entropy.
+/// Prints how widely queries look, and returns the mean entropy.
 double print_spread(std::string_view label, const Matrix& q, const Matrix& k, double scale) {
   const Matrix scores = scale * q * k.transpose();
   const Matrix weights = attn::naive_attention(q, k, k, {}, {.scale = scale}).weights;
@@ -83,7 +83,7 @@ double print_spread(std::string_view label, const Matrix& q, const Matrix& k, do
   return entropy;
 }
 
-/// Random queries and keys, with and without the scale.
+/// Draws random queries and keys, and shows them with and without the scale.
 bool why_the_scale() {
   constexpr attn::Index kTokens = 64, kHeadDim = 64;
   std::mt19937 generator(1);

@@ -8,7 +8,7 @@
 
 namespace display {
 
-/// "59 s", "3:07", "1:02:03".
+/// A time as text: "59 s", "3:07", "1:02:03".
 inline std::string duration_text(double seconds) {
   const auto all = static_cast<long long>(std::ceil(std::clamp(seconds, 0.0, 1e9)));
   char text[32];

@@ -6,7 +6,7 @@
 
 namespace display {
 
-/// Text as content or attribute of an element. XML has no control characters, so that these become blanks.
+/// Text as content or attribute of an element. XML has no control characters, so they become blanks.
 inline std::string escaped(std::string_view text) {
   std::string result;
   for (const char c : text) {

@@ -8,7 +8,7 @@
 
 namespace display {
 
-/// The colours of one theme. Text has a contrast of at least 4.5 to the paper and shapes of at least 3 (WCAG 2.1); the
+/// The colours of one theme. Text has a contrast of at least 4.5 to the paper, and shapes of at least 3 (WCAG 2.1). The
 /// series stay apart, by 25 or more in CIE Lab, for readers with any of the three kinds of colour blindness too. The
 /// test of charts computes both.
 struct Theme {
@@ -40,8 +40,8 @@ inline const char* class_on_weight(double share) {
   return share < 0.48 ? "on-low" : share < 0.68 ? "on-mid" : "on-high";
 }
 
-/// Rules for the classes of a picture, for `svg` elements of the class "display" alone: a page may have others. Rules
-/// stand in classes, since not every program that shows SVG knows variables.
+/// The rules for the classes of a picture, for `svg` elements of the class "display" alone, because a page may have
+/// others. Rules stand in classes because not every program that shows SVG knows variables.
 ///
 /// paper, ink, faint, grid, mark: fill, and of lines stroke. f0 … f5 fill with a series' colour, s0 … s5 draw with it.
 /// weight: fill of a cell whose opacity is its weight, on a rectangle of the class none, and a gradient's last colour.

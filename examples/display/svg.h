@@ -17,7 +17,7 @@ struct TextStyle {
   bool bold = false;
 };
 
-/// Pixels that a text takes, rather more than less: those of DejaVu Sans, which is wider than what most screens have.
+/// How many pixels a text takes, rather more than less: as in DejaVu Sans, which is wider than what most screens have.
 inline double text_width(std::string_view text, const TextStyle& style = {}) {
   double letters = 0;
   for (const char c : text) letters += (static_cast<unsigned char>(c) & 0xC0) != 0x80;

@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// Queries, keys and values, as a model would make them of its tokens. Each number is a function of the seed and of
-/// where it stands, so any rank can draw any row, and nobody ever holds all.
+/// where it stands, so that any rank can draw any row, and nobody ever holds all.
 class Text {
  public:
   enum Kind { query, key, value };
@@ -38,7 +38,7 @@ class Text {
 
   Index heads(Kind kind) const { return kind == query ? request_.heads : request_.kv_heads; }
 
-  /// `rows` rows, of which row i is that of the token token_of(i).
+  /// Draws `rows` rows; row i belongs to the token token_of(i).
   template <class TokenOf>
   Tensor draw(Kind kind, Index rows, const TokenOf& token_of) const {
     auto t = Tensor::uninitialized({1, heads(kind), rows, request_.dim});
@@ -52,7 +52,7 @@ class Text {
       }
     return t;
   }
-  /// The rows of the tokens from `first` on.
+  /// Draws the rows of the tokens from `first` on.
   Tensor draw_from(Kind kind, Index first, Index rows) const {
     return draw(kind, rows, [&](Index row) { return first + row; });
   }
@@ -97,7 +97,7 @@ void print_table(const Request& request, const ranks::World& world, Index rows, 
   std::printf("\n");
 }
 
-/// Evenly spread tokens, the last one among them.
+/// Some tokens, evenly spread, with the last one among them.
 std::vector<Index> sampled_tokens(const Request& request) {
   std::vector<Index> tokens;
   for (Index i = 1; i <= request.check; ++i) {
@@ -108,7 +108,7 @@ std::vector<Index> sampled_tokens(const Request& request) {
   return tokens;
 }
 
-/// Rows of the sampled tokens on rank 0: each is on one rank, and the others add zeros.
+/// The rows of the sampled tokens, on rank 0. Each is on one rank, and the others add zeros.
 Tensor rows_of_samples(const Ring& ring, const Request& request, const Tensor& out) {
   const std::vector<Index> tokens = sampled_tokens(request);
   Tensor own({static_cast<Index>(tokens.size()), request.heads, 1, request.dim}), all(own.shape());
@@ -131,7 +131,7 @@ double largest_difference(const View& a, const View& b) {
   return largest;
 }
 
-/// What is more than rounding, here of means of numbers up to 1.7, is a fault; all ranks then throw.
+/// Requires that a difference is no more than rounding, here of means of numbers up to 1.7. Otherwise all ranks throw.
 void require_small(double difference) {
   constexpr double kMost = 1e-5;
   MPI_Bcast(&difference, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
@@ -161,8 +161,9 @@ void check_prefill(const Ring& ring, const Request& request, const Text& text, c
   require_small(largest);
 }
 
-/// Generates tokens over keys that stay where they lie. Striped, whatever the layout of the prefill was: a text may
-/// grow then, token t goes to rank t mod P. A program that has its keys in another layout moves them once.
+/// Generates tokens over keys that stay where they lie. They lie striped, whatever the layout of the prefill was,
+/// because a text may grow then: token t goes to rank t mod P. A program that has its keys in another layout moves them
+/// once.
 void decode(const Request& request, const Text& text, const ranks::World& world) {
   Ring ring(MPI_COMM_WORLD, Layout::striped);
   const Index end = request.tokens + request.decode;

@@ -31,7 +31,7 @@ class Activation {
 
   ActivationKind kind_;
   States<T> x_;
-  States<T> inner_;  ///< what takes an exponential: the GELU's tanh, or the sigmoid of SwiGLU
+  States<T> inner_;  ///< what took an exponential: the GELU's tanh, or the sigmoid of SwiGLU
 };
 
 }  // namespace nn

@@ -1,4 +1,4 @@
-// The optimizer.
+// The optimiser.
 #pragma once
 
 #include "parameter.h"
@@ -8,22 +8,22 @@ namespace nn {
 struct AdamWConfig {
   double beta1 = 0.9, beta2 = 0.999;
   double epsilon = 1e-8;
-  /// Of parameters of two dimensions alone: those of one, biases and norms, are not drawn towards 0.
+  /// Applies to parameters of two dimensions alone: those of one, biases and norms, are not drawn towards 0.
   double weight_decay = 0.01;
 };
 
-/// AdamW (Loshchilov & Hutter 2019), as torch.optim.AdamW but for what weight_decay says.
+/// AdamW (Loshchilov & Hutter 2019), as torch.optim.AdamW except for what weight_decay says.
 template <class T>
 class AdamW {
  public:
   explicit AdamW(const AdamWConfig& config = {}) : config_(config) {}
 
-  /// One step. The parameters are those of the model, in the same order each time; those without gradients stay.
+  /// Takes one step. The parameters are those of the model, in the same order each time; those without gradients stay.
   void step(const std::vector<Parameter<T>>& parameters, double learning_rate);
 
   Index steps() const { return steps_; }
 
-  /// What a checkpoint keeps: calls visitor for the first and second moments of each parameter, named "m.<parameter>"
+  /// Calls visitor for what a checkpoint keeps: the first and second moments of each parameter, named "m.<parameter>"
   /// and "v.<parameter>". Their gradients are empty. (The number of steps is set_steps().)
   void visit_moments(const std::vector<Parameter<T>>& parameters, const Visitor<T>& visitor);
   void set_steps(Index steps) { steps_ = steps; }
@@ -39,8 +39,8 @@ class AdamW {
   Index steps_ = 0;
 };
 
-/// Scales all gradients so that their norm is at most max_norm, and returns what it was:
-/// torch.nn.utils.clip_grad_norm_, but for the 1e-6 that PyTorch adds to the norm.
+/// Scales all gradients so that their norm is at most max_norm, and returns what it was. It is
+/// torch.nn.utils.clip_grad_norm_ without the 1e-6 that PyTorch adds to the norm.
 template <class T>
 double clip_grad_norm(const std::vector<Parameter<T>>& parameters, double max_norm);
 

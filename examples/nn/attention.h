@@ -10,7 +10,7 @@ namespace nn {
 /// Which keys a query may look at.
 struct Mask {
   bool causal = false;
-  /// Of each sequence: the tokens behind it are padding. Empty: there is no padding.
+  /// The length of each sequence; the tokens behind it are padding. Empty: there is no padding.
   std::vector<Index> key_lengths = {};
 };
 
@@ -28,9 +28,10 @@ class SelfAttention {
  public:
   explicit SelfAttention(const attn::MultiHeadConfig& config) : layer_(config) {}
 
-  /// Writes the weights of every head too, where they are asked for.
+  /// Also writes the weights of every head, if `weights` is given.
   States<T> operator()(const States<T>& x, const Mask& mask, Weights<T>* weights = nullptr) const;
-  /// The next tokens of each sequence, which look at themselves and at what the cache has; then it has them too.
+  /// Applies the layer to the next tokens of each sequence, which look at themselves and at what the cache has. Then
+  /// the cache has them too.
   States<T> next(const States<T>& x, Cache<T>& cache) const;
   Cache<T> make_cache(Index batch, Index capacity) const;
 
@@ -47,7 +48,7 @@ class SelfAttention {
   attn::MultiHeadResult<States<T>, T> result_;
 };
 
-/// Queries from one sequence, keys and values from another, the memory.
+/// Attention with queries from one sequence, and keys and values from another, the memory.
 template <class T>
 class CrossAttention {
  public:
@@ -55,8 +56,8 @@ class CrossAttention {
 
   States<T> operator()(const States<T>& x, const States<T>& memory, const Mask& mask,
                        Weights<T>* weights = nullptr) const;
-  /// The memory's keys and values, once for a whole generation; then each token looks at them. Several sequences of x
-  /// in a row may share one of the memory: as many each.
+  /// The memory's keys and values, computed once for a whole generation, in which each token looks at them. Several
+  /// sequences of x in a row may share one of the memory, equally many each.
   Cache<T> remember(const States<T>& memory) const;
   States<T> next(const States<T>& x, const Cache<T>& memory, const Mask& mask) const;
 

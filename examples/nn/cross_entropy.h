@@ -5,7 +5,7 @@
 
 namespace nn {
 
-/// The mean of -log softmax(logits)[target] over all tokens but those whose target is kIgnored: nn.CrossEntropyLoss
+/// The mean of -log softmax(logits)[target] over all tokens except those whose target is kIgnored: nn.CrossEntropyLoss
 /// (whose ignore_index is -100 by default). With label smoothing s, a target's probability is 1 - s, and s is shared
 /// out over all tokens (Szegedy et al. 2016).
 template <class T>
@@ -15,11 +15,11 @@ class CrossEntropy {
 
   explicit CrossEntropy(double label_smoothing = 0) : label_smoothing_(label_smoothing) {}
 
-  /// logits (batch, len, tokens), targets (batch, len). 0 if no target counts.
+  /// The loss of logits (batch, len, tokens) and targets (batch, len); 0 if no target counts.
   /// @throws std::out_of_range for another target that is no token, std::invalid_argument if sizes disagree.
   double operator()(const States<T>& logits, const Tokens& targets) const;
   double forward(States<T> logits, const Tokens& targets);
-  /// The gradient with respect to the logits; once after each forward().
+  /// The gradient with respect to the logits. Call it once after each forward().
   States<T> backward();
 
  private:

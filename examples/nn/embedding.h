@@ -17,17 +17,17 @@ class Embedding {
   Index tokens() const { return weight_.values.dim(0); }
   Index features() const { return weight_.values.dim(1); }
 
-  /// (batch, len, features). @throws std::out_of_range for a token that has no vector.
+  /// The vectors of tokens, (batch, len, features). @throws std::out_of_range for a token that has no vector.
   States<T> operator()(const Tokens& tokens) const;
   States<T> forward(const Tokens& tokens);
   void backward(const States<T>& grad);
 
-  /// logits = x * weightᵀ, (batch, len, tokens).
+  /// The scores of all tokens: logits = x * weightᵀ, (batch, len, tokens).
   States<T> project(const States<T>& x) const;
   States<T> forward_project(States<T> x);
   States<T> backward_project(const States<T>& grad_logits);
 
-  /// "weight" (tokens, features).
+  /// Visits "weight" (tokens, features).
   void visit(const std::string& prefix, const Visitor<T>& visitor);
 
  private:
@@ -44,11 +44,12 @@ class LearnedPositions {
 
   Index positions() const { return weight_.values.dim(0); }
 
-  /// Token i of each sequence stands at position first + i. @throws std::out_of_range past the last position.
+  /// Adds the vectors of positions: token i of each sequence stands at first + i. @throws std::out_of_range past the
+  /// last one.
   void add_to(States<T>& x, Index first = 0) const;
   void backward(const States<T>& grad);
 
-  /// "weight" (positions, features).
+  /// Visits "weight" (positions, features).
   void visit(const std::string& prefix, const Visitor<T>& visitor);
 
  private:
@@ -60,12 +61,12 @@ class LearnedPositions {
 template <class T>
 void add_sinusoidal_positions(States<T>& x, Index first = 0);
 
-/// x times the root of its number of features: vectors of tokens become as large as sinusoidal positions (Vaswani et
-/// al. 2017, section 3.4).
+/// x times the root of its number of features, which makes vectors of tokens as large as sinusoidal positions (Vaswani
+/// et al. 2017, section 3.4).
 template <class T>
 States<T> scaled(States<T> x);
 
-/// Both: vectors of tokens that stand at positions first, first + 1, …
+/// Applies both: scaled() vectors of tokens, with sinusoidal positions from `first` on.
 template <class T>
 States<T> at_positions(States<T> tokens, Index first = 0);
 

@@ -13,8 +13,8 @@ struct EncoderConfig {
   LayerConfig layer;
 };
 
-/// Scores every token for every place of a text, from what stands before and behind it: what was masked there, say. The
-/// output layer is the table of the tokens' vectors.
+/// Scores every token for every place of a text, from what stands before and behind that place: what was masked there,
+/// say. The output layer is the table of the tokens' vectors.
 template <class T>
 class Encoder {
  public:

@@ -18,15 +18,15 @@ struct GptConfig {
 template <class T>
 class Gpt {
  public:
-  /// Initial numbers as GPT-2's: normal, of deviation 0.02, and smaller where layers add to what they were given.
+  /// Draws initial numbers as GPT-2's: normal, of deviation 0.02, and smaller where layers add to what they were given.
   Gpt(const GptConfig& config, std::uint64_t seed);
 
   const GptConfig& config() const { return config_; }
 
-  /// Logits (batch, len, tokens) of what follows each token, and the weights of each layer's heads if asked for.
+  /// The logits (batch, len, tokens) of what follows each token, and the weights of each layer's heads if asked for.
   States<T> operator()(const Tokens& tokens, std::vector<Weights<T>>* weights = nullptr) const;
 
-  /// The same for the next tokens of texts that were begun before, of which `caches` keeps what is needed: see
+  /// As above, for the next tokens of texts that were begun before. `caches` keeps what is needed of them; see
   /// generation.cpp.
   using Caches = typename TransformerEncoder<T>::Caches;
   Caches make_caches(Index batch) const;

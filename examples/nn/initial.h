@@ -8,11 +8,12 @@
 
 namespace nn {
 
-/// The standard deviation of GPT-2's (Radford et al. 2019).
+/// The standard deviation of GPT-2's initial numbers (Radford et al. 2019).
 inline constexpr double kGptDeviation = 0.02;
 
-/// Draws the numbers of a stack of layers as GPT-2's are drawn: weights normal, biases 0. Two parts of each layer add
-/// to the states, whose variance would grow with the layers otherwise: their last weights are smaller. Norms stay.
+/// Draws the numbers of a stack of layers as GPT-2's: weights normal, biases 0. Two parts of each layer add to the
+/// states, whose variance would otherwise grow with the layers, so the last weights of these parts are smaller. Norms
+/// stay.
 template <class T, class Stack>
 void draw_as_gpt2(Stack& stack, Index layers, Random& random) {
   const double added = kGptDeviation / std::sqrt(2 * static_cast<double>(layers));

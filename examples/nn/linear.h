@@ -8,20 +8,20 @@ namespace nn {
 
 /// y = x * weightᵀ + bias, PyTorch's nn.Linear.
 ///
-/// As in all layers here: operator() is the layer at use; forward() computes the same in training, and keeps what
-/// backward() needs; backward() takes the gradient of the loss with respect to the result, adds those of the parameters
-/// up, and returns that with respect to the input. Call forward() and backward() in turn.
+/// As in all layers here, operator() is the layer at use. forward() computes the same in training, and keeps what
+/// backward() needs. backward() takes the gradient of the loss with respect to the result, adds the gradients of the
+/// parameters up, and returns the gradient with respect to the input. Call forward() and backward() in turn.
 template <class T>
 class Linear {
  public:
-  /// Initial numbers are PyTorch's: uniform in ±1/sqrt(inputs).
+  /// Draws initial numbers as PyTorch's: uniform in ±1/sqrt(inputs).
   Linear(Index inputs, Index outputs, bool bias, Random& random);
 
   States<T> operator()(const States<T>& x) const;
   States<T> forward(States<T> x);
   States<T> backward(const States<T>& grad);
 
-  /// "weight" (outputs, inputs) and "bias" (outputs).
+  /// Visits "weight" (outputs, inputs) and "bias" (outputs).
   void visit(const std::string& prefix, const Visitor<T>& visitor);
 
  private:

@@ -12,7 +12,8 @@ namespace nn {
 
 namespace {
 
-/// The name of what is being written, for a handler of signals. One at a time: the last one that was begun.
+/// The name of the file that is being written, for a handler of signals. There is one at a time: the last that was
+/// begun.
 std::atomic<const char*> unfinished{nullptr};
 static_assert(std::atomic<const char*>::is_always_lock_free);
 
@@ -63,7 +64,7 @@ void NewFile::put_in_place() {
   unfinished = nullptr;
   ::close(descriptor_);
   descriptor_ = -1;
-  // The folder has the new name. What it cannot say of itself does not make the file wrong.
+  // The folder has the new name. If it cannot be synchronised, that does not make the file wrong.
   const std::filesystem::path folder = target_.has_parent_path() ? target_.parent_path() : ".";
   const int opened = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (opened < 0) return;

@@ -12,11 +12,12 @@ struct FileError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Is written beside a file, under its name and ".part", and then put in its place. Whatever fails before, or ends the
-/// program: the last file stays as it is. Where the name is a symbolic link, what it points to is replaced.
+/// A file that is written beside the one that it replaces, under its name and ".part", and then put in its place. If
+/// anything fails before, or ends the program, the last file stays as it is. A symbolic link is kept, and what it
+/// points to is replaced.
 class NewFile {
  public:
-  /// Only a regular file may be replaced: a renamed file in the place of a device would be no device.
+  /// Begins a file. Only a regular file may be replaced: a renamed file in place of a device would be no device.
   /// @throws FileError, as all others, with the reason that the system gives.
   explicit NewFile(const std::filesystem::path& file);
   /// Removes what was written, unless it was put in its place.
@@ -26,7 +27,8 @@ class NewFile {
 
   void write(const void* bytes, std::size_t count);
 
-  /// After the bytes have reached the disk: otherwise a power failure could leave an empty file under the name.
+  /// Replaces the file, once the bytes have reached the disk: otherwise a power failure could leave an empty file under
+  /// the name.
   void put_in_place();
 
  private:

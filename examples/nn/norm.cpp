@@ -62,7 +62,7 @@ States<T> Norm<T>::backward(const States<T>& grad) {
   const auto normalized = rows_of(std::as_const(normalized_));
   auto to = rows_of(grad_x);
   const Eigen::Map<const Row<T>> weight(weight_.values.data(), features);
-  // Each block's sums by themselves, then all in order: the same bits for any number of threads.
+  // Each block has its own sums, and all are added in order: the same bits for any number of threads.
   const Index blocks = (from.rows() + kRows - 1) / kRows;
   RowMatrix<T> weight_sums = RowMatrix<T>::Zero(blocks, features), bias_sums = weight_sums;
   for_blocks(from.rows(), kRows, [&](Index first, Index last) {

@@ -20,11 +20,11 @@ class Norm {
   States<T> forward(const States<T>& x);
   States<T> backward(const States<T>& grad);
 
-  /// "weight" (features), and "bias" (features) if there is one.
+  /// Visits "weight" (features), and "bias" (features) if there is one.
   void visit(const std::string& prefix, const Visitor<T>& visitor);
 
  private:
-  /// Of some rows: those normalised, before they are scaled, and 1 / standard deviation of each, where wanted.
+  /// Normalises some rows. Where wanted, also gives them before they are scaled, and 1 / standard deviation of each.
   States<T> apply(const States<T>& x, States<T>* normalized, std::vector<T>* scales) const;
 
   NormKind kind_;

@@ -11,14 +11,14 @@
 
 namespace nn {
 
-/// A parameter of a model, as optimizers and checkpoints see it: a view. (PyTorch's nn.Parameter owns its numbers, here
+/// A parameter of a model, as optimisers and checkpoints see it: a view. (PyTorch's nn.Parameter owns its numbers; here
 /// Learned does.) Spans are valid as long as the model is not moved.
 template <class T>
 struct Parameter {
   std::string name;  ///< as PyTorch has it: "layers.0.linear1.weight"
   std::vector<Index> shape;
   std::span<T> values;    ///< row-major
-  std::span<T> gradient;  ///< as many numbers, to which backward() adds. Attention has none before its first backward()
+  std::span<T> gradient;  ///< of equal size; backward() adds to it. Attention has none before its first backward()
 };
 
 /// What each layer's visit() calls for each of its parameters, always in the same order.
@@ -56,7 +56,7 @@ Index count_parameters(Model& model) {
   return count;
 }
 
-/// Before each step.
+/// Sets all gradients to 0, as before each step.
 template <class T, class Model>
 void zero_gradients(Model& model) {
   for (const Parameter<T>& p : parameters_of<T>(model)) std::fill(p.gradient.begin(), p.gradient.end(), T(0));

@@ -6,14 +6,14 @@
 
 namespace nn {
 
-/// UTF-8 with U+FFFD for each byte that is none, and a blank for each control character and each end of a line: one
-/// could move the cursor or change the terminal, the other begin a line that looks like another message.
+/// UTF-8 as a line: U+FFFD stands for each byte that is no UTF-8, and a blank for each control character, which could
+/// move the cursor or change the terminal, and for each end of a line, behind which another message could be faked.
 std::string as_line(std::string_view bytes);
 
-/// The same, but line feeds and tabs stay.
+/// as_line() that keeps line feeds and tabs.
 std::string as_text(std::string_view bytes);
 
-/// The beginning of as_line() where that is long: 60 characters.
+/// as_line(), cut down to its first 60 characters if it is longer.
 std::string shown(std::string_view bytes);
 
 /// shown() in quotes.

@@ -18,12 +18,12 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
-/// Headers are small; a length beyond this is no header's. A forged one may take some fifty times its length while it
-/// is parsed, so that the limit is below the 100 MB of the reference implementation.
+/// The longest header that is read. Headers are small; a forged one may take some fifty times its length while it is
+/// parsed, so the limit is below the 100 MB of the reference implementation.
 constexpr std::uint64_t kMostHeader = 16 << 20;
 
-/// A header is an object of objects of lists: three levels. Deeper ones are not followed: copies and destructors of a
-/// JSON value call themselves for each level, and a file could have millions.
+/// The levels of a header: an object of objects of lists. Deeper ones are not followed, because copies and destructors
+/// of a JSON value call themselves for each level, and a file could have millions.
 constexpr int kMostLevels = 3;
 
 std::size_t product(const std::vector<Index>& shape) {
@@ -34,8 +34,8 @@ std::size_t product(const std::vector<Index>& shape) {
 
 std::string text_of(const std::vector<Index>& shape) { return nlohmann::json(shape).dump(); }
 
-/// Null for what is no JSON or too deep, and where an object has a name twice: readers would disagree about which
-/// counts.
+/// The JSON of a text. Null for what is no JSON or too deep, and where an object has a name twice, because readers
+/// would disagree about which counts.
 nlohmann::json parsed(const std::string& text) {
   struct Refused {};
   std::vector<std::set<std::string>> names;  // of the objects that are open
@@ -55,7 +55,8 @@ nlohmann::json parsed(const std::string& text) {
   return {};
 }
 
-/// nlohmann::json would round fractions, and take negative numbers and truth values for whole ones.
+/// The whole numbers of a list, checked: nlohmann::json would round fractions, and take negative numbers and truth
+/// values.
 /// @throws nlohmann::json::exception
 std::vector<Index> whole_numbers(const nlohmann::json& list) {
   for (const nlohmann::json& number : list.get_ref<const nlohmann::json::array_t&>())

@@ -15,8 +15,8 @@ namespace nn {
 /// What a file says of itself: its text "__metadata__".
 using Metadata = std::map<std::string, std::string>;
 
-/// Writes the values of all parameters, as F32 or F64, to a NewFile. @throws FileError also if a number is not finite:
-/// no file holds a model that went wrong.
+/// Writes the values of all parameters, as F32 or F64, to a NewFile. @throws FileError also if a number is not finite,
+/// so that no file holds a model that went wrong.
 template <class T>
 void save_safetensors(const std::filesystem::path& file, const std::vector<Parameter<T>>& parameters,
                       const Metadata& metadata);
@@ -33,10 +33,10 @@ class SafeTensors {
   /// A whole number of the metadata. @throws FileError unless it is one in lowest … highest.
   Index number(const std::string& key, Index lowest, Index highest) const;
 
-  /// Reads the values of all parameters; nothing but them may be in the file. F32 and F64 are converted. Beside the
-  /// parameters' own, some KiB of memory are taken.
+  /// Reads the values of all parameters; nothing else may be in the file. F32 and F64 are converted. Takes some KiB of
+  /// memory beside the parameters' own.
   /// @throws FileError for what is missing, superfluous, of another shape, or not finite; some parameters may have been
-  /// read then.
+  /// read by then.
   template <class T>
   void load(const std::vector<Parameter<T>>& parameters) const;
 
@@ -56,7 +56,8 @@ class SafeTensors {
   std::size_t first_ = 0;  // the byte behind the header
 };
 
-/// The text "format" of a file's metadata: which program wrote it. Empty for a file of another kind, or none.
+/// The text "format" of a file's metadata, which says which program wrote it. Empty for a file of another kind, or
+/// none.
 std::string format_of(const std::filesystem::path& file);
 
 }  // namespace nn

@@ -11,10 +11,10 @@ class TransformerEncoder {
  public:
   TransformerEncoder(Index layers, const LayerConfig& config, Random& random);
 
-  /// `weights`: those of each layer's heads.
+  /// `weights`: if given, receives those of each layer's heads.
   States<T> operator()(States<T> x, const Mask& mask, std::vector<Weights<T>>* weights = nullptr) const;
 
-  /// The next tokens of texts, of which earlier ones are in the caches, one for each layer.
+  /// The caches of texts that were begun before, one for each layer.
   using Caches = std::vector<Cache<T>>;
   Caches make_caches(Index batch, Index capacity) const;
   States<T> next(States<T> x, Caches& caches) const;
@@ -22,7 +22,7 @@ class TransformerEncoder {
   States<T> forward(States<T> x, const Mask& mask);
   States<T> backward(const States<T>& grad);
 
-  /// "layers.0. …" and "norm. …".
+  /// Visits "layers.0. …" and "norm. …".
   void visit(const std::string& prefix, const Visitor<T>& visitor);
   template <class F>
   void visit_dropouts(const F& f) {
@@ -40,11 +40,11 @@ class TransformerDecoder {
  public:
   TransformerDecoder(Index layers, const LayerConfig& config, Random& random);
 
-  /// `weights`: those of each layer's look at the memory.
+  /// `weights`: if given, receives those of each layer's attention to the memory.
   States<T> operator()(States<T> x, const Mask& mask, const States<T>& memory, const Mask& memory_mask,
                        std::vector<Weights<T>>* weights = nullptr) const;
 
-  /// The next tokens; earlier ones are in `caches`, keys and values of the memory in `memories`, one for each layer.
+  /// For the next tokens: `caches` have the earlier ones, `memories` keys and values of the memory, one for each layer.
   using Caches = std::vector<Cache<T>>;
   Caches make_caches(Index batch, Index capacity) const;
   Caches remember(const States<T>& memory) const;

@@ -1,4 +1,4 @@
-// Threads for everything between the attentions too. Work is cut by its size alone, so that any number of threads gives
+// Threads for what lies between the attentions, too. Work is cut by its size alone, so that any number of threads gives
 // the same bits.
 #pragma once
 
@@ -8,10 +8,10 @@
 
 namespace nn {
 
-/// How many threads all layers use from now on; at first all cores. Not while a layer runs.
+/// Sets how many threads all layers use from now on; at first it is all cores. Not to be called while a layer runs.
 void set_threads(int count);
 
-/// With glibc, memory that is freed stays with the program from now on: each training step allocates what the last one
+/// Keeps memory that is freed with the program from now on (glibc): each training step allocates what the last one
 /// freed. By default glibc returns large pieces to the system, which must clear them before it gives them out again;
 /// that took an eighth of a step's time.
 void keep_memory();
@@ -19,7 +19,7 @@ void keep_memory();
 /// What the layers pass to attn: the threads.
 const attn::Options& options();
 
-/// Calls f(first, last) for blocks of `block` of 0 … count - 1, on all threads.
+/// Calls f(first, last) for blocks of `block` numbers out of 0 … count - 1, on all threads.
 void for_blocks(attn::Index count, attn::Index block, const std::function<void(attn::Index, attn::Index)>& f);
 
 }  // namespace nn

@@ -21,9 +21,9 @@ class Transformer {
 
   const TransformerConfig& config() const { return config_; }
 
-  /// Logits (batch, len, target_tokens) of what follows each token of the targets. `lengths` are those of the sources.
-  /// Targets are padded at their ends, where logits mean nothing. `weights`: those of each decoder layer's look at the
-  /// source.
+  /// The logits (batch, len, target_tokens) of what follows each token of the targets. `lengths` are those of the
+  /// sources. Targets are padded at their ends, where logits mean nothing. `weights`: if given, receives those of each
+  /// decoder layer's attention to the source.
   States<T> operator()(const Tokens& sources, const std::vector<Index>& lengths, const Tokens& targets,
                        std::vector<Weights<T>>* weights = nullptr) const;
 

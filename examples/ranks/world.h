@@ -16,7 +16,7 @@
 
 namespace ranks {
 
-/// MPI from here to the end of its life; one process alone where mpirun did not start the program.
+/// MPI from its construction to the end of its life, or one process alone where mpirun did not start the program.
 class World {
  public:
   World(int& argc, char**& argv) {
@@ -36,9 +36,9 @@ class World {
   int ranks() const { return ranks_; }
   bool is_first() const { return rank_ == 0; }
 
-  /// Runs a program, which returns its exit code. What all ranks throw is one line of rank 0 behind the program's name,
-  /// and the exit code 1. A rank that throws alone writes the line itself and ends all, who would wait for it
-  /// otherwise.
+  /// Runs a program, which returns its exit code. What all ranks throw becomes one line of rank 0, behind the program's
+  /// name, and the exit code 1. A rank that throws alone writes the line itself and ends all ranks, which would
+  /// otherwise wait for it.
   template <class F>
   int run(const char* name, const F& program) const {
     std::string error;
@@ -65,8 +65,8 @@ class World {
   }
 
  private:
-  /// Does every rank fail? What is refused is refused by all of them at once, so three seconds are long. The messages
-  /// have a communicator to themselves, since a rank that has not failed may be within any other call of MPI.
+  /// Whether every rank fails. What is refused is refused by all of them at once, so three seconds are long. The
+  /// messages have a communicator of their own, because a rank that has not failed may be within any other call of MPI.
   bool all_come() const {
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_Ibarrier(for_failures_, &request);

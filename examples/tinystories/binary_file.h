@@ -25,7 +25,7 @@ class BinaryFile {
   /// @throws FileError if it is missing, no regular file, empty, or cannot be opened.
   explicit BinaryFile(const std::filesystem::path& path);
 
-  /// The same from bytes in memory; `name` is for messages.
+  /// As above, from bytes in memory; `name` is for messages.
   BinaryFile(const std::string& bytes, const std::string& name);
 
   const std::string& name() const { return name_; }

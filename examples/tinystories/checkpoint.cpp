@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kHeaderBytes = 7 * sizeof(std::int32_t);
 
-/// More than any file has. Sizes stop there instead of wrapping around.
+/// More than any file has. Sizes stop here instead of wrapping around.
 constexpr std::uint64_t kTooMany = std::uint64_t{1} << 60;
 
 std::uint64_t product(std::initializer_list<Index> sizes) {

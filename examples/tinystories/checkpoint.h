@@ -20,7 +20,7 @@ struct Config {
   Index n_kv_heads = 0;  // of keys and values; divides n_heads
   Index vocab_size = 0;
   Index seq_len = 0;  // tokens in the longest text
-  bool tied = true;   // is the classifier the embedding?
+  bool tied = true;   // whether the classifier is the embedding
 
   Index head_dim() const { return dim / n_heads; }
   Index kv_dim() const { return head_dim() * n_kv_heads; }

@@ -6,7 +6,7 @@ namespace tinystories {
 
 namespace {
 
-/// That of all networks of llama2.c.
+/// The rotary embedding of all networks of llama2.c.
 attn::Rope rope_of(const Config& config) {
   return attn::Rope({.head_dim = config.head_dim(), .pairs = attn::RopePairs::interleaved, .base = 10000});
 }

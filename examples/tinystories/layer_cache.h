@@ -11,12 +11,12 @@
 namespace tinystories {
 
 struct CacheOptions {
-  bool paged = false;    // in pages, or in one piece?
+  bool paged = false;    // whether in pages, not in one piece
   Index capacity = 0;    // tokens
   Index page_size = 64;  // tokens in a page
 };
 
-/// A cache of the library, of either kind. It turns keys by their positions as they come, and queries likewise.
+/// A cache of the library, of either kind. It turns keys by their positions as they come, and queries as they are read.
 class LayerCache {
  public:
   using View = attn::TensorView<const float, 4>;

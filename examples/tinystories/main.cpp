@@ -67,7 +67,7 @@ void write(std::string_view text) {
   if (!(std::cout << text << std::flush)) throw std::runtime_error("standard output cannot be written");
 }
 
-/// `seed` is for whoever wants the same text again; nothing if it was given, or played no part.
+/// Prints the figures, and `seed` for those who want the same text again; none if it was given, or played no part.
 void print(const Figures& figures, std::optional<std::uint64_t> seed) {
   std::cerr << '\n'  // behind the text, which may end anywhere in a line
             << "prompt tokens        " << figures.prompt_tokens << '\n'

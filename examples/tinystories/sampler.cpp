@@ -14,8 +14,8 @@ struct Candidate {
   double weight;  // its probability, but for a factor that all have
   Index token;
 
-  /// Unlikelier than the other, or as likely and behind it: two tokens are never equal, so that every platform sorts
-  /// alike.
+  /// Whether it is unlikelier than the other, or as likely and behind it. Two tokens are never equal, so that every
+  /// platform sorts alike.
   bool operator<(const Candidate& other) const {
     return weight != other.weight ? weight < other.weight : token > other.token;
   }
@@ -50,7 +50,7 @@ Sampler::Sampler(const SamplerOptions& options) : options_(options), engine_(opt
   if (!(options.top_p >= 0 && options.top_p <= 1)) refuse("top-p is ", options.top_p, ", it must be in 0..1");
 }
 
-/// In [0, 1). The standard's engines draw the same everywhere, its distributions do not.
+/// A number in [0, 1). The standard's engines draw the same everywhere, its distributions do not.
 double Sampler::uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }
 
 Index Sampler::operator()(std::span<const float> logits) {

@@ -17,7 +17,8 @@ std::string byte_name(Index byte) {
   return text;
 }
 
-/// How many bytes the code point at the start of `text` has; of what is no UTF-8, some. Only a vocabulary can tell.
+/// How many bytes the code point at the start of `text` has; for what is no UTF-8, some number. Only a vocabulary can
+/// tell.
 std::size_t code_point_length(std::string_view text) {
   constexpr std::size_t kLongest = 4;
   std::size_t length = 1;
@@ -33,7 +34,7 @@ struct Merge {
   Index left_token, right_token;
   Index token;  // that they are
 
-  /// The better score comes first, then what is further left.
+  /// The better score comes first; of equal ones, what is further left.
   bool operator<(const Merge& other) const { return score != other.score ? score < other.score : left > other.left; }
 };
 

@@ -25,7 +25,7 @@ class Context {
   std::vector<LayerCache> layers_;
 };
 
-/// The attention of one layer to the n tokens at `first`, first + 1, ...: for whoever wants to look inside.
+/// The attention of one layer to the n tokens at `first`, first + 1, ..., for those who want to look inside.
 struct Attended {
   Index layer;
   Index first;
@@ -41,7 +41,7 @@ class Transformer {
 
   const Config& config() const { return checkpoint_.config(); }
 
-  /// Feeds the next tokens of a text: a prompt at once, or one at a time. Their final states, (n, dim).
+  /// Feeds the next tokens of a text, a prompt at once or one at a time, and returns their final states, (n, dim).
   /// @throws std::out_of_range for a token that is not in the vocabulary, std::invalid_argument if there are none, or
   /// more than the context has room for; nothing is fed then.
   Matrix forward(std::span<const Index> tokens, Context& context, const attn::Options& options = {},

@@ -20,7 +20,7 @@ constexpr const char* kLearning = "How it learns";
 constexpr const char* kFiles = "Files";
 constexpr const char* kWriting = "What it writes";
 
-/// What decides a run's numbers. A checkpoint has them all.
+/// Adds the options that decide a run's numbers. A checkpoint has them all.
 void add_learning_options(CLI::App& app, Request& request) {
   Options& o = request.options;
   const auto begins = [](CLI::Option* option) { return option->capture_default_str()->group(kLearning); };
@@ -83,7 +83,7 @@ void add_writing_options(CLI::App& app, Request& request) {
       ->check(whole_number(0, kMost));
 }
 
-/// Where a run is kept whose file was not named. A file that is there already stays: the run gets another name.
+/// Chooses where a run is kept whose file was not named. A file that is there already stays: the run gets another name.
 void choose_save(Request& request) {
   request.run.save = "gpt.safetensors";
   std::error_code none;

@@ -29,10 +29,11 @@ struct Request {
   Index length = 500;  ///< characters to write
 };
 
-/// Is the work to be shared with other processes? Known ahead of everything else: MPI begins before options are read.
+/// Whether the work is to be shared with other processes. This is asked ahead of everything else, because MPI begins
+/// before options are read.
 bool asks_for_ranks(int argc, char** argv);
 
-/// The request; nothing if only help was asked for, which is then printed on `out`.
+/// The request; none if only help was asked for, which is then printed on `out`.
 /// @throws std::exception with one line that says what is wrong.
 std::optional<Request> parse(int argc, char** argv, std::ostream& out);
 

@@ -37,7 +37,7 @@ void for_each_option(O& o, const F& f) {
   f("seed", o.seed);
 }
 
-/// As few digits as give the same number back.
+/// A number as text, in as few digits as give the same number back.
 template <class T>
 std::string text_of(T number) {
   std::array<char, 32> digits;
@@ -132,7 +132,7 @@ class Reader {
     }
   }
 
-  /// Before memory is taken for a model: its numbers must be in the file, three times with AdamW's moments.
+  /// Checks, before memory is taken for a model, that its numbers are in the file, three times with AdamW's moments.
   void require_room(const nn::GptConfig& model, Index step) const {
     const auto size = static_cast<double>(std::filesystem::file_size(path_));
     const double numbers = numbers_of(model);

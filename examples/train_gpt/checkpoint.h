@@ -10,12 +10,13 @@ namespace train_gpt {
 /// The text "format" of a checkpoint's metadata.
 inline constexpr const char* kCheckpointFormat = "train_gpt";
 
-/// One file of safetensors: the model's parameters under their names, AdamW's moments with "m." and "v." before these,
-/// and the losses. Everything else is text of its metadata. The same state makes the same bytes.
+/// Saves a run as one file of safetensors: the model's parameters under their names, AdamW's moments with "m." and "v."
+/// before these, and the losses. Everything else is text of its metadata. The same state makes the same bytes.
 /// @throws nn::FileError
 void save(const std::filesystem::path& file, State& state);
 
-/// The file is not trusted: all sizes are checked against the file's own before memory is taken for a model of them.
+/// Loads a run from a file that is not trusted: all sizes are checked against the file's own before memory is taken for
+/// a model.
 /// @throws nn::FileError
 State load(const std::filesystem::path& file);
 

@@ -16,8 +16,8 @@ namespace train_gpt {
 using nn::Index;
 
 struct Sampling {
-  double temperature = 0.8;  ///< logits are divided by it; 0: the best one always wins
-  Index top_k = 0;           ///< only the best so many are drawn from; 0: all
+  double temperature = 0.8;  ///< what logits are divided by; 0: the best one always wins
+  Index top_k = 0;           ///< how many of the best are drawn from; 0: all
   std::uint64_t seed = 1;
 };
 

@@ -19,7 +19,8 @@ namespace {
 
 using namespace train_gpt;
 
-/// A file gets each character as the model wrote it. A terminal would take some of them for commands.
+/// Writes text to standard output. A file gets each character as the model wrote it; a terminal would take some for
+/// commands.
 void write(std::string_view text) {
   static const bool terminal = isatty(STDOUT_FILENO) == 1;
   if (!(std::cout << (terminal ? nn::as_text(text) : text) << std::flush))
@@ -70,7 +71,7 @@ Text text_of(const State& state, const Request& request) {
   return Text(state.text_file);
 }
 
-/// A large text takes seconds to read.
+/// Says that a file is read, because a large text takes seconds.
 void announce(const std::filesystem::path& file) {
   std::error_code none;
   const auto bytes = file.empty() ? 0 : std::filesystem::file_size(file, none);
@@ -96,7 +97,7 @@ std::pair<State, Text> begin(const Request& request, const Ranks& ranks) {
   return {std::move(state), std::move(text)};
 }
 
-/// What is never written over, and what is written.
+/// Requires that the files may be written, and that none of them is what is read.
 void require_files(const Request& request) {
   const std::filesystem::path other = request.resume == request.run.save ? "" : request.resume;
   training::require_writable(

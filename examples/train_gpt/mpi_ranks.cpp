@@ -9,7 +9,7 @@ namespace train_gpt {
 
 namespace {
 
-/// So many numbers are added up at once: counts fit MPI's, and memory is that of 16 MiB whatever the model's size.
+/// How many numbers are added up at once: counts fit MPI's, and the memory is 16 MiB whatever the model's size.
 constexpr std::size_t kPiece = std::size_t{1} << 22;
 
 }  // namespace
@@ -24,10 +24,10 @@ void MpiRanks::add_up(std::span<float> numbers) {
     add_up_piece(numbers.subspan(begin, std::min(kPiece, numbers.size() - begin)));
 }
 
-/// Not MPI_Allreduce: the standard (5.9.1) leaves the order of a sum to the implementation, which takes another tree
-/// for another size or another placing of ranks, and need not give all ranks the same bits; models that should be one
-/// would drift apart. Here each rank gets one share of the numbers of all ranks, adds them in the order of ranks, and
-/// tells the sums. As much travels as in the best reduction, twice the numbers of a rank.
+/// This is not MPI_Allreduce: the standard (5.9.1) leaves the order of a sum to the implementation, which takes another
+/// tree for another size or another placing of ranks, and need not give all ranks the same bits, so models that should
+/// be one would drift apart. Here each rank gets one share of the numbers of all ranks, adds them in the order of
+/// ranks, and sends the sums back. As much travels as in the best reduction, twice the numbers of a rank.
 void MpiRanks::add_up_piece(std::span<float> piece) {
   const auto ranks = static_cast<std::size_t>(count_), mine = static_cast<std::size_t>(rank_);
   std::vector<int> counts(ranks), firsts(ranks), own_counts(ranks), own_firsts(ranks);

@@ -11,8 +11,8 @@ namespace train_gpt {
 
 using nn::Index;
 
-/// All that decides a run's numbers, and so all that a checkpoint keeps of it beside its state. Defaults are for a text
-/// of a few KiB and a few seconds.
+/// All that decides a run's numbers, and so all that a checkpoint keeps of a run beside its state. The defaults are for
+/// a text of a few KiB and a few seconds.
 struct Options {
   nn::GptConfig model{
       .context = 64, .layers = 2, .heads = 4, .features = 64, .dropout = 0.1};  ///< tokens: from the text
@@ -28,14 +28,14 @@ struct Options {
   std::uint64_t seed = 1;
 };
 
-/// "small", the defaults, or "shakespeare". @throws std::invalid_argument for another name.
+/// The preset "small", which has the defaults, or "shakespeare". @throws std::invalid_argument for another name.
 Options preset(const std::string& name);
 
-/// "--learning-rate" for "learning_rate".
+/// The flag of an option: "--learning-rate" for "learning_rate".
 std::string flag_of(const std::string& key);
 
-/// @throws std::invalid_argument if a run could not be made of these numbers. `name` says how messages call the one of
-/// a key: where it comes from.
+/// Checks the options. `name` gives the name of an option that messages use, which depends on where it comes from.
+/// @throws std::invalid_argument if no run can be made of these numbers.
 void check(const Options& options, const std::function<std::string(const std::string& key)>& name = flag_of);
 
 }  // namespace train_gpt

@@ -12,7 +12,7 @@ namespace train_gpt {
 /// What does not change a run's numbers.
 struct RunOptions {
   std::filesystem::path save;            ///< empty: nowhere
-  std::optional<Index> stop_after = {};  ///< so many steps of this run, although there are more to do
+  std::optional<Index> stop_after = {};  ///< steps after which this run stops, although there are more
 };
 
 struct Outcome {
@@ -24,8 +24,8 @@ struct Outcome {
   double validation_loss = 0;  ///< over all of the validation text; not after an interrupt
 };
 
-/// Trains until the options' number of steps is done, or an interrupt asks for an end. Saves then too.
-/// Of several ranks, the first one alone shows, saves and validates; all must have the same state and text.
+/// Trains until the options' number of steps is done, or an interrupt asks for an end, and saves in either case. Of
+/// several ranks, the first alone shows, saves and validates; all must have the same state and text.
 /// @throws nn::FileError if the text is not the one that the run began with, or the file cannot be written.
 Outcome run(State& state, const Text& text, const RunOptions& options, Ranks& ranks);
 Outcome run(State& state, const Text& text, const RunOptions& options);

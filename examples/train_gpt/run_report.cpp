@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kMapLength = 32;  // characters; more would be too small to see
 
-/// 1,234,567.
+/// A number with commas: 1,234,567.
 std::string grouped(Index count) {
   const std::string digits = std::to_string(count);
   std::string result;

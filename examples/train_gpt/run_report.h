@@ -8,8 +8,8 @@ namespace train_gpt {
 
 training::LossCurve loss_curve(const State& state);
 
-/// The page's losses, samples, figures, and where the model looks in a piece of the validation text and in one of its
-/// own.
+/// Makes the page: losses, samples, figures, and where the model looks in a piece of the validation text and in one of
+/// its own.
 training::Report report(State& state, const Text& text, const Outcome& outcome);
 
 }  // namespace train_gpt

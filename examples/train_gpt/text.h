@@ -15,7 +15,7 @@ namespace train_gpt {
 
 using nn::Index;
 
-/// Texts, and of each of their characters the one that follows: both (batch, len).
+/// Texts, and for each of their characters the one that follows: both (batch, len).
 struct Batch {
   nn::Tokens inputs, targets;
 };
@@ -23,13 +23,13 @@ struct Batch {
 /// A text as tokens: the first 90 % to learn from, the rest to validate.
 class Text {
  public:
-  /// Of a file, without a byte order mark; of the project's own text if the name is empty.
+  /// Reads a file, without a byte order mark; or the project's own text if the name is empty.
   /// @throws nn::FileError if it cannot be read, is empty or is not UTF-8.
   explicit Text(const std::filesystem::path& file);
 
   /// Its absolute name, so that a run may go on elsewhere; empty for the project's own.
   const std::filesystem::path& file() const { return file_; }
-  /// For messages.
+  /// What messages call it.
   const std::string& name() const { return name_; }
   const Vocabulary& vocabulary() const { return vocabulary_; }
   Index size() const { return static_cast<Index>(tokens_.size()); }
@@ -55,10 +55,10 @@ class Text {
 /// Blocks of `context` characters from anywhere.
 Batch random_blocks(std::span<const std::int32_t> tokens, Index batch, Index context, nn::Random& random);
 
-/// The blocks that begin at `starts`.
+/// The blocks of `context` characters that begin at `starts`.
 Batch blocks_at(std::span<const std::int32_t> tokens, const std::vector<Index>& starts, Index context);
 
-/// Where blocks begin that lie one behind the other; of these `most`, evenly spread. 0: all.
+/// The beginnings of blocks that lie one behind the other; at most `most` of them, evenly spread; 0: all.
 std::vector<Index> block_starts(std::span<const std::int32_t> tokens, Index context, Index most);
 
 }  // namespace train_gpt

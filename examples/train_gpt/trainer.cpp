@@ -84,7 +84,7 @@ double train_step(State& state, const Text& text, Ranks& ranks) {
   const Batch batch{nn::Tokens(all.inputs.slice(0, first, last)), nn::Tokens(all.targets.slice(0, first, last))};
   state.model.visit_dropouts([&](auto& dropout) { dropout.set_first(first); });
   nn::CrossEntropy<float> cross_entropy;
-  // Means over this rank's blocks count as much in those over the batch as it has of the blocks.
+  // The means over this rank's blocks count in the means over the batch by its share of the blocks.
   const double share = static_cast<double>(last - first) / static_cast<double>(o.batch);
   const double own_loss = cross_entropy.forward(state.model.forward(batch.inputs), batch.targets);
   const auto loss = static_cast<float>(ranks.add_up(share * own_loss));

@@ -10,7 +10,8 @@ namespace train_gpt {
 
 namespace {
 
-/// Calls f with each character's bytes. A text may have hundreds of millions: none becomes a string of its own.
+/// Calls f with each character's bytes. A text may have hundreds of millions of characters: none becomes a string of
+/// its own.
 template <class F>
 void for_characters(std::string_view text, const F& f) {
   for (std::size_t at = 0; at < text.size();) {

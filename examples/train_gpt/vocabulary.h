@@ -9,21 +9,21 @@
 
 namespace train_gpt {
 
-/// Characters are Unicode code points, not bytes: whatever is drawn from them is valid UTF-8, and a text in Chinese or
-/// Greek is as long for the model as it is for a reader.
+/// The characters are Unicode code points, not bytes: whatever is drawn from them is valid UTF-8, and a text in Chinese
+/// or Greek is as long for the model as for a reader.
 class Vocabulary {
  public:
-  /// Those that occur, in the order of their numbers. @throws std::invalid_argument if the text is not UTF-8.
+  /// The characters of a text, in the order of their numbers. @throws std::invalid_argument if the text is not UTF-8.
   static Vocabulary of(std::string_view text);
 
-  /// The given ones, in this order. @throws std::invalid_argument if the text is not UTF-8, or one occurs twice.
+  /// The given characters, in this order. @throws std::invalid_argument if the text is not UTF-8, or one occurs twice.
   explicit Vocabulary(std::string_view characters);
 
   std::int32_t size() const { return static_cast<std::int32_t>(characters_.size()); }
   const std::string& character(std::int32_t token) const { return characters_.at(static_cast<std::size_t>(token)); }
   bool contains(std::string_view character) const;
 
-  /// @throws std::invalid_argument if the text is not UTF-8, or has a character that is not known.
+  /// The numbers of a text. @throws std::invalid_argument if it is not UTF-8, or has a character that is not known.
   std::vector<std::int32_t> encode(std::string_view text) const;
 
   /// All characters as one text, which the constructor takes.

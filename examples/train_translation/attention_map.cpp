@@ -40,7 +40,7 @@ std::string row_label(const std::string& piece) {
 
 int letters(const std::string& text) { return static_cast<int>(training::letters_of(text).size()); }
 
-/// Layers lie side by side, or below each other where they would be too wide; then their cells are smaller, too.
+/// Where layers lie: side by side, or below each other where they would be too wide, and then with smaller cells.
 struct Layout {
   int columns, rows, layers;
   int labels;  // width of the pieces beside the rows
@@ -84,7 +84,7 @@ void draw_layer(std::ostream& out, const Look& look, const Layout& layout, int l
           << "\" class=\"cell weight\" fill-opacity=\"" << training::fixed(std::clamp(weight, 0.0, 1.0), 3)
           << "\"><title>" << display::escaped(row_label(look.pieces[p])) << " : "
           << display::escaped(look.characters[c]) << " = " << training::fixed(weight, 2) << "</title></rect>\n";
-      // Smaller ones only clutter.
+      // Smaller numbers only clutter.
       if (weight >= 0.05 && layout.cell == kLargeCell)
         out << Text{training::fixed(weight, 2),      x + cell / 2, y + cell / 2 + 4, 11, "middle",
                     display::class_on_weight(weight)};

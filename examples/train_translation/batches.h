@@ -15,7 +15,7 @@ struct Example {
 
 std::vector<Example> examples_of(const std::vector<Pair>& pairs, const Characters& characters, const Pieces& pieces);
 
-/// Sequences side by side. `lengths` are those of the sources, whatever stands behind them. `given` begins with
+/// Sequences side by side. `lengths` are those of the sources; behind them stands padding. `given` begins with
 /// Pieces::kEnd; `wanted` is what follows each of its tokens, and nn::CrossEntropy's kIgnored behind the end.
 struct Batch {
   nn::Tokens sources, given, wanted;
@@ -28,14 +28,14 @@ nn::Tokens padded(const std::vector<Ids>& rows, std::int32_t padding);
 
 Batch batch_of(const std::vector<Example>& examples, const std::vector<std::size_t>& which);
 
-/// For each character that occurs n times in the examples' sources: x / (x + n).
+/// The chance x / (x + n) for each character, which occurs n times in the examples' sources.
 std::vector<double> chances_of_hiding(const std::vector<Example>& examples, Index characters, double x);
 
-/// Makes each character of the sources kUnknown with its chance; their ends stay.
+/// Makes each character of the sources kUnknown with its chance. The ends of the sources stay.
 void hide_characters(Batch& batch, const std::vector<double>& chances, nn::Random& random);
 
-/// Which examples each step learns from: all once in every epoch, those of similar lengths together, and so many that
-/// with their padding they have at most `tokens` tokens (one example alone may have more).
+/// Which examples each step learns from. Every epoch has all of them once. A batch has examples of similar lengths, and
+/// as many as fit into `tokens` tokens with their padding (one example alone may have more).
 class Batches {
  public:
   Batches(const std::vector<Example>& examples, Index tokens, std::uint64_t seed);

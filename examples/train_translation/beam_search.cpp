@@ -43,7 +43,7 @@ class Hypotheses {
   }
 
   /// Takes the best candidates, best first, twice as many as there are beams, so that enough go on if all beams end.
-  /// Says which beam each new one goes on from.
+  /// Returns which beam each new one goes on from.
   std::vector<Index> advance(const std::vector<Candidate>& candidates) {
     std::vector<Beam> next;
     std::vector<Index> from;
@@ -65,7 +65,7 @@ class Hypotheses {
     const Beam& first = beams_.front();
     if (first.target.size() >= most_) finish(first);
     // Beams that go on lose probability with each piece, but a longer target is divided by more. None can do better
-    // than to lose nothing up to the greatest length. A single beam has ended when it ends: it is greedy.
+    // than to lose nothing up to the greatest length. A single beam is greedy: the search is over when it ends.
     const bool hopeless = beams == 1 || best_.log_prob >= score(first.log_prob, most_ + 1);
     done_ = first.log_prob == kNever || first.target.size() >= most_ || (finished_ && hopeless);
     return from;

@@ -26,7 +26,7 @@ std::string narrow_or_usual(const std::string& character) {
   return wide ? std::string(1, static_cast<char>(code - 0xFEE0)) : character;
 }
 
-/// Those without a shape, of which texts copied from pages are full.
+/// Whether a character has no shape. Texts copied from pages are full of these.
 bool is_invisible(char32_t c) {
   return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0xAD || (c >= 0x200B && c <= 0x200F) ||
          (c >= 0x202A && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF;

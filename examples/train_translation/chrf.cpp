@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kOrder = 6;
 constexpr double kBeta = 2;
 
-/// Of all n-grams of one length.
+/// The counts of all n-grams of one length.
 struct Counts {
   double translation = 0, reference = 0, common = 0;
 };
@@ -34,7 +34,7 @@ NGrams n_grams(const std::u32string& text, std::size_t n) {
 }
 
 void add(Counts& counts, const NGrams& translation, const NGrams& reference) {
-  // sacreBLEU does not count those of a translation whose reference is too short to have any.
+  // sacreBLEU does not count n-grams of a translation whose reference is too short to have any.
   for (const auto& [n_gram, times] : translation) {
     if (!reference.empty()) counts.translation += times;
     const auto found = reference.find(n_gram);

@@ -54,7 +54,7 @@ Quality quality_of(const Translator& translator, const std::vector<Pair>& pairs,
   return {chrf(translations, english), exact_share(translations, english)};
 }
 
-/// What is watched: the sentences that the user named, whose English nobody said, or some of the pairs.
+/// The pairs that are watched: the sentences that the user named, for which there is no English, or some of the pairs.
 std::vector<Pair> watched_pairs(const Options& options, const std::vector<Pair>& pairs) {
   std::vector<Pair> watched;
   for (const std::string& sentence : options.translate) watched.push_back({"", sentence});
@@ -82,7 +82,7 @@ class Run {
         held_back_(examples_of(split_.held_back, translator_.characters, translator_.pieces)),
         trainer_(translator_, learned_, options.training),
         watched_(watched_pairs(options, pairs())) {
-    // Losses can only be compared by who knows that these are not the same.
+    // Who compares these losses must know that they are not of the same kind.
     const bool smoothing = options.training.label_smoothing > 0, dropout = options.dropout > 0;
     if (smoothing || dropout)
       conditions_ = std::string(", with ") + (smoothing ? "label smoothing" : "") +
@@ -107,7 +107,7 @@ class Run {
   }
 
  private:
-  /// Those that show how good the model is.
+  /// The pairs that show how good the model is.
   const std::vector<Pair>& pairs() const { return split_.held_back.empty() ? split_.training : split_.held_back; }
 
   void say_what_is_learned() {
@@ -135,7 +135,8 @@ class Run {
     if (!options_.save.empty()) translator_.save(options_.save);
   }
 
-  /// Says how good the model is by now, and keeps it: a run of many minutes may end for another reason than Ctrl-C.
+  /// Says how good the model is by now, and keeps it, because a run of many minutes may end for another reason than
+  /// Ctrl-C.
   void validate(training::Progress& progress) {
     save();
     const Index step = trainer_.steps_done();

@@ -25,7 +25,7 @@ class MergeLearner {
 
   explicit MergeLearner(const UnitCounts& counts);
 
-  /// The pair that occurs most often, the smallest of those; none if none occurs twice.
+  /// The pair that occurs most often, of several the smallest; none if no pair occurs twice.
   std::optional<Two> most_frequent() const;
   void join(const Two& parts, std::int32_t joined);
 
@@ -36,7 +36,7 @@ class MergeLearner {
   };
   struct Seen {
     Index times = 0;
-    std::set<std::size_t> units;  // that have, or had, the pair
+    std::set<std::size_t> units;  // units that have, or had, the pair
   };
   void count(std::size_t unit, Index sign);
 

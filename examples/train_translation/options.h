@@ -30,10 +30,10 @@ struct Options {
   std::string save, map, loss_curve, report;
 };
 
-/// "phrases" or "tatoeba".
+/// The preset "phrases" or "tatoeba".
 Options of_preset(const std::string& preset);
 
-/// The options of a command line; nothing if only help was asked for, which is then printed.
+/// The options of a command line; none if only help was asked for, which is then printed.
 /// @throws std::exception with one line that says what is wrong.
 std::optional<Options> options_of(int argc, char** argv);
 

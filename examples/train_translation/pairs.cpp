@@ -20,7 +20,7 @@ namespace translation {
 
 namespace {
 
-/// No sentence is near so long; it bounds the memory and time that one line can ask for.
+/// The longest line. No sentence is near so long; the limit bounds the memory and time that one line can ask for.
 constexpr std::size_t kMaxBytes = 4000;
 
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r") == std::string_view::npos; }
@@ -68,7 +68,7 @@ std::vector<Pair> pairs_of(std::string_view text, const std::string& name) {
 }
 
 Split hold_back(const std::vector<Pair>& pairs, Index count, std::uint64_t seed) {
-  // As the model sees them: two that differ in their full stop alone are the same to it.
+  // Pairs as the model sees them: two that differ in their full stop alone are the same to it.
   const auto seen = [](const Pair& pair) {
     std::string all;
     for (const std::string& c : characters_of(pair.chinese)) all += c;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int32_t kFirstMerge = 258;
 
-/// No sequence that is learned from sentences is longer, nor are there more; a file may claim both.
+/// No sequence that is learned from sentences is longer, and there are never more; a file may claim both.
 constexpr std::size_t kMaxBytes = 1000, kMaxMerges = 100'000;
 
 bool is_letter(char c) {
@@ -22,8 +22,8 @@ bool is_letter(char c) {
 bool is_small(char c) { return c >= 'a' && c <= 'z'; }
 bool is_capital(char c) { return c >= 'A' && c <= 'Z'; }
 
-/// What sequences never reach across: a word with the blank before it; an apostrophe and what follows it, "'t"; a
-/// digit or another character, with the blank before it.
+/// The units that sequences never reach across: a word with the blank before it; an apostrophe and what follows it,
+/// "'t"; a digit or another character, with the blank before it.
 std::vector<std::string_view> units_of(std::string_view text) {
   std::vector<std::string_view> units;
   while (!text.empty()) {
@@ -37,7 +37,7 @@ std::vector<std::string_view> units_of(std::string_view text) {
   return units;
 }
 
-/// With a blank before its first word, as all words have one.
+/// The text with a blank before its first word, as all words have one.
 std::string with_blank(std::string_view text) { return ' ' + std::string(text); }
 
 std::string with_small_letter(std::string text, std::size_t at) {
@@ -45,7 +45,8 @@ std::string with_small_letter(std::string text, std::size_t at) {
   return text;
 }
 
-/// How often each unit occurs. One at the beginning of a text has a small letter if its capital is seldom elsewhere.
+/// How often each unit occurs. A unit at the beginning of a text gets a small letter if its capital is seldom
+/// elsewhere.
 UnitCounts count_units(const std::vector<std::string>& texts) {
   UnitCounts inside, all;
   for (const std::string& text : texts) {

@@ -21,19 +21,19 @@ class Pieces {
   static constexpr std::int32_t kEnd = 256;  ///< the end of a text, and what stands before it when it is generated
   static constexpr std::int32_t kSmallLetter = 257;  ///< before a text that begins with a small letter
 
-  /// Learns at most `most` sequences from texts, each of which occurs twice there at least.
+  /// Learns at most `most` sequences from texts; each occurs at least twice there.
   static Pieces learn(const std::vector<std::string>& texts, Index most);
 
-  /// What merges() wrote. @throws std::invalid_argument if it is something else.
+  /// The pieces of what merges() wrote. @throws std::invalid_argument if it is something else.
   static Pieces from_merges(std::string_view merges);
   /// The numbers of two pieces that were joined, for each piece from 258 on.
   std::string merges() const;
 
   Index size() const { return static_cast<Index>(bytes_.size()); }
 
-  /// Without kEnd.
+  /// The pieces of a text, without kEnd.
   Ids encode(std::string_view text) const;
-  /// kEnd is left out. @throws std::out_of_range for a number that is no piece.
+  /// The text of pieces; kEnd is left out. @throws std::out_of_range for a number that is no piece.
   std::string decode(std::span<const std::int32_t> ids) const;
   /// The bytes of a piece, with the blank before a word.
   const std::string& bytes(std::int32_t id) const { return bytes_.at(static_cast<std::size_t>(id)); }

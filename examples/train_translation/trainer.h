@@ -29,9 +29,10 @@ class Trainer {
 
   struct Step {
     double loss;
-    Index tokens;  ///< that it learned from
+    Index tokens;  ///< how many it learned from
   };
-  /// @throws std::runtime_error if the loss is not finite. The numbers are those of the step before then.
+  /// Takes a step. @throws std::runtime_error if the loss is not finite; the model's numbers are then those before the
+  /// step.
   Step step();
 
   Index steps_done() const { return optimizer_.steps(); }

@@ -11,7 +11,7 @@ namespace translation {
 
 namespace {
 
-/// A batch has at most so many tokens with its padding: the work of a step is shared out well, and memory is bounded.
+/// The most tokens of a batch, with its padding: the work of a step is shared out well, and memory is bounded.
 constexpr std::size_t kTokens = 1024;
 
 std::string label_of(const std::string& bytes) { return bytes == " " ? "\u2423" : nn::as_line(bytes); }

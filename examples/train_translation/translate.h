@@ -9,7 +9,7 @@
 
 namespace translation {
 
-/// The translation of each sentence, on one line of UTF-8 (a model may write any bytes); an empty one for one without
+/// The translation of each sentence, on one line of UTF-8 (a model may write any bytes); empty for a sentence without
 /// any characters. Characters that the model does not know are added to `unknown`. A sentence's translation does not
 /// depend on the others.
 /// @throws std::invalid_argument for a sentence that is not UTF-8.

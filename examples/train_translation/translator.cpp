@@ -24,7 +24,7 @@ constexpr Field kFields[] = {{"encoder_layers", &Sizes::encoder_layers, 100},
                              {"heads", &Sizes::heads, 1 << 10},
                              {"hidden", &Sizes::hidden, 1 << 16}};
 
-/// Fewer numbers than a model of these sizes has: those of its matrices.
+/// A lower bound of how many numbers a model of these sizes has: those of its matrices.
 double least_numbers(const Characters& from, const Pieces& to, const Sizes& s) {
   const auto features = static_cast<double>(s.features), hidden = static_cast<double>(s.hidden);
   const double attention = 4 * features * features, feed_forward = 2 * features * hidden;
@@ -43,7 +43,7 @@ nn::TransformerConfig config_of(const Characters& from, const Pieces& to, const 
           .layer = {.features = sizes.features, .heads = sizes.heads, .hidden = sizes.hidden, .dropout = dropout}};
 }
 
-/// Says of which file and text what is wrong with it.
+/// Reads a text, and says of which file and text what is wrong with it.
 template <class F>
 auto read_text(const nn::SafeTensors& tensors, const std::filesystem::path& file, const std::string& key, const F& f) {
   try {

@@ -21,8 +21,8 @@ struct Translator {
   /// @throws std::invalid_argument if no machine like this holds a model of these sizes.
   Translator(Characters from, Pieces to, const Sizes& sizes, double dropout, std::uint64_t seed);
 
-  /// One file of the format safetensors, whose metadata have the sizes and both vocabularies. A file that is there
-  /// already stays as it is if this fails. @throws nn::FileError
+  /// Saves the model as one file of the format safetensors, whose metadata have the sizes and both vocabularies. If
+  /// this fails, a file that is there already stays as it is. @throws nn::FileError
   void save(const std::filesystem::path& file);
   /// @throws nn::FileError if the file cannot be read, or is no such model, whole and of finite numbers.
   static Translator load(const std::filesystem::path& file);

@@ -17,7 +17,7 @@ namespace translation {
 
 namespace {
 
-/// No sentence is near so long; it bounds the memory and time that one line can ask for.
+/// The longest sentence. No sentence is near so long; the limit bounds the memory and time that one line can ask for.
 constexpr std::size_t kMaxCharacters = 1000;
 
 void check_sentence(const std::string& where, const std::string& sentence) {
@@ -32,7 +32,7 @@ void check_sentence(const std::string& where, const std::string& sentence) {
                                 std::to_string(kMaxCharacters) + " are allowed");
 }
 
-/// All of standard input, or of a pipe; no more than of a file.
+/// Reads all of standard input, or of a pipe; no more than of a file.
 std::string read_stream(std::istream& in, const std::string& name) {
   constexpr std::size_t kMost = std::size_t{1} << 30;
   std::string text;

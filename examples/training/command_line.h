@@ -36,8 +36,8 @@ inline auto number_in(double lowest, double highest) {
   };
 }
 
-/// The preset alone, ahead of everything else: its numbers are the defaults of other options, wherever these stand. Its
-/// name is checked when all options are read.
+/// Reads the preset alone, ahead of everything else, because its numbers are the defaults of other options, wherever
+/// these stand. Its name is checked when all options are read.
 inline std::string preset_of(int argc, char** argv, std::string name) {
   CLI::App app;
   app.set_help_flag();

@@ -9,7 +9,7 @@ namespace training {
 
 namespace {
 
-/// Do two names mean the same file, whether it is there or not?
+/// Whether two names mean the same file, be it there or not.
 bool same(const std::filesystem::path& a, const std::filesystem::path& b) {
   std::error_code none, also_none;
   if (std::filesystem::equivalent(a, b, none)) return true;
@@ -23,7 +23,7 @@ bool begins_as(const std::filesystem::path& file, std::string_view text) {
   return in.read(begin.data(), static_cast<std::streamsize>(begin.size())) && begin == text;
 }
 
-/// Is it what the option would write in its place?
+/// Whether a file is what the option would write in its place.
 bool is_own(const NamedFile& named, const std::string& format) {
   std::error_code none;
   if (!std::filesystem::exists(named.file, none) || std::filesystem::is_empty(named.file, none)) return true;

@@ -9,25 +9,25 @@
 
 namespace training {
 
-/// All of a file. @throws nn::FileError if it cannot be read, or is larger than `most` bytes.
+/// The text of a file. @throws nn::FileError if it cannot be read, or is larger than `most` bytes.
 std::string read_file(const std::filesystem::path& file, std::uintmax_t most = std::uintmax_t{1} << 30);
 
 /// The text without the byte order mark that some editors put before it.
 std::string_view without_byte_order_mark(std::string_view text);
 
-/// Writes a nn::NewFile. @throws nn::FileError
+/// Writes a text to a nn::NewFile. @throws nn::FileError
 void write_file(const std::filesystem::path& file, std::string_view text);
 
 /// A file that was named on the command line.
 struct NamedFile {
-  std::string option;  ///< by which: "--save"
+  std::string option;  ///< the option that named it: "--save"
   std::filesystem::path file;
 };
 
-/// So that a long run does not find out at its end that it cannot write, and writes over nothing that is not its own:
-/// each file that is to be written can be, is not among those that are read or written under another option, and is
-/// missing, or empty, or of the format of its option. That is "format" in a file of safetensors for --save; for
-/// pictures and pages, how such a file begins. Empty names are left out.
+/// Requires that each file that is to be written can be, is not among those that are read or written under another
+/// option, and is missing, empty, or of the format of its option. So a long run does not find out at its end that it
+/// cannot write, and writes over nothing that is not its own. The format is "format" in a file of safetensors for
+/// --save, and the beginning of pictures and pages. Empty names are left out.
 /// @throws nn::FileError
 void require_writable(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read,
                       const std::string& format);

@@ -8,7 +8,8 @@ namespace training {
 
 namespace {
 
-/// A thread of any pool may run the handler: what it writes must be seen by all, and take no lock.
+/// A signal that was noted. A thread of any pool may run the handler: what it writes must be seen by all, and take no
+/// lock.
 std::atomic<int> noted{0};
 static_assert(std::atomic<int>::is_always_lock_free);
 

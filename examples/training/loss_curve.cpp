@@ -19,13 +19,13 @@ using display::escaped;
 constexpr double kWidth = 720, kHeight = 360, kLeft = 56, kRight = 24, kTop = 52, kBottom = 48;
 constexpr std::size_t kMostPoints = 600;  // a curve has no more than the eye can tell apart
 
-/// Beside the colours. Names begin with "loss-": a page may have other pictures too.
+/// The style beside the colours. Names begin with "loss-", because a page may have other pictures too.
 constexpr const char* kStyle = R"(.loss-curve{font-size:12px}
 .loss-title{font-size:15px;font-weight:600}
 .loss-step{stroke-opacity:.45}
 .loss-smooth,.loss-validation{stroke-width:2}
 )";
-/// With the series whose colours they have.
+/// Classes of the curves, with the series whose colours they have.
 constexpr const char *kStep = "loss-step s1", *kSmooth = "loss-smooth s1", *kValidation = "loss-validation s2";
 
 struct Point {
@@ -105,7 +105,7 @@ void draw_line(std::ostream& out, const char* name, const std::vector<Point>& po
   out << "\"/>\n";
 }
 
-/// Of so many neighbouring steps the smallest and the largest loss, so that no outlier is lost.
+/// The smallest and the largest of some neighbouring losses, so that no outlier is lost.
 std::vector<Point> extremes(const std::vector<double>& losses, const Axes& axes) {
   std::vector<Point> points;
   const std::size_t stride = std::max<std::size_t>(1, 2 * losses.size() / kMostPoints);
@@ -142,7 +142,7 @@ double mean_of_last(const std::vector<double>& losses, std::size_t count) {
 }
 
 std::vector<double> smoothed(const std::vector<double>& losses, std::size_t window) {
-  // Sums, and counts, of all before.
+  // Sums and counts of all losses before.
   std::vector<double> sums{0}, counts{0}, result;
   for (const double loss : losses) {
     const bool finite = std::isfinite(loss);

@@ -1,4 +1,4 @@
-// What a model takes.
+// Whether the machine has the memory that a model takes.
 #pragma once
 
 #include <unistd.h>
@@ -9,9 +9,9 @@
 
 namespace training {
 
-/// Sizes that no machine could hold are found out before memory is asked for: Linux gives what it does not have, and
-/// ends the program when it is used.
-/// @throws std::invalid_argument if there is not so much memory in the machine
+/// Refuses sizes that the machine could not hold before memory is asked for, because Linux gives what it does not have,
+/// and ends the program when that is used.
+/// @throws std::invalid_argument if the machine has less memory than that
 inline void require_memory(double bytes) {
   const double all = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGE_SIZE));
   if (bytes <= all) return;

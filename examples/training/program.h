@@ -10,8 +10,8 @@
 
 namespace training {
 
-/// Runs a program, which returns its exit code. What it throws is one line on standard error behind the program's name,
-/// and the exit code 1.
+/// Runs a program, which returns its exit code. What it throws becomes one line on standard error, behind the program's
+/// name, and the exit code 1.
 template <class F>
 int run_program(const char* name, const F& program) {
   try {

@@ -10,32 +10,32 @@
 
 namespace training {
 
-/// Is standard error a terminal, where a line can be drawn over?
+/// Whether standard error is a terminal, where a line can be drawn over.
 bool standard_error_is_terminal();
 
-/// One line that is drawn over: a bar, the step, the loss, tokens per second and the time left. Where the output is no
-/// terminal, a plain line at each tenth of the steps instead.
+/// Shows a line that is drawn over: a bar, the step, the loss, tokens per second and the time left. If the output is no
+/// terminal, prints a plain line at each tenth of the steps instead.
 class Progress {
  public:
   using Index = std::ptrdiff_t;
 
-  /// Of a run to `steps` steps, of which `done` were done before.
+  /// The progress of a run to `steps` steps, of which `done` were done before.
   explicit Progress(Index steps, Index done = 0);
   Progress(Index steps, Index done, std::ostream& out, bool terminal, int columns = 80);
   ~Progress() { finish(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// After each step: how many are done, its loss, and how many tokens it learned from.
+  /// Called after each step: how many are done, its loss, and how many tokens it learned from.
   void update(Index done, double loss, Index tokens);
 
-  /// Lines that stay above the bar: a validation loss, a sample.
+  /// Prints lines that stay above the bar: a validation loss, a sample.
   void say(const std::string& text);
 
   /// Ends the bar's line. Further updates begin another.
   void finish();
 
-  /// Since the beginning, of this run alone.
+  /// Seconds since the beginning, of this run alone.
   double seconds() const;
   double tokens_per_second() const;
 

@@ -36,7 +36,7 @@ std::string embedded(const json& data) {
   return result;
 }
 
-/// Of each head the weights in thousandths, row after row: as many digits as the page shows.
+/// The weights of each head in thousandths, row after row: as many digits as the page shows.
 json json_of(const AttentionMaps& maps) {
   json layers = json::array();
   const auto rows = static_cast<attn::Index>(maps.rows.size()), columns = static_cast<attn::Index>(maps.columns.size());

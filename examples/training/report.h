@@ -11,17 +11,17 @@
 
 namespace training {
 
-/// What the model wrote when it had learned for so many steps.
+/// What the model wrote after some number of steps.
 struct Sample {
   attn::Index step;
-  std::string text;  ///< of any number of lines
+  std::string text;  ///< any number of lines
 };
 
 /// Where a model looked, in all of its layers.
 struct AttentionMaps {
   std::string title;
   std::vector<std::string> rows, columns;           ///< what stands beside each query and above each key
-  std::vector<attn::Tensor<float, 4>> layers = {};  ///< weights of each, (1, heads, queries, keys)
+  std::vector<attn::Tensor<float, 4>> layers = {};  ///< weights of each layer, (1, heads, queries, keys)
 };
 
 struct Report {
@@ -33,9 +33,9 @@ struct Report {
   std::vector<AttentionMaps> maps;
 };
 
-/// The page, one file of HTML that needs no other: its samples and maps can be stepped through. All text is UTF-8 and
-/// is shown as it is, whatever it holds.
-/// @throws std::invalid_argument if weights are not those of one text, or not as many as their labels.
+/// Makes the page, one file of HTML that needs no other. Its samples and maps can be stepped through. All text is UTF-8
+/// and is shown as it is, whatever it holds.
+/// @throws std::invalid_argument if weights are not those of one text, or do not match their labels.
 std::string report_html(const Report& report);
 
 }  // namespace training

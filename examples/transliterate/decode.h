@@ -19,16 +19,17 @@ struct Scored {
   float total() const;
 };
 
-/// Targets longer than this are cut off: no name is, but a model that never says </s> could go on for ever.
+/// The longest target; longer ones are cut off. No name is so long, but a model that never says </s> could go on for
+/// ever.
 constexpr std::size_t kMaxTargetLength = 256;
 
-/// The likeliest next token, again and again until </s>, for a padded batch of sources.
+/// Takes the likeliest next token, again and again until </s>, for a padded batch of sources.
 ///
 /// @param prefix  with what every target begins; it is scored as well.
 std::vector<Scored> greedy(const Transformer& network, const std::vector<Tokens>& sources, const Tokens& prefix,
                            attn::Path path);
 
-/// The given targets, scored, </s> included; one target per source.
+/// Scores the given targets, </s> included; one target per source.
 std::vector<Scored> score(const Transformer& network, const std::vector<Tokens>& sources,
                           const std::vector<Tokens>& targets, attn::Path path);
 

@@ -24,13 +24,13 @@ std::string number(double x) {
   return text;
 }
 
-/// Characters without a shape, among them those that XML forbids.
+/// Whether a character has no shape; among these are characters that XML forbids.
 bool is_invisible(char32_t c) {
   return c < 0x20 || (c >= 0x7F && c < 0xA1) || c == 0xAD || (c >= 0x200B && c <= 0x200F) ||
          (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF || (c & 0xFFFE) == 0xFFFE;
 }
 
-/// Latin and Arabic marks that sit on the letter before them.
+/// Whether it is a Latin or Arabic mark that sits on the letter before it.
 bool is_mark(char32_t c) {
   return (c >= 0x300 && c <= 0x36F) || (c >= 0x610 && c <= 0x61A) || (c >= 0x64B && c <= 0x65F) || c == 0x670 ||
          (c >= 0x6D6 && c <= 0x6DC);

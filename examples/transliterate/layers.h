@@ -32,7 +32,7 @@ class Linear {
   Eigen::RowVectorXf bias_;
 };
 
-/// Each row brought to mean 0 and variance 1, then scaled and shifted (Ba et al. 2016).
+/// Brings each row to mean 0 and variance 1, then scales and shifts it (Ba et al. 2016).
 class LayerNorm {
  public:
   LayerNorm(ModelFile& file, const std::string& prefix, attn::Index width);
@@ -55,7 +55,7 @@ class FeedForward {
   Linear widen_, narrow_;
 };
 
-/// Token ids to vectors, with the position of each token in its sequence added.
+/// Turns token ids into vectors, and adds the position of each token in its sequence.
 class Embedding {
  public:
   Embedding(ModelFile& file, const std::string& variable);
@@ -63,7 +63,8 @@ class Embedding {
   attn::Index tokens() const { return weight_.rows(); }
   attn::Index width() const { return weight_.cols(); }
 
-  /// (batch, longest, width). Shorter sequences are padded; what the padding holds must not matter to anyone.
+  /// The vectors (batch, longest, width). Shorter sequences are padded; what the padding holds must not matter to
+  /// anyone.
   /// @throws std::out_of_range for an id that has no row.
   States operator()(const std::vector<Tokens>& batch) const;
 

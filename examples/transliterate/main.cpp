@@ -81,7 +81,7 @@ Tokens option_tokens(const std::string& option, const std::string& text, const V
   return ids_with_warnings(words.front(), vocabulary);
 }
 
-/// Fills in the results of all names, so many words at a time: enough to share the work of a step, few enough that a
+/// Fills in the results of all names, some words at a time: enough to share the work of a step, and few enough that a
 /// long list needs no more memory than a short one.
 void transliterate_names(std::vector<Name>& names, const Request& request, const Model& model) {
   constexpr std::size_t kBatch = 64;

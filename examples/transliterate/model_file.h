@@ -34,7 +34,7 @@ class ModelFile {
   /// @throws FileError if the file cannot be read or is not such a model, whole and without anything behind it.
   static ModelFile load(const std::filesystem::path& path);
 
-  /// The same from a stream of `size` bytes; `name` is for messages.
+  /// As above, from a stream of `size` bytes; `name` is for messages.
   static ModelFile read(std::istream& in, std::uint64_t size, const std::string& name);
 
   bool contains(const std::string& variable) const { return variables_.contains(variable); }

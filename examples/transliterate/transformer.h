@@ -31,7 +31,7 @@ struct Encoded {
   std::vector<attn::Index> lengths;
 };
 
-/// Causal self-attention over the target so far, attention to the source, feed-forward.
+/// A layer of the decoder: causal self-attention over the target so far, attention to the source, feed-forward.
 class DecoderLayer {
  public:
   DecoderLayer(ModelFile& file, const std::string& prefix, attn::Index width);
@@ -57,7 +57,7 @@ struct Decoded {
 /// The trained network. Calls are const and may run at the same time.
 class Transformer {
  public:
-  /// Width, number of layers and sizes of vocabularies are those of the file's variables.
+  /// Takes width, number of layers and sizes of vocabularies from the file's variables.
   /// @throws FileError if a variable is missing, superfluous or of another shape than the others ask for.
   explicit Transformer(ModelFile& file);
 
@@ -67,7 +67,8 @@ class Transformer {
   /// Sources of different lengths are padded to the longest; padding changes no result.
   Encoded encode(const std::vector<Tokens>& sources, attn::Path path) const;
 
-  /// @param targets  what is known of each target, <s> first. Padded likewise: rows behind a target's end mean nothing.
+  /// @param targets  what is known of each target, <s> first; padded like sources. Rows behind a target's end mean
+  /// nothing.
   Decoded decode(const Encoded& source, const std::vector<Tokens>& targets, attn::Path path,
                  bool weights = false) const;
 

@@ -19,10 +19,10 @@ std::size_t letter_length(std::string_view text);
 /// The number of a code point that letters_of() returned.
 char32_t code_point(std::string_view letter);
 
-/// "U+0622".
+/// The name of a code point: "U+0622".
 std::string code_point_name(char32_t code);
 
-/// Is it one of the blanks of Unicode, line ends included?
+/// Whether a letter is one of the blanks of Unicode, line ends included.
 bool is_space(std::string_view letter);
 
 }  // namespace transliterate

@@ -42,7 +42,7 @@ class Vocabulary {
   std::unordered_map<std::string, attn::Index> ids_;
 };
 
-/// One word, as its letters.
+/// A word as its letters.
 using Word = std::vector<std::string>;
 
 /// The words of a text. A text of single letters, "آ ت ز م و ن", is one word; otherwise blanks separate words.
@@ -50,7 +50,7 @@ using Word = std::vector<std::string>;
 /// kMaxWordLength.
 std::vector<Word> words_of(std::string_view text);
 
-/// No name is near so long; it bounds the memory and time that one line of input can ask for.
+/// The longest word. No name is near so long; the limit bounds the memory and time that one line of input can ask for.
 constexpr std::size_t kMaxWordLength = 200;
 
 /// The ids of a word's letters; letters that are not in the vocabulary are appended to `unknown`.
