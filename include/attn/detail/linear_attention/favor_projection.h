@@ -18,19 +18,21 @@ namespace attn::detail {
 
 /// `features` vectors of a normal distribution in `dim` dimensions, (features, dim): those of a block of `dim` are
 /// orthogonal, by Gram and Schmidt, and have the lengths of vectors drawn apart, so that each has the distribution of
-/// an independent one (Choromanski et al. 2021, section 2.4).
-inline Tensor<double, 2> favor_vectors(Index features, Index dim, std::uint64_t seed) {
+/// an independent one (Choromanski et al. 2021, section 2.4). A template, so that only programs that use them compile
+/// these products.
+template <class Number = double>
+Tensor<Number, 2> favor_vectors(Index features, Index dim, std::uint64_t seed) {
   std::uint64_t counter = 0;
   const auto normal = [&] {  // Box & Muller 1958
     const double u = (random_symmetric(seed, counter) + 1) / 2, angle = random_symmetric(seed, counter + 1);
     counter += 2;
     return std::sqrt(-2 * std::log1p(-u)) * std::cos(std::numbers::pi * angle);
   };
-  Tensor<double, 2> w({features, dim});
+  Tensor<Number, 2> w({features, dim});
   for (Index i = 0; i < features; ++i) {
     auto row = w.matrix().row(i);
     const Index block = i / dim * dim;
-    double length = 0, left = 0;
+    Number length = 0, left = 0;
     do {  // what the others of the block leave of it is 0 with probability 0
       for (Index d = 0; d < dim; ++d) row(d) = normal();
       length = row.norm();

@@ -1,9 +1,9 @@
 // The tokens of a grid gathered into strips, so that tiles of queries are compact in it.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "attn/detail/mods/grouping/gathered_mask.h"
 #include "attn/detail/mods/grouping/token_grid.h"
@@ -132,7 +132,7 @@ class StripGathering {
     problem.q_offset = 0;
     problem.q_offsets = {};
     for (Index batch = 0; batch < call.batch; ++batch)
-      for (const auto& [shape, strips] : strips_) {
+      for (const GridStrips& strips : strips_) {
         problem.batch = strips.texts;
         problem.q_len = strips.queries();
         problem.kv_len = strips.keys();
@@ -161,13 +161,21 @@ class StripGathering {
       begin(1);
       for (first[2] = 0; first[2] < numbers[2]; first[2] += wide) {
         begin(2);
-        GridStrips& strips = strips_[{q_shape, kv_shape}];
-        strips.q_shape = q_shape, strips.kv_shape = kv_shape;
+        GridStrips& strips = strips_of(q_shape, kv_shape);
         strips.is_row = tokens_ == grid.axes[0].length;
         strips.step = grid.axes[strips.is_row ? 0 : 2].dilation;
         strips.add(grid, group, first, first_kv);
       }
     }
+  }
+
+  /// The strips of these shapes. There are few: those inside of the grid, and those at the ends of its dimensions.
+  GridStrips& strips_of(const TokenGrid::Coordinates& q_shape, const TokenGrid::Coordinates& kv_shape) {
+    for (GridStrips& strips : strips_)
+      if (strips.q_shape == q_shape && strips.kv_shape == kv_shape) return strips;
+    GridStrips& added = strips_.emplace_back();
+    added.q_shape = q_shape, added.kv_shape = kv_shape;
+    return added;
   }
 
   /// Whether tiles in strips have clearly fewer pairs than tiles of neighbouring tokens, which reach from the first row
@@ -180,7 +188,7 @@ class StripGathering {
     const double plain =
         static_cast<double>(std::min(tokens_, (axis.window * axis.dilation - 1) * row + std::max(row, kNeighbours)));
     double gathered = 0;
-    for (const auto& [shape, strips] : strips_) {
+    for (const GridStrips& strips : strips_) {
       const Index length = std::min(strips.q_shape[0], ceil_div(kQueries, strips.row_of_queries()));
       const Index keys = std::min(strips.kv_shape[0], axis.window + length - 1) * strips.row_of_keys();
       gathered += static_cast<double>(strips.texts * strips.queries()) * static_cast<double>(keys);
@@ -190,7 +198,7 @@ class StripGathering {
 
   Index tokens_;
   bool pays_ = false;
-  std::map<std::pair<TokenGrid::Coordinates, TokenGrid::Coordinates>, GridStrips> strips_;
+  std::vector<GridStrips> strips_;
 };
 
 }  // namespace attn::detail
