@@ -7,8 +7,9 @@
 
 namespace attn {
 
-/// The gradients of a call of additive attention. Those of parameters are (heads, rows, columns) with one head where
-/// all share the parameter, and one row for score_weight and bias; they are empty for a parameter that was not given.
+/// The gradients of a call of additive attention. Those of parameters are (heads, rows, columns), with one head where
+/// all heads share the parameter, and one row for score_weight and bias. They are empty for a parameter that was not
+/// given.
 template <class Query, class Key, class Value, class T>
 struct AdditiveGradients {
   Query query;                ///< shaped as the query
@@ -22,16 +23,17 @@ struct AdditiveGradients {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// The gradients of a loss with respect to query, key, value and the parameters of the score, given that with respect
-/// to the output:
+/// The gradients of a loss with respect to query, key, value and the parameters of the score, given the gradient with
+/// respect to the output:
 ///
 ///     auto r = attn::additive_attention(q, k, v, {W_q, W_k, w, b}, mods, options);
 ///     auto g = attn::additive_attention_backward(grad_out, q, k, v, {W_q, W_k, w, b}, r, mods, options);
 ///     g.query, g.key, g.value, g.query_weight.matrix(0), g.key_weight, g.score_weight, g.bias
 ///
 /// They are exact for what additive_attention() computes. Arguments, dropped pairs, rows without keys and mods that
-/// learn are as in attention_backward(). The same bits for any number of threads. Cost: about two and a half times
-/// additive_attention(), since hyperbolic tangents are formed twice. Extra memory: O((q_len + kv_len) * hidden).
+/// learn are as in attention_backward(). Results are the same bits for any number of threads. Cost: about two and a
+/// half times additive_attention(), because hyperbolic tangents are formed twice. Extra memory: O((q_len + kv_len) *
+/// hidden).
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class G, class Q, class K, class V, class R, class M = Mods<>>
 auto additive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value,
@@ -42,15 +44,15 @@ auto additive_attention_backward(const G& grad_out, const Q& query, const K& key
   call.run(grads, result.out, result.lse);
   return grads;
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class G, class Q, class K, class V, class R>
 auto additive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value,
                                  const AdditiveScoreFor<Q>& score, const R& result, const Options& options) {
   return additive_attention_backward(grad_out, query, key, value, score, result, Mods<>(), options);
 }
 
-/// The same into memory of the caller's. Gradients of query, key and value are overwritten; those of the parameters are
-/// added to what `grads` views, and those that it does not give are not wanted.
+/// additive_attention_backward() into the caller's memory. Gradients of query, key and value are overwritten; those of
+/// the parameters are added to what `grads` views, and those that it does not give are not wanted.
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Mods<>>
 void additive_attention_backward_into(
     GQ&& grad_query, GK&& grad_key, GV&& grad_value,
@@ -61,8 +63,8 @@ void additive_attention_backward_into(
   call.run_into(grad_query, grad_key, grad_value, grads, out, lse);
 }
 
-/// The same gradients by their definition, with all weights in memory: the reference for tests. The output is not
-/// needed.
+/// The same gradients as additive_attention_backward() by their definition, with all weights in memory. It is the
+/// reference for tests. The output is not needed.
 template <class G, class Q, class K, class V, class M = Mods<>>
 auto naive_additive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value,
                                        const AdditiveScoreFor<Q>& score, const M& mods = {},
@@ -72,7 +74,7 @@ auto naive_additive_attention_backward(const G& grad_out, const Q& query, const 
   call.naive(grads);
   return grads;
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class G, class Q, class K, class V>
 auto naive_additive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value,
                                        const AdditiveScoreFor<Q>& score, const Options& options) {

@@ -8,30 +8,30 @@
 
 namespace attn {
 
-/// A parameter that a call only looks at, or a gradient of one: a matrix (rows, columns) for `kRank` 2, a vector
-/// (columns) for 1, or one for each head, with heads as the first dimension. It is made of an Eigen matrix, vector or
-/// map, or a tensor or view, which must outlive it; an Eigen vector is one vector, whichever way it lies. Without
-/// arguments: there is none.
+/// A parameter that a call only reads, or a gradient of one: a matrix (rows, columns) for `kRank` 2, a vector (columns)
+/// for 1, or one for each head, with heads as the first dimension. It views an Eigen matrix, vector or map, or a tensor
+/// or view, which must outlive it; an Eigen vector is one vector, whichever way it lies. Without arguments there is no
+/// parameter.
 template <class T, int kRank>
 class ScoreParameter {
  public:
   ScoreParameter() = default;
 
-  /// What `x` holds, viewed. The scalar of T, or 16 bits where that is float; a gradient must be writable.
+  /// Views what `x` holds: the scalar of T, or 16 bits where that is float. A gradient must be writable.
   template <class X>
   requires(detail::Viewable<std::remove_cvref_t<X>>) ScoreParameter(X&& x)  // NOLINT: another way to see the same
       : ScoreParameter(view(x), Form<std::remove_cvref_t<X>>()) {}
 
-  /// Whether there is one.
+  /// Whether there is a parameter.
   bool is_given() const { return view_.data() != nullptr; }
-  /// 1: all heads share it.
+  /// How many heads have a parameter of their own. 1: all heads share it.
   Index heads() const { return view_.dim(1); }
   /// The rows of the matrix; 1 for a vector.
   Index rows() const { return view_.dim(2); }
   /// The columns of the matrix; the length of a vector.
   Index columns() const { return view_.dim(3); }
 
-  /// As (1, heads, rows, columns).
+  /// The view (1, heads, rows, columns).
   const detail::DTypeView<T>& tensor() const { return view_; }
 
  private:
@@ -83,7 +83,7 @@ struct AdditiveScore {
   /// (hidden, head_dim): what queries are multiplied by. None: queries have `hidden` features already.
   ScoreParameter<const T, 2> query_weight;
   /// (hidden, key_dim), for each head of the keys: what keys are multiplied by. None: keys have `hidden` features
-  /// already, as where one multiplies them once, by linear_into(), for the many steps of a decoder.
+  /// already, as where linear_into() multiplies them once for the many steps of a decoder.
   ScoreParameter<const T, 2> key_weight;
   /// (hidden): what the hyperbolic tangents are multiplied by.
   ScoreParameter<const T, 1> score_weight;
@@ -91,7 +91,7 @@ struct AdditiveScore {
   ScoreParameter<const T, 1> bias = {};
 };
 
-/// Where gradients of the parameters are added, shaped as these. Those that are not given are not wanted.
+/// Where gradients of the parameters are added, shaped as the parameters. Those that are not given are not wanted.
 template <class T>
 struct AdditiveScoreGradients {
   ScoreParameter<T, 2> query_weight = {};  ///< like AdditiveScore::query_weight

@@ -1,4 +1,4 @@
-// Feature maps: what linear attention has in the place of the softmax.
+// Feature maps, which linear attention has in place of the softmax.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +11,31 @@
 
 namespace attn {
 
-/// x + 1 for x > 0, e^x below, in each feature (Katharopoulos et al. 2020, eq. 7).
+/// The feature map that makes x + 1 of x > 0 and e^x below, in each feature (Katharopoulos et al. 2020, eq. 7).
 struct Elu1Features {};
 /// The feature map Elu1Features.
 inline Elu1Features elu1() { return {}; }
 
-/// max(x, 0) in each feature. A query or key without a positive number has no features; see linear_attention().
+/// The feature map max(x, 0) in each feature. A query or key without a positive number has no features; see
+/// linear_attention().
 struct ReluFeatures {};
 /// The feature map ReluFeatures.
 inline ReluFeatures relu() { return {}; }
 
-/// Queries and keys are features already: maps of any kind that a program computes by itself.
+/// The feature map that leaves queries and keys as they are, for maps of any kind that a program computes by itself.
 struct IdentityFeatures {};
 /// The feature map IdentityFeatures.
 inline IdentityFeatures identity() { return {}; }
 
-/// A function of one number, for each feature. Made by feature_map().
+/// The feature map that calls a function of one number for each feature. Made by feature_map().
 template <class F>
 struct LambdaFeatures {
   F map;  ///< called with each feature of queries and keys
 };
 
-/// A map of your own, number by number: `feature_map([](auto x) { return x * x; })`. It is called with numbers of the
-/// type that a call computes in, and with dual numbers for gradients (see Dual), from several threads at once. Results
-/// should not be negative, and not all 0: they are weights.
+/// A feature map of your own, number by number: `feature_map([](auto x) { return x * x; })`. It is called with numbers
+/// of the type that a call computes in, and with dual numbers for gradients (see Dual), from several threads at once.
+/// Results should not be negative, and not all 0, because they are weights.
 template <class F>
 LambdaFeatures<F> feature_map(F map) {
   constexpr bool kTakesNumbers = std::is_invocable_v<const F&, float>;
@@ -47,21 +48,21 @@ LambdaFeatures<F> feature_map(F map) {
 /// Positive random features of the softmax, FAVOR+ (Choromanski et al. 2021, lemma 1 and section 2.4). Made by favor().
 struct FavorFeatures {
   Index features;                                         ///< how many features it makes, m
-  std::uint64_t seed;                                     ///< decides what is drawn
+  std::uint64_t seed;                                     ///< decides the draws
   std::shared_ptr<detail::FavorProjections> projections;  ///< what was drawn, for each head_dim; shared by copies
 };
 
-/// With these, linear_attention() estimates attention(): for w_1 .. w_m drawn from a normal distribution, in orthogonal
-/// blocks of head_dim,
+/// Random features with which linear_attention() estimates attention(). For w_1 .. w_m drawn from a normal
+/// distribution, in orthogonal blocks of head_dim,
 ///
 ///     feature_i(x) = e^(w_i * x - |x|^2 / 2) / sqrt(m),   x = sqrt(scale) * query or key,
 ///
-/// so that the expected product of features is e^(scale * query * key). Of one weight, the relative error (root of the
+/// so that the expected product of features is e^(scale * query * key). The relative error of one weight (root of the
 /// mean square, over draws) is at most
 ///
 ///     sqrt((e^(scale * |query + key|^2) - 1) / m),
 ///
-/// equal to it for independent w (lemma 2 there; theorem 2 for orthogonal ones): with m = 256 it is 0.16 where
+/// and equal to it for independent w (lemma 2 there; theorem 2 for orthogonal ones): with m = 256 it is 0.16 where
 /// scale * |query + key|^2 is 2, and 3.4 where it is 8. So it suits queries and keys of small norm, and no m makes up
 /// for large ones.
 ///
@@ -82,7 +83,7 @@ constexpr bool is_feature_map = std::is_same_v<M, Elu1Features> || std::is_same_
 template <class F>
 constexpr bool is_feature_map<LambdaFeatures<F>> = true;
 
-/// Says in one sentence what stands in the place of a feature map.
+/// Says in one sentence what may stand in place of a feature map.
 template <class M>
 constexpr auto check_feature_map() {
   static_assert(is_feature_map<M>,

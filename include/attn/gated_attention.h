@@ -7,7 +7,7 @@
 
 namespace attn {
 
-/// The same decay for all tokens, one for each head of keys and values: log_decays (kv_heads).
+/// The gate that decays alike at all tokens, with a number for each head of keys and values: log_decays (kv_heads).
 /// @throws std::invalid_argument if one is above 0, or NaN.
 inline HeadDecays decay_per_head(Numbers log_decays) {
   for (const double decay : log_decays.values)
@@ -15,7 +15,7 @@ inline HeadDecays decay_per_head(Numbers log_decays) {
   return {std::move(log_decays.values)};
 }
 
-/// RetNet's decays, 1 - 2^(-5 - h) for head h (Sun et al. 2023, section 2.2).
+/// The gate of RetNet, whose decays are 1 - 2^(-5 - h) for head h (Sun et al. 2023, section 2.2).
 inline HeadDecays retention_decay(Index heads) {
   detail::require(heads > 0, "retention_decay: there must be at least one head, asked for are ", heads);
   HeadDecays decays;
@@ -60,14 +60,14 @@ requires(!detail::is_recurrent_state<Q>) auto gated_attention(const Q& query, co
   detail::recurrence(call.call(out), options);
   return RecurrentResult{std::move(out)};
 }
-/// The same without mods, options in their place. Every function below has this form too.
+/// As above without mods, with options in their place. Every function below has this form too.
 template <class Q, class K, class V, class G>
 requires(!detail::is_recurrent_state<Q>) auto gated_attention(const Q& query, const K& key, const V& value,
                                                               const G& log_gate, const Options& options) {
   return gated_attention(query, key, value, log_gate, Mods<>(), options);
 }
 
-/// The same of tokens that come after those that the state has seen; see linear_attention().
+/// gated_attention() of tokens that come after those that the state has seen; see linear_attention().
 template <class T, class Q, class K, class V, class G, class M = Mods<>>
 auto gated_attention(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const G& log_gate,
                      const M& mods = {}, const Options& options = {}) {
@@ -76,14 +76,14 @@ auto gated_attention(RecurrentState<T>& state, const Q& query, const K& key, con
   detail::run_with_state(call, out, state, options);
   return RecurrentResult{std::move(out)};
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class T, class Q, class K, class V, class G>
 auto gated_attention(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const G& log_gate,
                      const Options& options) {
   return gated_attention(state, query, key, value, log_gate, Mods<>(), options);
 }
 
-/// Both into memory of the caller's; see linear_attention_into().
+/// gated_attention() into the caller's memory; see linear_attention_into().
 template <class Out, class Q, class K, class V, class G, class M = Mods<>>
 requires(!detail::is_recurrent_state<Q>) void gated_attention_into(Out&& out, const Q& query, const K& key,
                                                                    const V& value, const G& log_gate,
@@ -91,21 +91,21 @@ requires(!detail::is_recurrent_state<Q>) void gated_attention_into(Out&& out, co
   const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
   detail::recurrence(call.call(out), options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Out, class Q, class K, class V, class G>
 requires(!detail::is_recurrent_state<Q>) void gated_attention_into(Out&& out, const Q& query, const K& key,
                                                                    const V& value, const G& log_gate,
                                                                    const Options& options) {
   gated_attention_into(out, query, key, value, log_gate, Mods<>(), options);
 }
-/// The same over a state, into memory of the caller's.
+/// gated_attention() over a state, into the caller's memory.
 template <class Out, class T, class Q, class K, class V, class G, class M = Mods<>>
 void gated_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                           const G& log_gate, const M& mods = {}, const Options& options = {}) {
   const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
   detail::run_with_state(call, out, state, options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Out, class T, class Q, class K, class V, class G>
 void gated_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                           const G& log_gate, const Options& options) {
@@ -120,7 +120,7 @@ std::size_t gated_workspace_bytes(const Q& query, const K& key, const V& value, 
   return static_cast<std::size_t>(detail::recurrence_bytes(call.call_to({}), options));
 }
 
-/// The same result by its definition, token by token in plain loops.
+/// gated_attention() by its definition, token by token in plain loops.
 template <class Q, class K, class V, class G, class M = Mods<>>
 auto naive_gated_attention(const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
                            const Options& options = {}) {
@@ -129,7 +129,7 @@ auto naive_gated_attention(const Q& query, const K& key, const V& value, const G
   detail::naive_recurrence(call.call(out), options.executor);
   return RecurrentResult{std::move(out)};
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class V, class G>
 auto naive_gated_attention(const Q& query, const K& key, const V& value, const G& log_gate, const Options& options) {
   return naive_gated_attention(query, key, value, log_gate, Mods<>(), options);

@@ -44,13 +44,12 @@ auto checked_bias(Bias&& bias, Index outputs) {
 
 }  // namespace detail
 
-/// y = x * weightᵀ + bias, as nn.Linear of PyTorch: x (tokens, inputs), y (tokens, outputs), weight (outputs, inputs),
-/// bias (outputs). x and y may be rank-3 tensors (batch, len, features) as well. All are row-major without gaps, of one
-/// scalar type; with 16 bits, sums are formed in float.
-///
-/// Runs on the kernels of the attention, which choose the instruction set when the program runs, where Eigen's product
-/// has that of the compiler's flags. Of the options, executor, isa and `compute` matter. The same bits for any number
-/// of threads.
+/// Applies a linear map, y = x * weightᵀ + bias, as PyTorch's nn.Linear: x (tokens, inputs), y (tokens, outputs),
+/// weight (outputs, inputs), bias (outputs). x and y may also be rank-3 tensors (batch, len, features). All are
+/// row-major without gaps and of one scalar type; with 16 bits, sums are formed in float.
+/// It runs on the kernels of the attention, which choose the instruction set when the program runs, where Eigen's
+/// product has that of the compiler's flags. Of the options, executor, isa and `compute` matter. Results are the same
+/// bits for any number of threads.
 /// @throws std::invalid_argument if sizes disagree or rows have gaps; the message has the numbers.
 template <class Y, class X, class W, class B>
 requires(!std::same_as<B, Options>) void linear_into(Y&& y, const X& x, const W& weight, const B& bias,
@@ -61,7 +60,7 @@ requires(!std::same_as<B, Options>) void linear_into(Y&& y, const X& x, const W&
   map.bias = detail::checked_bias(bias, map.outputs);
   map(from.data(), to.data(), from.dim(0), options);
 }
-/// The same without a bias.
+/// As above, without a bias.
 template <class Y, class X, class W>
 void linear_into(Y&& y, const X& x, const W& weight, const Options& options = {}) {
   const auto from = detail::token_rows("x", x);
@@ -70,7 +69,7 @@ void linear_into(Y&& y, const X& x, const W& weight, const Options& options = {}
                                                                                    options);
 }
 
-/// The gradient with respect to x: grad_x = grad_y * weight.
+/// Computes the gradient with respect to x: grad_x = grad_y * weight.
 /// @throws as linear_into().
 template <class X, class Y, class W>
 void linear_gradient_into(X&& grad_x, const Y& grad_y, const W& weight, const Options& options = {}) {
@@ -94,7 +93,7 @@ requires(!std::same_as<Y, Options>) void add_linear_gradients(GW&& grad_weight, 
                                                               map.inputs, map.outputs}
       .add(in.data(), out.data(), in.dim(0), options);
 }
-/// The same without a bias.
+/// As above, without a bias.
 template <class GW, class X, class Y>
 void add_linear_gradients(GW&& grad_weight, const X& x, const Y& grad_y, const Options& options = {}) {
   const auto in = detail::token_rows("x", x);

@@ -10,17 +10,17 @@ namespace attn {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// The gradients of a loss with respect to query, key and value of linear_attention(), given that with respect to its
-/// output; the arguments are those of the forward call, and nothing of its result is needed. Through lambdas by dual
-/// numbers (see Dual); of favor() the random vectors are constants.
+/// The gradients of a loss with respect to query, key and value of linear_attention(), given the gradient with respect
+/// to its output. The arguments are those of the forward call, and nothing of its result is needed. Lambdas are
+/// differentiated by dual numbers (see Dual); the random vectors of favor() are constants.
 ///
 /// @param grad_out  shaped as out.
 /// @returns tensors .query, .key and .value, shaped as query, key and value.
 ///
-/// Heads that share keys add up their gradients. What no query sees gets gradient 0, as does a query that sees nothing,
-/// or whose normaliser is 0. The same bits for any number of threads. Cost: four to seven times the forward call.
-/// Memory: for each thread, one state (features, v_dim) in front of each 64 causal tokens, which a first pass computes
-/// again; so it grows with the length.
+/// Heads that share keys add up their gradients. What no query sees gets gradient 0, and so does a query that sees
+/// nothing, or whose normaliser is 0. Results are the same bits for any number of threads. Cost: four to seven times
+/// the forward call. Memory: for each thread, one state (features, v_dim) in front of each 64 causal tokens, which a
+/// first pass computes again; so it grows with the length.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class Gr, class Q, class K, class V, class Map, class M = Mods<>>
 requires(!detail::is_recurrent_state<Gr>) auto linear_attention_backward(const Gr& grad_out, const Q& query,
@@ -30,7 +30,7 @@ requires(!detail::is_recurrent_state<Gr>) auto linear_attention_backward(const G
   const detail::CheckedLinear call(query, key, value, map, mods, options);
   return detail::linear_gradients<Q, K, V>(grad_out, call, detail::NoStates(), options);
 }
-/// The same without mods, options in their place. Every function below has this form too.
+/// As above without mods, with options in their place. Every function below has this form too.
 template <class Gr, class Q, class K, class V, class Map>
 requires(!detail::is_recurrent_state<Gr>) auto linear_attention_backward(const Gr& grad_out, const Q& query,
                                                                          const K& key, const V& value, const Map& map,
@@ -38,9 +38,9 @@ requires(!detail::is_recurrent_state<Gr>) auto linear_attention_backward(const G
   return linear_attention_backward(grad_out, query, key, value, map, Mods<>(), options);
 }
 
-/// The same into memory of the caller's, which is overwritten: matrices, or rank-4 tensors or views, shaped as query,
-/// key and value. None may overlap an input or another gradient. With options.workspace nothing is allocated that grows
-/// with the sizes. Arguments are checked before anything is written.
+/// linear_attention_backward() into the caller's memory, which is overwritten: matrices, or rank-4 tensors or views,
+/// shaped as query, key and value. None may overlap an input or another gradient. With options.workspace nothing is
+/// allocated that grows with the sizes. Arguments are checked before anything is written.
 template <class GQ, class GK, class GV, class Gr, class Q, class K, class V, class Map, class M = Mods<>>
 requires(!detail::is_recurrent_state<Gr> && detail::is_feature_map<Map>) void linear_attention_backward_into(
     GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Gr& grad_out, const Q& query, const K& key, const V& value,
@@ -49,7 +49,7 @@ requires(!detail::is_recurrent_state<Gr> && detail::is_feature_map<Map>) void li
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
   back.run(grad_query, grad_key, grad_value, {}, {}, detail::NoStates(), options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class GQ, class GK, class GV, class Gr, class Q, class K, class V, class Map>
 requires(!detail::is_recurrent_state<Gr> &&
          detail::is_feature_map<Map>) void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key,
@@ -59,7 +59,7 @@ requires(!detail::is_recurrent_state<Gr> &&
   linear_attention_backward_into(grad_query, grad_key, grad_value, grad_out, query, key, value, map, Mods<>(), options);
 }
 
-/// The same for gated_attention(): also .log_gate, shaped as the gate.
+/// The gradients of gated_attention(): as those of linear_attention(), and .log_gate, shaped as the gate.
 template <class Gr, class Q, class K, class V, class G, class M = Mods<>>
 requires(!detail::is_recurrent_state<Gr>) auto gated_attention_backward(const Gr& grad_out, const Q& query,
                                                                         const K& key, const V& value, const G& log_gate,
@@ -68,15 +68,16 @@ requires(!detail::is_recurrent_state<Gr>) auto gated_attention_backward(const Gr
   const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
   return detail::gated_gradients<Q, K, V>(grad_out, call, log_gate, detail::NoStates(), options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Gr, class Q, class K, class V, class G>
 requires(!detail::is_recurrent_state<Gr>) auto gated_attention_backward(const Gr& grad_out, const Q& query,
                                                                         const K& key, const V& value, const G& log_gate,
                                                                         const Options& options) {
   return gated_attention_backward(grad_out, query, key, value, log_gate, Mods<>(), options);
 }
-/// Into memory of the caller's; see linear_attention_backward_into(). That of the gate is shaped as the gate; for
-/// decay_per_head() it is a tensor (kv_heads), which is summed up over the tokens in memory of its own.
+/// gated_attention_backward() into the caller's memory; see linear_attention_backward_into(). The gradient of the gate
+/// is shaped as the gate; for decay_per_head() it is a tensor (kv_heads), which is summed up over the tokens in memory
+/// of its own.
 template <class GQ, class GK, class GV, class GG, class Gr, class Q, class K, class V, class G, class M = Mods<>>
 requires(!detail::is_recurrent_state<Gr>) void gated_attention_backward_into(
     GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, const Gr& grad_out, const Q& query,
@@ -86,7 +87,7 @@ requires(!detail::is_recurrent_state<Gr>) void gated_attention_backward_into(
   back.run_gated(grad_query, grad_key, grad_value, grad_log_gate, detail::NoBeta(), log_gate, detail::NoBeta(),
                  detail::NoStates(), options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class GQ, class GK, class GV, class GG, class Gr, class Q, class K, class V, class G>
 requires(!detail::is_recurrent_state<Gr>) void gated_attention_backward_into(
     GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, const Gr& grad_out, const Q& query,
@@ -95,7 +96,7 @@ requires(!detail::is_recurrent_state<Gr>) void gated_attention_backward_into(
                                 Mods<>(), options);
 }
 
-/// The same for gated_delta_rule(): also .log_gate and .beta, shaped as those.
+/// The gradients of gated_delta_rule(): as those of gated_attention(), and .beta, shaped as beta.
 template <class Gr, class Q, class K, class V, class G, class B, class M = Mods<>>
 requires(!detail::is_recurrent_state<Gr>) auto gated_delta_rule_backward(const Gr& grad_out, const Q& query,
                                                                          const K& key, const V& value,
@@ -105,7 +106,7 @@ requires(!detail::is_recurrent_state<Gr>) auto gated_delta_rule_backward(const G
   const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
   return detail::delta_gradients<Q, K, V>(grad_out, call, log_gate, beta, detail::NoStates(), options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Gr, class Q, class K, class V, class G, class B>
 requires(!detail::is_recurrent_state<Gr>) auto gated_delta_rule_backward(const Gr& grad_out, const Q& query,
                                                                          const K& key, const V& value,
@@ -113,7 +114,7 @@ requires(!detail::is_recurrent_state<Gr>) auto gated_delta_rule_backward(const G
                                                                          const Options& options) {
   return gated_delta_rule_backward(grad_out, query, key, value, log_gate, beta, Mods<>(), options);
 }
-/// Into memory of the caller's; see gated_attention_backward_into().
+/// gated_delta_rule_backward() into the caller's memory; see gated_attention_backward_into().
 template <class GQ, class GK, class GV, class GG, class GB, class Gr, class Q, class K, class V, class G, class B,
           class M = Mods<>>
 requires(!detail::is_recurrent_state<Gr>) void gated_delta_rule_backward_into(
@@ -125,7 +126,7 @@ requires(!detail::is_recurrent_state<Gr>) void gated_delta_rule_backward_into(
   back.run_gated(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, log_gate, beta, detail::NoStates(),
                  options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class GQ, class GK, class GV, class GG, class GB, class Gr, class Q, class K, class V, class G, class B>
 requires(!detail::is_recurrent_state<Gr>) void gated_delta_rule_backward_into(
     GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, GB&& grad_beta, const Gr& grad_out,
@@ -142,14 +143,14 @@ std::size_t linear_backward_workspace_bytes(const Q& query, const K& key, const 
   const detail::CheckedLinear call(query, key, value, map, mods, options);
   return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), options));
 }
-/// That of gated_attention_backward_into().
+/// The bytes for gated_attention_backward_into().
 template <class Q, class K, class V, class G, class M = Mods<>>
 std::size_t gated_backward_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate,
                                            const M& mods = {}, const Options& options = {}) {
   const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
   return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), options));
 }
-/// That of gated_delta_rule_backward_into().
+/// The bytes for gated_delta_rule_backward_into().
 template <class Q, class K, class V, class G, class B, class M = Mods<>>
 std::size_t delta_backward_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate,
                                            const B& beta, const M& mods = {}, const Options& options = {}) {

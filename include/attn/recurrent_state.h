@@ -16,16 +16,16 @@ struct RecurrentStateConfig {
   Index v_dim = 0;     ///< 0: features
 };
 
-/// What linear_attention(), gated_attention() and gated_delta_rule() keep of the tokens so far, in place of a cache of
-/// keys and values: for each sequence and head the sum of key * valueᵀ as its form decays it, (features, v_dim), and
-/// the sum of keys (the normaliser, which linear_attention() alone uses). So a token costs the same time and no memory,
-/// however many went before:
+/// Holds what linear_attention(), gated_attention() and gated_delta_rule() keep of the tokens so far, in place of a
+/// cache of keys and values. For each sequence and head it has the sum of key * valueᵀ as its form decays it,
+/// (features, v_dim), and the sum of keys (the normaliser, which linear_attention() alone uses). So a token costs the
+/// same time and no memory, however many went before:
 ///
 ///     attn::RecurrentState<float> state({.batch = 2, .kv_heads = 8, .features = 64});
 ///     attn::linear_attention(state, q, k, v, attn::elu1(), attn::causal());   // a prompt, a part of one, or one token
 ///
-/// Prompts may come in parts of any lengths: the results are those of one call, but for rounding. A state belongs to
-/// one form; which, it does not know. Copies are deep; concurrent calls need a state each.
+/// Prompts may come in parts of any lengths: the results are those of one call, except for rounding. A state belongs to
+/// one form, but does not know to which. Copies are deep. Concurrent calls need a state each.
 template <class T>
 class RecurrentState {
   static_assert(std::is_floating_point_v<T>,
@@ -34,7 +34,7 @@ class RecurrentState {
  public:
   using Scalar = T;  ///< the type of the sums
 
-  /// All states zero: nothing has been seen.
+  /// Makes states of zeros, which have seen nothing.
   /// @throws std::invalid_argument unless all sizes are positive.
   explicit RecurrentState(const RecurrentStateConfig& config)
       : config_(checked(config)),
@@ -44,13 +44,13 @@ class RecurrentState {
   /// The sizes, with the defaults filled in.
   const RecurrentStateConfig& config() const { return config_; }
 
-  /// (batch, kv_heads, features, v_dim): the memory itself, to be read and written.
+  /// The memory itself, to be read and written: (batch, kv_heads, features, v_dim).
   TensorView<T, 4> sums() { return sums_.slice(3, 0, config_.v_dim); }
-  /// The same, to read.
+  /// As above, to read.
   TensorView<const T, 4> sums() const { return sums_.slice(3, 0, config_.v_dim); }
-  /// (batch, kv_heads, features): the sums of keys.
+  /// The sums of keys, to be read and written: (batch, kv_heads, features).
   TensorView<T, 3> normaliser() { return normaliser_.slice(2, 0, config_.features); }
-  /// The same, to read.
+  /// As above, to read.
   TensorView<const T, 3> normaliser() const { return normaliser_.slice(2, 0, config_.features); }
 
   /// The bytes that all states take: what a token of each sequence has to read and to write.
@@ -61,7 +61,7 @@ class RecurrentState {
     std::fill_n(sums_.data(), sums_.size(), T(0));
     std::fill_n(normaliser_.data(), normaliser_.size(), T(0));
   }
-  /// Forgets those of one sequence. @throws std::invalid_argument if there is no such sequence.
+  /// Forgets the tokens of one sequence. @throws std::invalid_argument if there is no such sequence.
   void reset(Index sequence) {
     check("reset", sequence);
     std::fill_n(of(sums_, sequence), size_of_one(sums_), T(0));

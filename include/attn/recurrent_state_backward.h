@@ -1,4 +1,4 @@
-// Gradients of recurrent forms that go on from a state: of long texts in parts, from the last to the first.
+// Gradients of recurrent forms that go on from a state: of long texts in parts, from the last part to the first.
 #pragma once
 
 #include "attn/recurrent_backward.h"
@@ -7,11 +7,11 @@ namespace attn {
 
 inline namespace ATTN_BUILT_FOR {
 
-/// The gradients of a call of linear_attention() with a state, the arguments of which are those of the call.
+/// The gradients of a call of linear_attention() with a state. Arguments are those of the call, and two states:
 ///
 /// @param before      the state that the call began with: a copy, because the call changes its own.
-/// @param grad_state  holds the gradient of the loss with respect to the state that the call left, and gets that with
-/// respect to `before`. With a new RecurrentState, all 0, the loss depends on the outputs alone.
+/// @param grad_state  holds the gradient of the loss with respect to the state that the call left, and gets the
+/// gradient with respect to `before`. With a new RecurrentState, all 0, the loss depends on the outputs alone.
 ///
 /// So the gradients of a text that went by in parts are those of the whole text, with the memory of a part:
 ///
@@ -30,13 +30,14 @@ auto linear_attention_backward(const RecurrentState<T>& before, RecurrentState<T
   const detail::CheckedLinear call(query, key, value, map, mods, options);
   return detail::linear_gradients<Q, K, V>(grad_out, call, detail::StateGradient<T>{before, grad_state}, options);
 }
-/// The same without mods, options in their place. Every function below has this form too.
+/// As above without mods, with options in their place. Every function below has this form too.
 template <class T, class Gr, class Q, class K, class V, class Map>
 auto linear_attention_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                                const Q& query, const K& key, const V& value, const Map& map, const Options& options) {
   return linear_attention_backward(before, grad_state, grad_out, query, key, value, map, Mods<>(), options);
 }
-/// Into memory of the caller's; see linear_attention_backward_into() without states.
+/// linear_attention_backward() with a state into the caller's memory; see linear_attention_backward_into() without
+/// states.
 template <class GQ, class GK, class GV, class T, class Gr, class Q, class K, class V, class Map, class M = Mods<>>
 void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const RecurrentState<T>& before,
                                     RecurrentState<T>& grad_state, const Gr& grad_out, const Q& query, const K& key,
@@ -45,7 +46,7 @@ void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_va
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
   back.run(grad_query, grad_key, grad_value, {}, {}, detail::StateGradient<T>{before, grad_state}, options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class GQ, class GK, class GV, class T, class Gr, class Q, class K, class V, class Map>
 void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const RecurrentState<T>& before,
                                     RecurrentState<T>& grad_state, const Gr& grad_out, const Q& query, const K& key,
@@ -54,7 +55,7 @@ void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_va
                                  Mods<>(), options);
 }
 
-/// The same for gated_attention().
+/// The gradients of a call of gated_attention() with a state; see linear_attention_backward() above.
 template <class T, class Gr, class Q, class K, class V, class G, class M = Mods<>>
 auto gated_attention_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                               const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
@@ -63,13 +64,13 @@ auto gated_attention_backward(const RecurrentState<T>& before, RecurrentState<T>
   return detail::gated_gradients<Q, K, V>(grad_out, call, log_gate, detail::StateGradient<T>{before, grad_state},
                                           options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class T, class Gr, class Q, class K, class V, class G>
 auto gated_attention_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                               const Q& query, const K& key, const V& value, const G& log_gate, const Options& options) {
   return gated_attention_backward(before, grad_state, grad_out, query, key, value, log_gate, Mods<>(), options);
 }
-/// The same with options in the place of mods.
+/// gated_attention_backward() with a state into the caller's memory.
 template <class GQ, class GK, class GV, class GG, class T, class Gr, class Q, class K, class V, class G,
           class M = Mods<>>
 void gated_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate,
@@ -81,7 +82,7 @@ void gated_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_val
   back.run_gated(grad_query, grad_key, grad_value, grad_log_gate, detail::NoBeta(), log_gate, detail::NoBeta(),
                  detail::StateGradient<T>{before, grad_state}, options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class GQ, class GK, class GV, class GG, class T, class Gr, class Q, class K, class V, class G>
 void gated_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate,
                                    const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
@@ -91,7 +92,7 @@ void gated_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_val
                                 key, value, log_gate, Mods<>(), options);
 }
 
-/// The same for gated_delta_rule().
+/// The gradients of a call of gated_delta_rule() with a state; see linear_attention_backward() above.
 template <class T, class Gr, class Q, class K, class V, class G, class B, class M = Mods<>>
 auto gated_delta_rule_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                                const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
@@ -100,14 +101,14 @@ auto gated_delta_rule_backward(const RecurrentState<T>& before, RecurrentState<T
   return detail::delta_gradients<Q, K, V>(grad_out, call, log_gate, beta, detail::StateGradient<T>{before, grad_state},
                                           options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class T, class Gr, class Q, class K, class V, class G, class B>
 auto gated_delta_rule_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                                const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
                                const Options& options) {
   return gated_delta_rule_backward(before, grad_state, grad_out, query, key, value, log_gate, beta, Mods<>(), options);
 }
-/// The same with options in the place of mods.
+/// gated_delta_rule_backward() with a state into the caller's memory.
 template <class GQ, class GK, class GV, class GG, class GB, class T, class Gr, class Q, class K, class V, class G,
           class B, class M = Mods<>>
 void gated_delta_rule_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, GB&& grad_beta,
@@ -119,7 +120,7 @@ void gated_delta_rule_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_va
   back.run_gated(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, log_gate, beta,
                  detail::StateGradient<T>{before, grad_state}, options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class GQ, class GK, class GV, class GG, class GB, class T, class Gr, class Q, class K, class V, class G,
           class B>
 void gated_delta_rule_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, GB&& grad_beta,

@@ -1,4 +1,4 @@
-// The kernel of additive attention's backward pass, one text for all instruction sets.
+// The kernel that only additive attention's backward pass has, one text for all instruction sets.
 #pragma once
 
 #include "attn/detail/kernels/additive_kernels.h"
@@ -12,10 +12,11 @@ struct AdditiveGradientKernels {
   using Vec = typename S::Vec;
   static constexpr int kLanes = S::kLanes;
 
-  /// With t = tanh(query + key) for each pair and feature, the gradient of the weight is the sum of grad * t, that of
-  /// queries and keys weight * the sum of grad * (1 - t²). A pair without gradient adds nothing, whatever its key is.
+  /// With t = tanh(query + key) for each pair and feature, the gradient of the weight is the sum of grad * t, and that
+  /// of query and key is weight * the sum of grad * (1 - t²). A pair without gradient adds nothing, whatever its key
+  /// is.
   ///
-  /// Lanes run over queries, and sums for keys over the lanes: as many keys come together as make a vector of sums.
+  /// Lanes run over queries. Sums for keys are formed over the lanes, as many keys at a time as make a vector of sums.
   static ATTN_INLINE void add_gradients(const ScoreGradientTile<T>& t, Index queries, Index keys, Index features) {
     for (Index j = 0; j < keys; j += kLanes) {
       const int here = static_cast<int>(std::min<Index>(kLanes, keys - j));
@@ -70,7 +71,7 @@ struct CompiledAdditiveGradients;
 ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
 #undef ATTN_COMPILED
 
-/// What OtherScore::add_gradients is for additive scores.
+/// The kernel for these vectors, as OtherScore::add_gradients.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 typename OtherScore<T>::AddGradients additive_gradients(VectorSet vectors) {
   return with_vectors(vectors, []<VectorSet kSet>() -> typename OtherScore<T>::AddGradients {

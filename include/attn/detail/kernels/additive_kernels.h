@@ -1,11 +1,12 @@
-// The score kernels of additive attention, one text for all instruction sets: where attention() multiplies a query and
-// a key, these add them up.
+// The score kernels of additive attention, one text for all instruction sets. Where attention() multiplies a query and
+// a key, these add them:
 //
 //     scores (keys, queries) = sum over features of weight * tanh(query + key)
 //
 // A tanh is 13 operations and a division for each pair and feature, so that nothing here waits for memory: the tile
 // kernel reaches 0.97 (AVX-512), 0.90 (AVX2) and 0.86 (SSE2) of the rate at which tanh alone runs in the L1 cache.
-// Adding up the fractions of two or four features before one division was no faster on Zen 4, which divides beside.
+// Adding up the fractions of two or four features before one division was no faster on Zen 4, which divides while it
+// does other work.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// For tiles of queries: see TileKernels, whose score() this replaces.
+/// For tiles of queries: replaces score() of TileKernels.
 template <class T, int Bytes, int kVectors>
 struct AdditiveTileKernels {
   using S = Simd<T, Bytes>;
@@ -49,7 +50,7 @@ struct AdditiveTileKernels {
   }
 };
 
-/// For single queries, lanes along the features: see DecodeKernels, whose score() this replaces.
+/// For single queries, with lanes along the features: replaces score() of DecodeKernels.
 template <class T, int Bytes>
 struct AdditiveDecodeKernels {
   using S = Simd<T, Bytes>;
@@ -57,13 +58,13 @@ struct AdditiveDecodeKernels {
   using Packing = PackingKernels<T, Bytes>;
   static constexpr int kLanes = S::kLanes;
 
-  /// The scores of all pairs. The processor fetches keys by itself, which has time enough.
+  /// The scores of all pairs. Nothing is fetched ahead: the processor has time enough to fetch keys by itself.
   static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index features,
                                 Prefetcher&) {
     const Index size = size_of_number<T>(key.dtype), whole = features / kLanes * kLanes, rest = features - whole;
     for (Index r = 0; r < rows; ++r) {
       const T *const query = m.query + r * features, *const weight = m.score_weight + r * features;
-      // The last features, in a vector of their own: where there are none, the weight is 0.
+      // The last features have a vector of their own, in which missing features have the weight 0.
       Array<T, kLanes> last_query = {}, last_weight = {}, last_key = {};
       std::copy_n(query + whole, rest, last_query);
       std::copy_n(weight + whole, rest, last_weight);
@@ -71,7 +72,7 @@ struct AdditiveDecodeKernels {
         Array<Vec, kLanes> sum = {};
         ATTN_NO_UNROLL
         for (int a = 0; a < kLanes; ++a) {
-          // Past the end the last key stands in, and nobody reads its scores.
+          // Past the end the last key stands in; nobody reads its scores.
           const std::byte* const row = key.data + std::min<Index>(j + a, keys - 1) * key.stride * size;
           Vec k;
           for (Index h = 0; h < whole; h += kLanes) {

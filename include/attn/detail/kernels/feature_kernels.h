@@ -1,4 +1,4 @@
-// Kernels of feature maps: what makes features of queries and keys, row by row.
+// Kernels of feature maps, which make features of queries and keys row by row.
 #pragma once
 
 #include <bit>
@@ -8,7 +8,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Rows that are written: `columns` of each, a multiple of the vectors' lanes.
+/// Rows to be written: `columns` numbers of each, a multiple of the vectors' lanes.
 template <class T>
 struct Block {
   T* data;
@@ -19,7 +19,7 @@ struct Block {
   T* row(Index i) const { return data + i * stride; }
   operator Rows<T>() const { return {data, stride}; }
 
-  /// `count` rows from row i on.
+  /// `count` of these rows, from row i on.
   Block from(Index i, Index count) const { return {row(i), stride, count, columns}; }
 };
 
@@ -29,7 +29,7 @@ struct FeatureKernels {
   using Vec = typename S::Vec;
   static constexpr int kLanes = S::kLanes;
 
-  /// x + 1 above 0, e^x below (Katharopoulos et al. 2020, eq. 7). NaN stays NaN.
+  /// Numbers become x + 1 above 0 and e^x below (Katharopoulos et al. 2020, eq. 7). NaN stays NaN.
   static ATTN_INLINE void elu1(const Block<T>& b) {
     each_vector(b, [](Vec& x) {
       Vec below = x > Vec{} ? Vec{} : x;
@@ -41,7 +41,7 @@ struct FeatureKernels {
     each_vector(b, [](Vec& x) { x = x < Vec{} ? Vec{} : x; });
   }
 
-  /// Numbers become e^(number - less[i]) in row i, infinite beyond what T holds.
+  /// Numbers become e^(number - less[i]) in row i; infinite beyond what T holds.
   static ATTN_INLINE void exp_less(const Block<T>& b, const T* less) {
     for (Index i = 0; i < b.rows; ++i)
       for (Index c = 0; c < b.columns; c += kLanes) {
@@ -60,7 +60,7 @@ struct FeatureKernels {
       }
   }
 
-  /// The largest number of each row, NaN aside.
+  /// Finds the largest number of each row, ignoring NaN.
   static ATTN_INLINE void row_max(const Block<T>& b, T* max) {
     for (Index i = 0; i < b.rows; ++i) {
       Vec most;
@@ -74,8 +74,8 @@ struct FeatureKernels {
     }
   }
 
-  /// Multiplies each row by a power of two, `factor`, that brings its largest magnitude to 1 .. 2: exact, but where
-  /// numbers leave the range of normal ones, and then far below the largest.
+  /// Multiplies each row by a power of two, `factor`, that brings its largest magnitude to 1 .. 2. This is exact,
+  /// except where numbers leave the range of normal ones, and these are far below the largest.
   static ATTN_INLINE void balance(const Block<T>& b, T* factor) {
     for (Index i = 0; i < b.rows; ++i) {
       Vec most = {};
@@ -108,8 +108,8 @@ struct FeatureKernels {
       }
   }
 
-  /// 2^-e for a number of 2^e to 2^(e + 1), 1 for 0 and for what is not finite. The exponent is held within the powers
-  /// whose inverse is a normal number.
+  /// 2^-e for a number from 2^e to 2^(e + 1); 1 for 0 and for what is not finite. The exponent is held within the
+  /// powers whose inverse is a normal number.
   static ATTN_INLINE T inverse_power(T x) {
     if (!(x > T(0)) || x > std::numeric_limits<T>::max()) return T(1);
     if constexpr (S::kVector) {

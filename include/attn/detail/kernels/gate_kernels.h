@@ -1,5 +1,5 @@
-// Kernels of gates that have a number for each feature: pairs of near tokens, whose decays cannot be split between
-// query and key.
+// Kernels of gates that have a number for each feature. They form pairs of near tokens, whose decays cannot be split
+// between query and key.
 #pragma once
 
 #include "attn/detail/kernels/feature_kernels.h"
@@ -7,15 +7,15 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Some neighbouring tokens, at most kNearTokens: rows of queries, keys and factors, e^gate of each feature.
+/// Some neighbouring tokens, at most kNearTokens: rows of queries, of keys, and of factors, e^gate of each feature.
 template <class T>
 struct NearTokens {
   Rows<T> query, key, factor;
   Index tokens;
   Index columns;  ///< a multiple of the vectors' lanes
 };
-/// Tokens whose pairs are formed one by one. A pair of a query and a key takes two operations for each feature and a
-/// sum over lanes; tokens further apart are products of matrices.
+/// How many neighbouring tokens form their pairs one by one. A pair of a query and a key takes two operations for each
+/// feature and a sum over lanes; tokens further apart are products of matrices.
 constexpr Index kNearTokens = 16;
 
 template <class T, int Bytes>
@@ -51,7 +51,7 @@ struct GateKernels {
                                          const Block<T>& grad_key, const Block<T>& grad_gate) {
     for (Index c = 0; c < n.columns; c += kLanes)
       for (Index j = 0; j < n.tokens; ++j) {
-        // Of each token i >= j: what the later queries make of key_j, with the decays between i and them.
+        // For each token i >= j: what the later queries make of key_j, with the decays between i and them.
         Array<Vec, kNearTokens> asked;
         Vec sum = {}, x;
         for (Index i = n.tokens; i-- > j;) {

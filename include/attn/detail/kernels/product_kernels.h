@@ -1,9 +1,9 @@
-// Products of small matrices that lie in the cache, one text for all instruction sets: what chunks of a recurrence are
-// made of.
+// Products of small matrices that lie in the cache, of which chunks of a recurrence are made. One text for all
+// instruction sets.
 //
 // Lanes run over the columns of the result. A register tile is kRows rows x kVectors vectors of columns: a step loads
 // kVectors vectors of the right factor and broadcasts a number of the left one to each row. 6 x 4 need 24 sums + 4 + 1
-// of 32 registers, 6 x 2 need 12 + 2 + 1 of 16. The left factor is read by any strides, so that a matrix and its
+// of 32 registers, 6 x 2 need 12 + 2 + 1 of 16. The left factor is read with any strides, so that a matrix and its
 // transpose serve alike; the right one is read along its rows.
 #pragma once
 
@@ -12,16 +12,16 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Which steps of a product row i takes, where rows and steps are the tokens of a chunk. The steps that it does not
-/// take are not multiplied by 0 either, because 0 * NaN is NaN.
+/// Which steps of a product row i takes, where rows and steps are the tokens of a chunk. Steps that it does not take
+/// are not multiplied by 0, because 0 * NaN is NaN.
 enum class Steps {
   all,
   up_to_row,  ///< 0 .. i: what a token sees
   from_row,   ///< i .. steps - 1: who sees a token
 };
 
-/// to = before * to + left * right, of (rows, steps) and (steps, columns). `columns` is a multiple of the vectors'
-/// lanes: rows of `to` and `right` are padded.
+/// to = before * to + left * right, where left is (rows, steps) and right (steps, columns). `columns` is a multiple of
+/// the vectors' lanes: rows of `to` and `right` are padded.
 template <class T>
 struct Product {
   T* to;
@@ -63,13 +63,14 @@ struct ProductKernels {
     for (; i < p.rows; ++i) tile<1, kV>(p, i, c);
   }
 
-  /// The rows i .. i + kR - 1 of the vectors from column c on.
+  /// Computes the rows i .. i + kR - 1 of the vectors from column c on.
   template <int kR, int kV>
   static ATTN_INLINE void tile(const Product<T>& p, Index i, Index c) {
     Array<Array<Vec, kV>, kR> sum = {};
     const T* left = p.left + i * p.left_row;
     const T* right = p.right + c;
-    // The steps [0, i) and those from i + kR on are taken by all of these rows or by none, those between by some.
+    // All of these rows take the steps [0, i), or none do; likewise the steps from i + kR on. Some rows take those
+    // between.
     const Index corner = p.taken == Steps::all ? 0 : std::min<Index>(kR, p.steps - i);
     Index from = p.taken == Steps::from_row ? i : 0;
     left += from * p.left_step;
@@ -102,7 +103,7 @@ struct ProductKernels {
     }
   }
 
-  /// One step for the rows that `takes` it.
+  /// Takes one step for the rows that `takes` says.
   template <int kR, int kV, class Takes>
   static ATTN_INLINE void step(Array<Array<Vec, kV>, kR>& sum, const T*& left, const T*& right, const Product<T>& p,
                                const Takes& takes) {

@@ -9,7 +9,8 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// One token's step of a state (features, columns): state = decay * state + key * value, out = scale * query * state.
-/// With the delta rule the value is beta * (value - decay * state * key) instead, and there is one decay for all.
+/// With the delta rule, beta * (value - decay * state * key) stands in place of value, and all features have the same
+/// decay.
 template <class T>
 struct StateStep {
   T* state;
@@ -17,13 +18,13 @@ struct StateStep {
   Index features;
   Index columns;     ///< a multiple of the vectors' lanes
   const T* decay;    ///< what each row of the state is multiplied by, decay_step apart
-  Index decay_step;  ///< 0: one for all
+  Index decay_step;  ///< 0: one decay for all rows
   const T* key;      ///< (features)
   const T* value;    ///< (columns)
   const T* query;    ///< (features), padded with zeros as the key is
   T* out;            ///< (columns)
   T scale;
-  const T* beta;  ///< of the delta rule; null: without
+  const T* beta;  ///< of the delta rule; null: there is none
 };
 
 template <class T, int Bytes, int kRegisters>
@@ -32,10 +33,10 @@ struct RecurrenceKernels {
   using Vec = typename S::Vec;
   static constexpr int kLanes = S::kLanes;
 
-  /// Of the tokens of a chunk, with gates g: decays (rows, stride) has e^(g[j + 1] + .. + g[i]) at row i, column j <=
-  /// i; what stands at j > i is indeterminate. from_start[i] is e^(g[0] + .. + g[i]). The sums are formed one gate at a
-  /// time and never subtracted: differences of long sums would lose what near tokens need, and be NaN behind a gate of
-  /// -inf.
+  /// The decays between the tokens of a chunk with gates g: decays (rows, stride) gets e^(g[j + 1] + .. + g[i]) at row
+  /// i, column j <= i, and what stands at j > i is indeterminate. from_start[i] gets e^(g[0] + .. + g[i]). The sums are
+  /// formed one gate at a time and never subtracted: differences of long sums would lose what near tokens need, and be
+  /// NaN behind a gate of -inf.
   static ATTN_INLINE void decays(const T* gate, const Block<T>& to, T* from_start) {
     const Index n = to.rows;
     T sum = 0;
@@ -53,7 +54,7 @@ struct RecurrenceKernels {
     exp_row(from_start, n);
   }
 
-  /// Of gates with a number for each feature: to_i = e^(gate_begin + .. + gate_i).
+  /// For gates with a number for each feature: to_i = e^(gate_begin + .. + gate_i).
   static ATTN_INLINE void decays_from(Rows<T> gate, const Block<T>& to) {
     for (Index c = 0; c < to.columns; c += kLanes) {
       Vec sum = {};
@@ -149,7 +150,7 @@ struct RecurrenceKernels {
       substitute_in<kVectors>(w, u, a, beta, begin, end, c);
     for (; c < w.columns; c += kLanes) substitute_in<1>(w, u, a, beta, begin, end, c);
   }
-  /// The same with the transposed matrix, from the last row to the first: w_i += sum over j in i + 1 .. end - 1 of
+  /// substitute() with the transposed matrix, from the last row to the first: w_i += sum over j in i + 1 .. end - 1 of
   /// a(j, i) * u_j, u_i = beta[i] * w_i.
   static ATTN_INLINE void substitute_back(const Block<T>& w, T* u, Rows<T> a, const T* beta, Index begin, Index end) {
     for (Index c = 0; c < w.columns; c += kLanes)
@@ -190,7 +191,7 @@ struct RecurrenceKernels {
     for (Index i = c; i < count; ++i) row[i] = rest[i - c];
   }
 
-  /// sum += gate_i, unless i is -1, and its exponential goes to row `to_row`.
+  /// Adds gate_i to sum, unless i is -1, and stores the sum's exponential in row `to_row`.
   static ATTN_INLINE void add_gate(Vec& sum, Rows<T> gate, const Block<T>& to, Index i, Index to_row, Index c) {
     if (i >= 0) {
       Vec g;
@@ -254,7 +255,8 @@ struct RecurrenceKernels {
         }
       }
     } else {
-      // What is written depends on the whole state, so it is read twice. The first time gives the query's part too.
+      // What is written depends on the whole state, so the state is read twice. The first time also gives the query's
+      // part.
       Array<Vec, kVectors> seen = {};
       T* row = s.state + c;
       for (Index f = 0; f < s.features; ++f, row += s.stride) {

@@ -8,7 +8,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Numbers that rows of a chunk and of a state are padded to: a cache line, and so whole vectors of any instruction
+/// How many numbers rows of a chunk and of a state are padded to: a cache line, and so whole vectors of any instruction
 /// set.
 template <class T>
 constexpr Index kRowUnit = kAlignment / static_cast<Index>(sizeof(T));
@@ -108,7 +108,7 @@ struct RecurrenceFamilyOf {
                                                    .near_gradients = Gates::near_gradients};
 };
 
-/// The kernels for vectors of such a set, which must be available.
+/// The kernels for these vectors, which must be available.
 template <class T>
 const RecurrenceFamily<T>& recurrence_family(VectorSet vectors) {
   if constexpr (!Simd<T, 16>::kVector)
