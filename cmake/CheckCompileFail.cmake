@@ -8,7 +8,7 @@
 # A file may make its mistake in flags instead: `// with: …` adds one, in which {here} is the file's folder, and
 # `// without: -isystem` takes away that flag with its value. Such a file is the header alone, which others compile.
 #
-# ONLY_MISTAKE: another compiler has compiled the file as it is.
+# ONLY_MISTAKE: that the file compiles as it is, is seen elsewhere (CheckCompileTogether.cmake).
 # HEADER: included first, to save time; it was precompiled with the same flags, so a file that names its own goes without.
 # LIBRARY: it is a program, which must link with the library and must not without; the linker's first line counts.
 cmake_minimum_required(VERSION 3.22)
