@@ -1,0 +1,196 @@
+// The works of the decoding benchmark, and the ways to do them: caches of all kinds, Eigen's products, a call each.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <attn/attn.h>
+
+#include "random_tensor.h"
+#include "read.h"
+
+namespace bench {
+
+using attn::Index;
+
+/// Sequences of some lengths, of which each gets q_lens[i] new tokens.
+struct Work {
+  std::string name;
+  Index heads, kv_heads, dim;
+  std::vector<Index> lengths, q_lens;
+
+  Index tokens() const { return sum(lengths); }
+  Index queries() const { return sum(q_lens); }
+  static Index sum(const std::vector<Index>& of) {
+    Index all = 0;
+    for (Index n : of) all += n;
+    return all;
+  }
+};
+
+/// `batch` sequences of `length` tokens, of which each gets one more.
+inline Work decode(Index batch, Index heads, Index kv_heads, Index dim, Index length) {
+  const auto n = static_cast<std::size_t>(batch);
+  return {"B=" + std::to_string(batch) + " H=" + std::to_string(heads) + "/" + std::to_string(kv_heads) +
+              " D=" + std::to_string(dim) + " M=" + std::to_string(length),
+          heads,
+          kv_heads,
+          dim,
+          std::vector<Index>(n, length),
+          std::vector<Index>(n, 1)};
+}
+
+/// Keys, values and queries of a work, one sequence behind the other.
+struct Numbers {
+  explicit Numbers(const Work& w)
+      : q(random_tensor({1, w.heads, w.queries(), w.dim}, 1)),
+        k(random_tensor({1, w.kv_heads, w.tokens(), w.dim}, 2)),
+        v(random_tensor({1, w.kv_heads, w.tokens(), w.dim}, 3)) {}
+  attn::Tensor<float, 4> q, k, v;
+};
+
+/// One way to do a work.
+struct Way {
+  std::string name;
+  std::function<void()> call;
+  const attn::Tensor<float, 4>* out;  ///< null: there is no result to compare
+  std::vector<Bytes> read;            ///< the memory that has to be read
+};
+
+/// A way over a KvCache of T. It must live as long as the Way.
+template <class T>
+struct Contiguous {
+  Contiguous(const Work& w, const Numbers& n, const attn::Options& o)
+      : cache({.batch = static_cast<Index>(w.lengths.size()),
+               .kv_heads = w.kv_heads,
+               .capacity = *std::max_element(w.lengths.begin(), w.lengths.end()),
+               .head_dim = w.dim}),
+        q(n.q),
+        lens(w.q_lens),
+        options(o),
+        out({1, w.heads, w.queries(), w.dim}) {
+    cache.append(n.k, n.v, w.lengths);
+  }
+  Way way(const std::string& name) {
+    std::vector<Bytes> read;
+    for (Index s = 0; s < cache.config().batch; ++s)
+      for (const auto& view : {cache.keys(s), cache.values(s)})
+        for (Index h = 0; h < view.dim(1); ++h)
+          if (view.dim(2) > 0) read.push_back(bytes_of(&view(0, h, 0, 0), view.dim(2) * view.dim(3)));
+    for (const auto& scales : {cache.key_scales(), cache.value_scales()})
+      for (Index s = 0; s < scales.dim(0); ++s)
+        for (Index h = 0; h < scales.dim(1); ++h)
+          if (cache.length(s) > 0) read.push_back(bytes_of(&scales(s, h, 0), cache.length(s)));
+    return {name, [this] { attn::attention_into(out, attn::ragged(q, lens), cache, attn::causal(), options); }, &out,
+            read};
+  }
+  attn::KvCache<T> cache;
+  const attn::Tensor<float, 4>& q;
+  std::vector<Index> lens;
+  attn::Options options;
+  attn::Tensor<float, 4> out;
+};
+
+/// A way over pages; likewise.
+struct Paged {
+  Paged(const Work& w, const Numbers& n, Index page_size, const attn::Options& o)
+      : cache({.pages = pages_for(w, page_size), .page_size = page_size, .kv_heads = w.kv_heads, .head_dim = w.dim}),
+        q(n.q),
+        lens(w.q_lens),
+        options(o),
+        out({1, w.heads, w.queries(), w.dim}) {
+    for (std::size_t s = 0; s < w.lengths.size(); ++s) ids.push_back(cache.add());
+    // Page by page of each in turn, as when all grow together: the pages of a sequence do not lie side by side.
+    std::vector<Index> lengths(ids.size(), 0), first(ids.size(), 0);
+    for (std::size_t s = 1; s < ids.size(); ++s) first[s] = first[s - 1] + w.lengths[s - 1];
+    for (bool more = true; more;) {
+      more = false;
+      for (std::size_t s = 0; s < ids.size(); ++s) {
+        const Index some = std::min(page_size, w.lengths[s] - lengths[s]);
+        if (some == 0) continue;
+        const auto part = [&](const attn::Tensor<float, 4>& t) {
+          return t.view().part((first[s] + lengths[s]) * w.dim, {1, w.kv_heads, some, w.dim}, t.view().strides());
+        };
+        cache.append(ids[s], part(n.k), part(n.v));
+        lengths[s] += some;
+        more = true;
+      }
+    }
+  }
+  Way way(const std::string& name) {
+    std::vector<Bytes> read;
+    for (Index id : ids)
+      for (Index h = 0; h < cache.config().kv_heads; ++h)
+        for (const auto& pages : {cache.key_pages(), cache.value_pages()}) {
+          Index left = cache.length(id);
+          for (Index page : cache.table(id)) {
+            const Index tokens = std::min(left, pages.dim(2));
+            read.push_back(bytes_of(&pages(page, h, 0, 0), tokens * pages.dim(3)));
+            left -= tokens;
+          }
+        }
+    return {name,
+            [this] { attn::attention_into(out, attn::ragged(q, lens), cache.view(ids), attn::causal(), options); },
+            &out, read};
+  }
+  static Index pages_for(const Work& w, Index page_size) {
+    Index pages = 0;
+    for (Index n : w.lengths) pages += (n + page_size - 1) / page_size;
+    return pages;
+  }
+
+  attn::PagedKvCache<float> cache;
+  std::vector<Index> ids;
+  const attn::Tensor<float, 4>& q;
+  std::vector<Index> lens;
+  attn::Options options;
+  attn::Tensor<float, 4> out;
+};
+
+/// Eigen's products on the same cache, for sequences with one query each.
+struct Naive {
+  Naive(const Work& w, const attn::KvCache<float>& c, const Numbers& n, const attn::Options& o)
+      : cache(c), q(n.q), options(o), out({1, w.heads, w.queries(), w.dim}) {}
+  Way way() {
+    return {"naive",
+            [this] { attn::naive_attention_into(out, q, cache.keys(0), cache.values(0), attn::Mods<>(), options); },
+            &out,
+            {}};
+  }
+  const attn::KvCache<float>& cache;
+  const attn::Tensor<float, 4>& q;
+  attn::Options options;
+  attn::Tensor<float, 4> out;
+};
+
+/// A call for each sequence.
+struct OneByOne {
+  OneByOne(const Work& w, const attn::KvCache<float>& c, const Numbers& n, const attn::Options& o)
+      : cache(c), q(n.q), lens(w.q_lens), options(o), out({1, w.heads, w.queries(), w.dim}) {}
+  Way way() {
+    return {"a call for each sequence",
+            [this] {
+              Index first = 0;
+              for (std::size_t s = 0; s < lens.size(); ++s) {
+                const auto part = [&](auto view) {
+                  return view.part(first * view.dim(3), {1, view.dim(1), lens[s], view.dim(3)}, view.strides());
+                };
+                const auto sequence = static_cast<Index>(s);
+                attn::attention_into(part(out.view()), part(q.view()), cache.keys(sequence), cache.values(sequence),
+                                     attn::causal(), options);
+                first += lens[s];
+              }
+            },
+            &out,
+            {}};
+  }
+  const attn::KvCache<float>& cache;
+  const attn::Tensor<float, 4>& q;
+  std::vector<Index> lens;
+  attn::Options options;
+  attn::Tensor<float, 4> out;
+};
+
+}  // namespace bench
