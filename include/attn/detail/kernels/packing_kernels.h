@@ -113,7 +113,7 @@ struct PackingKernels {
           S::store(packed + c, x);
         }
       }
-    } else {
+    } else if constexpr (kOthers) {  // those of T were packed above
       for (Index r = 0; r < whole_rows; r += kLanes) {
         for (Index c = 0; c < whole_columns; c += kLanes) {
           Array<Vec, kLanes> square;
