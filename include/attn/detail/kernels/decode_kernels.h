@@ -12,7 +12,8 @@ inline namespace ATTN_BUILT_FOR {
 /// With 32 vector registers a step of the value product of four rows is 16 FMAs for 4 vectors and 4 weights loaded, on
 /// ARM `fmla` by element.
 ///
-/// kStored: what keys and values hold. TileMemory holds rows here: query (rows, head_dim), scores (rows, m.row), out (rows, v_dim).
+/// kStored: what keys and values hold. TileMemory holds rows here: query (rows, head_dim), scores (rows, m.row), out
+/// (rows, v_dim).
 template <class T, int Bytes, int kRegisters, DType kStored = DType::native>
 struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
   using S = Simd<T, Bytes>;

@@ -249,7 +249,8 @@ const KernelFamily<T>& kernel_family(VectorSet vectors) {
   return family_among<T, AnyFamilyOf>(vectors);
 }
 
-/// Those of a call in which all numbers lie in memory as they are computed with. They compile in two thirds of the time.
+/// Those of a call in which all numbers lie in memory as they are computed with. They compile in two thirds of the
+/// time.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 const KernelFamily<T>& native_family(VectorSet vectors) {
   return family_among<T, FamilyOf>(vectors);

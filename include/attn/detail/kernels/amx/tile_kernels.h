@@ -188,8 +188,8 @@ struct AmxKernels {
 };
 
 /// The family of the matrix unit. All tiles have the same width, however few queries are used. Storing and selection
-/// are taken from `family`, which must be AVX-512's, native_family()'s without kOthers. That one has no kernels for single
-/// queries, whose keys and values are bf16.
+/// are taken from `family`, which must be AVX-512's, native_family()'s without kOthers. That one has no kernels for
+/// single queries, whose keys and values are bf16.
 template <class Tiles, bool kOthers = true>
 constexpr KernelFamily<float> amx_family(KernelFamily<float> family) {
   family.format = {.dtype = DType::bf16,
@@ -202,8 +202,8 @@ constexpr KernelFamily<float> amx_family(KernelFamily<float> family) {
                    .fetches = false};
   family.widest = 1;
   if constexpr (kOthers) {
-  family.decode.score = AmxDecodeKernels<Tiles>::score;
-  family.decode.value = AmxDecodeKernels<Tiles>::value;
+    family.decode.score = AmxDecodeKernels<Tiles>::score;
+    family.decode.value = AmxDecodeKernels<Tiles>::value;
     family.decode.others = nullptr;
   }
   family.by_vectors[0] = {AmxSoftmax::kQueries, AmxKernels<Tiles>::score, AmxSoftmax::softmax,
