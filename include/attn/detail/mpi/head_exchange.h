@@ -95,10 +95,7 @@ class HeadExchange {
   }
   /// Until all of it has arrived.
   void wait(mpi::Traffic& traffic) {
-    traffic.seconds_waited += wait_for([&] {
-      messages_.poll();
-      return under_way_ == 0;
-    });
+    traffic.seconds_waited += messages_.finish(under_way_);
     traffic.bytes_sent = messages_.bytes_sent();
   }
 
