@@ -19,7 +19,8 @@ struct TimesAndPeak {
   double peak;
 };
 
-/// interleaved() with the peak of T measured before each round, so that a change of the clock meets calls and peak alike.
+/// interleaved() with the peak of T measured before each round, so that a change of the clock meets calls and peak
+/// alike.
 template <class T>
 TimesAndPeak interleaved_with_peak(const std::vector<std::function<void()>>& calls, const Budget& budget,
                                    const attn::Executor& executor, Progress& progress) {

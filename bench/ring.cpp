@@ -42,6 +42,7 @@ struct Work {
 };
 
 struct Settings {
+  Index len = 0;  ///< 0: those of the table
   Index heads = 8, kv_heads = 8, dim = 64;
   int threads = 1, rounds = 3;
   std::string only;  ///< of the rows those whose names have it
@@ -161,7 +162,9 @@ Row measure(const Work& w, const Settings& s, const World& world, Progress* prog
       if (progress) progress->round(round, s.rounds);
       world.meet();
       times.push_back(world.most(seconds([&] {
-        if (w.backward)
+        if (w.backward && w.way == Way::by_heads)
+          ring.attention_by_heads_backward(x.grad, x.q, x.k, x.v, result, mods, own);
+        else if (w.backward)
           ring.attention_backward(x.grad, x.q, x.k, x.v, result, mods, own);
         else
           forward();
@@ -227,11 +230,12 @@ double bytes_needed(const Work& w, const Settings& s, int ranks) {
 }
 
 std::vector<Work> works(bool quick, int ranks, const Settings& s) {
-  const Index n = quick ? 512 : 16384;
+  const Index n = s.len > 0 ? s.len : quick ? 512 : 16384;
   std::vector<Work> all{{n}, {n, true}, {n, true, 0, false, Way::contiguous}};
   if (s.heads >= ranks) all.push_back({n, true, 0, false, Way::by_heads});
   all.push_back({n, false, 0, true});
   all.push_back({n, true, 0, true});
+  if (s.heads >= ranks) all.push_back({n, true, 0, true, Way::by_heads});
   all.push_back({quick ? 2048 : 65536, true, quick ? 64 : 1024, false, Way::contiguous});
   all.erase(std::remove_if(all.begin(), all.end(),
                            [&](const Work& w) { return (text(w) + way_text(w)).find(s.only) == std::string::npos; }),
@@ -325,6 +329,7 @@ int main(int argc, char** argv) {
     program.options().add_option("--threads", settings.threads, "of each rank")->check(CLI::Range(1, 1024));
     program.options().add_option("--rounds", settings.rounds, "of which medians are taken")->check(CLI::Range(1, 100));
     program.options().add_option("--only", settings.only, "rows whose name (\"N=16384 causal/zigzag\") has this text");
+    program.options().add_option("--len", settings.len, "tokens, in the place of 16384")->check(CLI::Range(1, 1 << 24));
     program.options().add_option("--heads", settings.heads, "query heads")->check(CLI::Range(1, 1024));
     program.options()
         .add_option("--kv-heads", settings.kv_heads, "heads of keys and values")

@@ -8,7 +8,8 @@
 #include "attn/attention.h"
 #include "attn/backward.h"
 #include "attn/detail/mpi/by_heads.h"
-#include "attn/detail/mpi/decode.h"
+#include "attn/detail/mpi/by_heads_backward.h"
+#include "attn/detail/mpi/decode_cache.h"
 #include "attn/detail/mpi/ring_backward.h"
 #include "attn/detail/mpi/scatter_gather.h"
 
@@ -86,7 +87,7 @@ class Ring {
   auto attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
     traffic_ = {};
     detail::RingCall call(comm_, detail::Sharing{layout_}, "attention", query, key, value, mods, options,
-                          [](const auto&) {});
+                          [](const auto&, auto&) {});
     using T = typename decltype(call)::T;
     auto result = detail::Answer<Q>::result(call.own);
     detail::ring_forward<decltype(call), T>(call, layout_, detail::result_views<T>(call.own, result.out, result.lse),
@@ -112,29 +113,10 @@ class Ring {
   template <class G, class Q, class K, class V, class R, class M = Mods<>>
   auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                           const M& mods = {}, const Options& options = {}) {
-    traffic_ = {};
-    using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-    decltype(auto) grad_held = detail::evaluated(detail::gradient_of_out(grad_out));
-    decltype(auto) out_held = detail::evaluated(result.out);
-    detail::RingGradients<T> arrays;
-    detail::RingCall call(comm_, detail::Sharing{layout_}, "attention_backward", query, key, value, mods, options,
-                          [&](const auto& c) {
-                            const Shape<4> want{c.own.batch, c.own.heads, c.own.q_len, c.own.v_dim};
-                            arrays.grad_out = detail::checked_input<T>(grad_held, want, "grad_out");
-                            arrays.out = detail::checked_input<T>(out_held, want, "out");
-                            arrays.lse = detail::checked_lse<T>(result.lse, c.own, "lse");
-                            if constexpr (detail::WholeResult<G>)
-                              arrays.grad_lse = detail::checked_lse<T>(grad_out.lse, c.own, "grad_lse");
-                          });
-    auto q = detail::gradient_like<Q>(call.q);
-    auto k = detail::gradient_like<K>(call.k);
-    auto v = detail::gradient_like<V>(call.v);
-    attn::Gradients<decltype(q), decltype(k), decltype(v)> grads{std::move(q), std::move(k), std::move(v)};
-    arrays.grad_q = detail::checked_gradient<T>(grads.query, call.q, "grad_query");
-    arrays.grad_k = detail::checked_gradient<T>(grads.key, call.k, "grad_key");
-    arrays.grad_v = detail::checked_gradient<T>(grads.value, call.v, "grad_value");
-    detail::ring_backward<decltype(call), T>(call, layout_, arrays, options, traffic_);
-    return grads;
+    return backward(false, grad_out, query, key, value, result, mods, options, [&](auto& call, const auto& arrays) {
+      using Call = std::remove_reference_t<decltype(call)>;
+      detail::ring_backward<Call, typename Call::T>(call, layout_, arrays, options, traffic_);
+    });
   }
   /// The same with options in the place of mods.
   template <class G, class Q, class K, class V, class R>
@@ -155,11 +137,8 @@ class Ring {
   auto attention_by_heads(const Q& query, const K& key, const V& value, const M& mods = {},
                           const Options& options = {}) {
     traffic_ = {};
-    detail::RingCall call(
-        comm_, detail::Sharing{layout_}, "attention_by_heads", query, key, value, mods, options, [](const auto& c) {
-          detail::require(c.own.heads >= c.comm.ranks(), "attention_by_heads: there are ", c.own.heads, " heads for ",
-                          c.comm.ranks(), " ranks, and each needs one; use attention()");
-        });
+    detail::RingCall call(comm_, detail::Sharing{layout_}, "attention_by_heads", query, key, value, mods, options,
+                          [](const auto& c, auto&) { check_heads(c, "attention_by_heads", "attention()"); });
     using T = typename decltype(call)::T;
     auto result = detail::Answer<Q>::result(call.own);
     detail::attention_by_heads<decltype(call), T>(
@@ -172,17 +151,43 @@ class Ring {
     return attention_by_heads(query, key, value, Mods<>(), options);
   }
 
+  /// attention_backward() of the whole text, the same other way: this rank passes what it passes there, and gets the
+  /// gradients of its rows. `result` may come from either way.
+  ///
+  /// Query, key, value, output, its gradient and all gradients travel once each. Where ranks share a key head, its
+  /// gradients are added up in the order of ranks: the same bits from run to run. What mods learn is a sum over this
+  /// rank's heads: add those of all ranks up.
+  ///
+  /// Memory: whole texts of this rank's heads of all that travels, twice what its rows have; where ranks share a key
+  /// head, own rows of its gradients once more for each of them.
+  /// @throws std::invalid_argument also where there are fewer heads than ranks.
+  template <class G, class Q, class K, class V, class R, class M = Mods<>>
+  auto attention_by_heads_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
+                                   const M& mods = {}, const Options& options = {}) {
+    return backward(true, grad_out, query, key, value, result, mods, options, [&](auto& call, const auto& arrays) {
+      using Call = std::remove_reference_t<decltype(call)>;
+      detail::by_heads_backward<Call, typename Call::T>(call, layout_, arrays, options, traffic_);
+    });
+  }
+  /// The same with options in the place of mods.
+  template <class G, class Q, class K, class V, class R>
+  auto attention_by_heads_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
+                                   const Options& options) {
+    return attention_by_heads_backward(grad_out, query, key, value, result, Mods<>(), options);
+  }
+
   /// attention() of a few queries that all ranks have, over keys and values of which each rank has its rows: a token
   /// that is generated from a long text. All ranks get the whole result. With Layout::striped a text may grow: token t
-  /// goes to rank t mod P, and nothing moves.
+  /// goes to rank t mod P, and nothing moves; for other layouts see attn::mpi::grown().
   ///
   /// No key travels: ranks merge their results (see merge()) in the order of ranks, two by two, the same bits on all of
   /// them. Each sends as much as twice the result has.
   template <class Q, class K, class V, class M = Mods<>>
-  auto decode(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
+  requires(!detail::KvSource<K>) auto decode(const Q& query, const K& key, const V& value, const M& mods = {},
+                                             const Options& options = {}) {
     traffic_ = {};
     detail::RingCall call(comm_, detail::Sharing{layout_, false}, "decode", query, key, value, mods, options,
-                          [](const auto&) {});
+                          [](const auto&, auto&) {});
     using T = typename decltype(call)::T;
     auto result = detail::Answer<Q>::result(call.own);
     detail::decode_over_ranks<decltype(call), T>(
@@ -191,8 +196,34 @@ class Ring {
   }
   /// The same with options in the place of mods.
   template <class Q, class K, class V>
-  auto decode(const Q& query, const K& key, const V& value, const Options& options) {
+  requires(!detail::KvSource<K>) auto decode(const Q& query, const K& key, const V& value, const Options& options) {
     return decode(query, key, value, Mods<>(), options);
+  }
+
+  /// The same over a cache, of which each rank has its tokens of each sequence: a KvCache, sequences of a PagedKvCache,
+  /// or a KvView, of any numbers, also those of 8 bits; the rest is as with attention(query, cache, mods, options), also
+  /// ragged() queries. Each sequence has its own length, and lies over the ranks as the layout says.
+  ///
+  ///     if (t % ring.ranks() == ring.rank()) cache.append(k, v);   // token t of the text, Layout::striped
+  ///     auto out = ring.decode(q, cache, attn::causal()).out;      // q of token t, on all ranks
+  ///
+  /// The cache must have no Rope, which would turn keys by rows instead of tokens: turn keys and queries before, by
+  /// Rope::rotate(k, positions).
+  /// @throws std::invalid_argument as attention() does, on all ranks, and if a rank has other tokens than the layout
+  /// gives it, or the cache has a rope; RankError.
+  template <class Q, detail::KvSource Cache, class M = Mods<>>
+  auto decode(const Q& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
+    traffic_ = {};
+    detail::DecodeCall call(comm_, layout_, query, cache, mods, options);
+    using Call = decltype(call);
+    auto result = detail::Answer<typename Call::Q>::result(call.problem);
+    call.run(detail::result_views<typename Call::T>(call.problem, result.out, result.lse), options, traffic_);
+    return result;
+  }
+  /// The same with options in the place of mods.
+  template <class Q, detail::KvSource Cache>
+  auto decode(const Q& query, const Cache& cache, const Options& options) {
+    return decode(query, cache, Mods<>(), options);
   }
 
   /// What the last call sent and waited for on this rank.
@@ -203,6 +234,49 @@ class Ring {
   static constexpr int rank_of = std::remove_cvref_t<View>::kRank;
   template <class View>
   using scalar_of = typename std::remove_cvref_t<View>::Scalar;
+
+  /// A backward call: checks its arguments and makes the gradients, which run(call, arrays) fills in.
+  template <class G, class Q, class K, class V, class R, class M, class Run>
+  auto backward(bool by_heads, const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
+                const M& mods, const Options& options, const Run& run) {
+    traffic_ = {};
+    const char* const operation = by_heads ? "attention_by_heads_backward" : "attention_backward";
+    using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
+    decltype(auto) grad_held = detail::evaluated(detail::gradient_of_out(grad_out));
+    decltype(auto) out_held = detail::evaluated(result.out);
+    detail::RingGradients<T> arrays;
+    detail::RingCall call(comm_, detail::Sharing{layout_}, operation, query, key, value, mods, options,
+                          [&](const auto& c, detail::Terms& terms) {
+                            using Terms = detail::Terms;
+                            const Shape<4> want{c.own.batch, c.own.heads, c.own.q_len, c.own.v_dim};
+                            arrays.grad_out = detail::checked_input<T>(grad_held, want, "grad_out");
+                            arrays.out = detail::checked_input<T>(out_held, want, "out");
+                            arrays.lse = detail::checked_lse<T>(result.lse, c.own, "lse");
+                            if constexpr (detail::WholeResult<G>) {
+                              arrays.grad_lse = detail::checked_lse<T>(grad_out.lse, c.own, "grad_lse");
+                              arrays.has_grad_lse = !c.own.sigmoid_bias;
+                            }
+                            terms.set(Terms::out_type, static_cast<int>(arrays.out.dtype()));
+                            terms.set(Terms::grad_out_type, static_cast<int>(arrays.grad_out.dtype()));
+                            terms.set(Terms::grad_lse, arrays.has_grad_lse ? 1 : 0);
+                            if (by_heads) check_heads(c, operation, "attention_backward()");
+                          });
+    auto q = detail::gradient_like<Q>(call.q);
+    auto k = detail::gradient_like<K>(call.k);
+    auto v = detail::gradient_like<V>(call.v);
+    attn::Gradients<decltype(q), decltype(k), decltype(v)> grads{std::move(q), std::move(k), std::move(v)};
+    arrays.grad_q = detail::checked_gradient<T>(grads.query, call.q, "grad_query");
+    arrays.grad_k = detail::checked_gradient<T>(grads.key, call.k, "grad_key");
+    arrays.grad_v = detail::checked_gradient<T>(grads.value, call.v, "grad_value");
+    run(call, arrays);
+    return grads;
+  }
+  /// Exchanging heads, each rank needs one.
+  template <class Call>
+  static void check_heads(const Call& call, const char* operation, const char* remedy) {
+    detail::require(call.own.heads >= call.comm.ranks(), operation, ": there are ", call.own.heads, " heads for ",
+                    call.comm.ranks(), " ranks, and each needs one; use ", remedy);
+  }
 
   detail::RankTokens tokens(Index len) const { return {layout_, len, comm_.rank(), comm_.ranks()}; }
 

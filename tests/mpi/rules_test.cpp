@@ -84,6 +84,13 @@ TEST(Rules, RanksThatDisagreeAreRefused) {
       EXPECT_HAS(text, "gather: the root is 1 on rank 0, 0 on rank " + last);
       text = all([&] { ring.gather(q, 99); });
       EXPECT_HAS(text, "the root is 99");
+      const auto r = ring.attention(q, k, v);
+      const Tensor<Eigen::bfloat16, 4> short_grad(q.shape());
+      text =
+          all([&] { odd ? ring.attention_backward(short_grad, q, k, v, r) : ring.attention_backward(q, q, k, v, r); });
+      EXPECT_HAS(text, "the type of the numbers of grad_out is another on rank " + last);
+      text = all([&] { odd ? ring.attention_backward(r, q, k, v, r) : ring.attention_backward(q, q, k, v, r); });
+      EXPECT_HAS(text, "the number of gradients of lse is 0 on rank 0, 1 on rank " + last);
       EXPECT_EQ(all([&] { ring.attention(q, k, v, attn::causal()); }), "nothing");
     });
 }
@@ -107,8 +114,48 @@ TEST(Rules, WhatOneRankRefusesAllRefuse) {
     text = all([&] { ring.attention_by_heads(q, k, v); });
     EXPECT_HAS(text, "there are 2 heads for 3 ranks");
     const auto r = ring.attention(q, k, v);
+    text = all([&] { ring.attention_by_heads_backward(q, q, k, v, r); });
+    EXPECT_HAS(text, "attention_by_heads_backward: there are 2 heads for 3 ranks");
     text = all([&] { ring.attention_backward(odd ? Tensor<float, 4>({1, 2, 1, 8}) : q, q, k, v, r); });
     EXPECT_HAS(text, "attn: rank 1: grad_out has shape (1, 2, 1, 8)");
+  });
+}
+
+TEST(Rules, CachesThatDoNotLieAsTheLayoutSays) {
+  on_ranks(3, mpi::Layout::contiguous, [](mpi::Ring& ring) {
+    const bool odd = ring.rank() == 1;
+    const auto q = drawn<float>({1, 2, 1, 8}, 1);
+    const auto all = [&](const auto& call) { return refusal(ring, call); };
+    const auto of = [&](const KvCacheConfig& config, Index tokens) {
+      KvCache<float> cache(config);
+      const Tensor<float, 4> rows({config.batch, 2, tokens, 8});
+      cache.append(rows, rows);
+      return cache;
+    };
+    const KvCacheConfig one{.kv_heads = 2, .head_dim = 8};
+    EXPECT_EQ(all([&] { ring.decode(q, of(one, 4)); }), "nothing");
+    std::string text = all([&] { ring.decode(q, of(one, odd ? 5 : 4)); });
+    EXPECT_HAS(text, "decode: rank 1 has 5 tokens of sequence 0; of 13 tokens on 3 ranks the layout gives it 4");
+    EXPECT_HAS(text, "attn::mpi::grown()");
+    text = all([&] { ring.decode(q, mpi::grown(of(one, odd ? 5 : 4), {12})); });  // token 12 belongs to rank 0
+    EXPECT_HAS(text, "rank 0 has 4 tokens of sequence 0; of 13 tokens on 3 ranks the layout gives it 5");
+    text = all([&] { ring.decode(q, mpi::grown(of(one, 4), {odd ? 5 : 12})); });
+    EXPECT_HAS(text, "the list of lengths of prompts is another on rank 1");
+    text = all([&] { ring.decode(q, mpi::grown(of(one, 4), {1, 2})); });
+    EXPECT_HAS(text, "grown: 2 lengths of prompts for 1 sequences");
+    text = all([&] { ring.decode(q, mpi::grown(of(one, 4), {-1})); });
+    EXPECT_HAS(text, "grown: prompts[0] is -1");
+    KvCacheConfig two = one, turned = one;
+    two.batch = 2;
+    turned.rope = Rope({.head_dim = 8});
+    text = all([&] { ring.decode(q, of(odd ? two : one, 4)); });
+    EXPECT_HAS(text, "rank 1: batch differs: query has 1, the cache 2 sequences");
+    text = all([&] { ring.decode(odd ? drawn<float>({2, 2, 1, 8}, 1) : q, of(odd ? two : one, 4)); });
+    EXPECT_HAS(text, "batch is 1 on rank 0, 2 on rank 1");
+    text = all([&] { ring.decode(q, of(odd ? turned : one, 4)); });
+    EXPECT_HAS(text, "rank 1: decode: the cache turns keys by the rows that they have on this rank");
+    text = all([&] { ring.decode(q, of(one, 4), attn::sliding_window(odd ? 3 : 4)); });
+    EXPECT_HAS(text, "the mods of rank 1 and of rank 0");
   });
 }
 
@@ -141,7 +188,11 @@ TEST(Rules, NobodyWaitsForARankWhoseModThrows) {
         expect([&] { ring.attention(q, k, v, mod); });
         expect([&] { ring.attention_backward(q, q, k, v, r, mod); });
         expect([&] { ring.decode(drawn<float>({1, 8, 3, 8}, 5), k, v, mod); });
+        KvCache<float> cache({.kv_heads = 8, .head_dim = 8});
+        cache.append(k, v);
+        expect([&] { ring.decode(drawn<float>({1, 8, 3, 8}, 5), cache, mod); });
         expect([&] { ring.attention_by_heads(q, k, v, mod); });
+        expect([&] { ring.attention_by_heads_backward(q, q, k, v, r, mod); });
         const auto again = ring.attention(q, k, v);
         EXPECT_EQ(std::memcmp(again.out.data(), r.out.data(), static_cast<std::size_t>(r.out.size()) * sizeof(float)),
                   0);
@@ -186,58 +237,73 @@ TEST(Rules, MemoryOfWhatTravels) {
   });
 }
 
-/// The same bits from run to run, with any executor, whatever messages do on their way.
+/// The same bits from run to run, with any executor, whatever messages do on their way. Of seven heads on two, ranks
+/// share some.
 TEST(Rules, BitsDependOnRanksAlone) {
   for_each_ring(42, [](mpi::Ring& ring, Random&, Sample&) {
-    const auto [q, k, v] = own_texts(ring, 1100, 2, 1);
+    const auto [q, k, v] = own_texts(ring, 600, 14, 2);
     const auto same = [](const auto& a, const auto& b) {
       return a.size() == b.size() &&
              (a.size() == 0 ||
               std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(float)) == 0);
     };
+    const auto same_gradients = [&](const auto& a, const auto& b) {
+      return same(a.query, b.query) && same(a.key, b.key) && same(a.value, b.value);
+    };
     const auto mods = attn::causal() | attn::dropout(0.1, 3);
     const auto r = ring.attention(q, k, v, mods, {.executor = serial()});
     const auto g = ring.attention_backward(q, q, k, v, r, mods, {.executor = serial()});
+    const auto g_by_heads = ring.attention_by_heads_backward(q, q, k, v, r, mods, {.executor = serial()});
     for (int round = 0; round < 2; ++round) {
       const Options options{.executor = round == 0 ? threads(3) : serial()};
       const auto again = ring.attention(q, k, v, mods, options);
       EXPECT_TRUE(same(again.out, r.out) && same(again.lse, r.lse));
-      const auto g_again = ring.attention_backward(q, q, k, v, r, mods, options);
-      EXPECT_TRUE(same(g_again.query, g.query) && same(g_again.key, g.key) && same(g_again.value, g.value));
+      EXPECT_TRUE(same_gradients(ring.attention_backward(q, q, k, v, r, mods, options), g));
+      EXPECT_TRUE(same_gradients(ring.attention_by_heads_backward(q, q, k, v, r, mods, options), g_by_heads));
     }
   });
 }
 
-/// What a mod learns is a sum over the queries of a rank: all ranks' together are that of the whole text.
+/// What a mod learns is a sum over what a rank works on, its queries or its heads: all ranks' together are that of the
+/// whole text.
 TEST(Rules, LearnedNumbersAddUp) {
   for_each_ring(43, [](mpi::Ring& ring, Random&, Sample&) {
-    const Index len = 30;
-    const auto q = drawn<float>({1, 2, len, 4}, 1), k = drawn<float>({1, 2, len, 4}, 2),
-               v = drawn<float>({1, 2, len, 4}, 3);
+    const Index len = 30, heads = 8;
+    const auto q = drawn<float>({1, heads, len, 4}, 1), k = drawn<float>({1, 2, len, 4}, 2),
+               v = drawn<float>({1, 2, len, 4}, 3), grad_out = drawn<float>({1, heads, len, 4}, 4);
     const auto gradients = [&](const auto& call) {
-      Tensor<float, 2> bias = Tensor<float, 2>({len, len}), grad_bias({len, len});
-      Tensor<double, 1> grad_logits({2});
-      call(attn::bias(bias, grad_bias) | attn::sinks({0.5, -0.25}, grad_logits));
+      Tensor<float, 3> bias({heads, len, len}), grad_bias({heads, len, len});
+      Tensor<double, 1> grad_logits({heads});
+      call(attn::bias(bias, grad_bias) | attn::sinks({0.5, -0.25, 1, 0, 2, -1, 0.75, 0.125}, grad_logits));
       std::vector<double> all(grad_bias.data(), grad_bias.data() + grad_bias.size());
-      all.insert(all.end(), grad_logits.data(), grad_logits.data() + 2);
+      all.insert(all.end(), grad_logits.data(), grad_logits.data() + heads);
       return all;
     };
-    auto own = gradients([&](const auto& mods) {
-      const auto own_q = ring.scatter(q), own_k = ring.scatter(k), own_v = ring.scatter(v);
-      const auto r = ring.attention(own_q, own_k, own_v, mods);
-      ring.attention_backward(own_v, own_q, own_k, own_v, r, mods);
-    });
     const auto whole = gradients(
-        [&](const auto& mods) { attn::attention_backward(v, q, k, v, attn::attention(q, k, v, mods), mods); });
-    // The sum over ranks: rows of a tensor that they all give.
-    Tensor<double, 2> rows({static_cast<Index>(own.size()), 1});
-    std::vector<double> sum(own.size());
-    for (int r = 0; r < ring.ranks(); ++r) {
-      std::copy(own.begin(), own.end(), rows.data());
-      const auto of_rank = ring.gather(ring.scatter(rows, r));
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += of_rank.data()[i];
-    }
-    for (std::size_t i = 0; i < sum.size(); ++i) ASSERT_NEAR(sum[i], whole[i], 1e-5) << i;
+        [&](const auto& mods) { attn::attention_backward(grad_out, q, k, v, attn::attention(q, k, v, mods), mods); });
+    const auto expect_whole_sum = [&](const std::vector<double>& own, const char* way) {
+      // The sum over ranks: rows of a tensor that they all give.
+      Tensor<double, 2> rows({static_cast<Index>(own.size()), 1});
+      std::vector<double> sum(own.size());
+      for (int r = 0; r < ring.ranks(); ++r) {
+        std::copy(own.begin(), own.end(), rows.data());
+        const auto of_rank = ring.gather(ring.scatter(rows, r));
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += of_rank.data()[i];
+      }
+      for (std::size_t i = 0; i < sum.size(); ++i) ASSERT_NEAR(sum[i], whole[i], 1e-5) << way << ' ' << i;
+    };
+    const auto own_q = ring.scatter(q), own_k = ring.scatter(k), own_v = ring.scatter(v),
+               own_grad = ring.scatter(grad_out);
+    expect_whole_sum(gradients([&](const auto& mods) {
+                       const auto r = ring.attention(own_q, own_k, own_v, mods);
+                       ring.attention_backward(own_grad, own_q, own_k, own_v, r, mods);
+                     }),
+                     "ring");
+    expect_whole_sum(gradients([&](const auto& mods) {
+                       const auto r = ring.attention_by_heads(own_q, own_k, own_v, mods);
+                       ring.attention_by_heads_backward(own_grad, own_q, own_k, own_v, r, mods);
+                     }),
+                     "by heads");
   });
 }
 

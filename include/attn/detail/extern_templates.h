@@ -12,10 +12,13 @@
 /// Everything below mods, whose types are the caller's: `keyword` is `extern`, or nothing where it is compiled.
 #define ATTN_LOOPS_OF(keyword, T)                                                                                      \
   keyword template const KernelFamily<T>& kernel_family<T>(VectorSet);                                                 \
+  keyword template const KernelFamily<T>& native_family<T>(VectorSet);                                                 \
   keyword template const KernelFamily<T>& sigmoid_family<T>(VectorSet);                                                \
   keyword template KernelFamily<T> additive_family<T>(VectorSet);                                                      \
   keyword template OtherScore<T>::AddGradients additive_gradients<T>(VectorSet);                                       \
   keyword template ChosenKernels<T> choose_kernels<T>(const Options&, bool);                                           \
+  keyword template ChosenKernels<T> kernels_for<T>(const CallTensors<T>&, const Options&);                             \
+  keyword template ChosenKernels<T> native_kernels_for<T>(const CallTensors<T>&, const Options&);                      \
   keyword template void flash<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);                       \
   keyword template Index flash_workspace_bytes<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);      \
   keyword template Explanation flash_explanation<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);    \

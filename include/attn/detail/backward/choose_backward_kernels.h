@@ -17,11 +17,12 @@ BackwardKernelSet<float> software_tiles_backward_kernels();  ///< of tests, as s
 #endif
 
 /// The backward kernels that go with matrix_unit_family().
-inline BackwardKernelSet<float> matrix_unit_backward_kernels() {
+template <class T>
+BackwardKernelSet<T> matrix_unit_backward_kernels() {
 #if defined(ATTN_SOFTWARE_TILES)
   if (software_tiles()) return software_tiles_backward_kernels();
 #endif
-  return amx_backward_kernels<AmxTiles>(backward_kernels<float>(VectorSet::avx512));
+  return amx_backward_kernels<AmxTiles>(backward_kernels<T>(VectorSet::avx512));
 }
 #endif
 
@@ -60,7 +61,7 @@ BackwardKernelSet<T> backward_kernels_of(const ChosenKernels<T>& chosen, const P
   }
 #if ATTN_AMX
   if constexpr (std::is_same_v<T, float>)
-    if (chosen.on_matrix_unit()) return matrix_unit_backward_kernels();
+    if (chosen.on_matrix_unit()) return matrix_unit_backward_kernels<T>();
 #endif
   return backward_kernels<T>(chosen.vectors);
 }

@@ -82,6 +82,24 @@ ResultViews<T> result_views(const Problem&) {
   return {};
 }
 
+/// Do tensors hold numbers as a call computes with them?
+template <class X, class... More>
+constexpr bool hold_computed_numbers() {
+  if constexpr (!Viewable<X>)
+    return false;
+  else if constexpr (sizeof...(More) > 0)
+    return hold_computed_numbers<X>() && hold_computed_numbers<More...>();
+  else
+    return dtype_of<typename Traits<X>::Scalar> == DType::native;
+}
+template <class T, bool kNative>
+constexpr typename CallTensors<T>::ChooseKernels choose_kernels_of() {
+  if constexpr (kNative)
+    return native_kernels_for<T>;
+  else
+    return kernels_for<T>;
+}
+
 /// The arguments of one call. Every entry point makes a CheckedCall first: whoever has one has a call without mistakes
 /// in types and sizes. It refers to the caller's tensors, mods and options, and its parts refer to each other, so that
 /// it is never moved.
@@ -119,7 +137,14 @@ class CheckedCall {
   CallTensors<T> tensors(To&&... result) const {
     if constexpr (kIsCall) {  // otherwise a static_assert has spoken already
       const ResultViews<T> to = result_views<T>(problem, result...);
-      return {to.out, to.lse, q, k, v, problem};
+      constexpr bool kNative = hold_computed_numbers<Q, K, V, std::remove_cvref_t<To>...>();
+      return {.out = to.out,
+              .lse = to.lse,
+              .q = q,
+              .k = k,
+              .v = v,
+              .problem = problem,
+              .choose_kernels = choose_kernels_of<T, kNative>()};
     }
   }
 

@@ -63,29 +63,36 @@ const KernelFamily<float>& software_tiles_family();  ///< of tests, as software_
 #endif
 
 /// The kernels of the matrix unit, or of its stand-in in tests.
-inline const KernelFamily<float>& matrix_unit_family() {
+template <bool kOthers>
+const KernelFamily<float>& matrix_unit_family() {
 #if defined(ATTN_SOFTWARE_TILES)
   if (software_tiles()) return software_tiles_family();
 #endif
-  return kAmxFamily;
+  return kAmxFamily<kOthers>;
 }
 #endif
 
-/// Chooses the kernels of a call. `fits`: whether its numbers may be rounded to bf16.
-template <class T, class = include_attn_instantiate_h_in_one_unit>
-ChosenKernels<T> choose_kernels(const Options& options, bool fits) {
+/// See choose_kernels(). Without kOthers all numbers must lie in memory as they are computed with.
+template <class T, bool kOthers>
+ChosenKernels<T> chosen_kernels(const Options& options, bool fits) {
   const auto [vectors, matrix] = parts_of(isa_of(options));
-  const KernelFamily<T>& full_precision = kernel_family<T>(vectors);
+  const KernelFamily<T>& full_precision = family_of<T, kOthers>(vectors);
 #if ATTN_AMX
   if constexpr (std::is_same_v<T, float>) {
     const Amx amx = !fits                       ? Amx::not_for_these
                     : matrix != MatrixUnit::amx ? Amx::not_there
                     : !amx_permitted()          ? Amx::refused
                                                 : Amx::used;
-    return {amx == Amx::used ? matrix_unit_family() : full_precision, full_precision, vectors, amx};
+    return {amx == Amx::used ? matrix_unit_family<kOthers>() : full_precision, full_precision, vectors, amx};
   }
 #endif
   return {full_precision, full_precision, vectors, fits ? Amx::not_there : Amx::not_for_these};
+}
+
+/// Chooses the kernels of a call. `fits`: whether its numbers may be rounded to bf16.
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+ChosenKernels<T> choose_kernels(const Options& options, bool fits) {
+  return chosen_kernels<T, true>(options, fits);
 }
 
 }  // namespace ATTN_BUILT_FOR

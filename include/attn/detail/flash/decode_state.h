@@ -169,7 +169,7 @@ class DecodeState {
       const RowsToRead key = tiles_->keys(
           family(), tile, m_.packed_key,
           following.keys.empty() ? tiles_->gathered_values(first_of(all)) : tiles_->gathered_keys(following));
-      kernels.score(m, size(), key, tile.keys.size(), problem().head_dim, fetching);
+      kernels.score_of(key.dtype)(m, size(), key, tile.keys.size(), problem().head_dim, fetching);
       tiles_->multiply_by_key_scales(tile, size(), m);
     });
     for (Index r = 0; Row & row : rows_) {
@@ -197,7 +197,7 @@ class DecodeState {
       if (by_selection)
         add_values_of_kept(m, value, tile.keys.size());
       else
-        kernels.value(m, size(), value, tile.keys.size(), problem().v_dim, fetching);
+        kernels.value_of(value.dtype)(m, size(), value, tile.keys.size(), problem().v_dim, fetching);
       std::fill_n(m_.rescale, size(), T(1));
     });
   }

@@ -9,23 +9,33 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-template <class T>
-ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
+template <class T, bool kOthers>
+ChosenKernels<T> kernels_among(const CallTensors<T>& tensors, const Options& options) {
   if (tensors.score)
     return {tensors.score->family, tensors.score->family, vectors_of(isa_of(options)), Amx::not_for_these};
   if (tensors.problem.sigmoid_bias) {
     const VectorSet vectors = vectors_of(isa_of(options));
-    return {sigmoid_family<T>(vectors), sigmoid_family<T>(vectors), vectors, Amx::not_for_these};
+    const KernelFamily<T>& family = sigmoid_family_of<T, kOthers>(vectors);
+    return {family, family, vectors, Amx::not_for_these};
   }
-  return choose_kernels<T>(
+  return chosen_kernels<T, kOthers>(
       options, rounds_to_bf16(tensors.problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
+}
+
+template <class T, class>
+ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
+  return kernels_among<T, true>(tensors, options);
+}
+template <class T, class>
+ChosenKernels<T> native_kernels_for(const CallTensors<T>& tensors, const Options& options) {
+  return kernels_among<T, false>(tensors, options);
 }
 
 /// Calls use(task list, executor, scheduled pass) for each pass of a call.
 template <class T, class Use>
 void for_each_pass(const CallTensors<T>& tensors, const PassSequence<T>& passes, const Options& options,
                    const Use& use) {
-  const ChosenKernels<T> kernels = kernels_for(tensors, options);
+  const ChosenKernels<T> kernels = tensors.choose_kernels(tensors, options);
   const auto pass = [&](const CallTensors<T>& t, const TileMods<T>* mods, bool resumes) {
     const FlashPass<T> call(t, mods, kernels, resumes, tensors.kv_bytes());
     const Executor& executor = executor_for(call.flops(), options.executor);
@@ -156,7 +166,7 @@ void flash(const CallTensors<T>& tensors, const PassSequence<T>& passes, const O
   PassResults<T> results(tensors);
   const CallTensors<T> of_passes =
       results.begin(workspace, workspace.data() ? flash_workspace_bytes(tensors, passes, options) : 0);
-  const KernelFamily<T>& family = kernel_family<T>(vectors_of(isa_of(options)));
+  const KernelFamily<T>& family = tensors.choose_kernels(tensors, options).full_precision;
   if (options.accumulate) results.load(family);
   run(of_passes, workspace);
   results.end(family);

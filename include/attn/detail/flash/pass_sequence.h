@@ -36,7 +36,13 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, co
   const auto of_keys = [&](const DTypeView<const T>& of) {
     return view(of, problem.kv_heads, groups.first_key, problem.kv_len, groups.kv_step);
   };
-  CallTensors<T> of_groups{of_queries(t.out), of_queries(t.lse), of_queries(t.q), of_keys(t.k), of_keys(t.v), problem};
+  CallTensors<T> of_groups{.out = of_queries(t.out),
+                           .lse = of_queries(t.lse),
+                           .q = of_queries(t.q),
+                           .k = of_keys(t.k),
+                           .v = of_keys(t.v),
+                           .problem = problem,
+                           .choose_kernels = t.choose_kernels};
   of_groups.score = t.score;
   return of_groups;
 }
@@ -58,7 +64,13 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const GatheredTokens& tokens,
     shape[0] = problem.batch, strides[0] = 0, shape[2] = problem.kv_len;
     return KvRows<T>(of.part(tokens.batch * of.stride(0), shape, strides), tokens.kv);
   };
-  CallTensors<T> gathered{of_queries(t.out), of_queries(t.lse), of_queries(t.q), of_keys(t.k), of_keys(t.v), problem};
+  CallTensors<T> gathered{.out = of_queries(t.out),
+                          .lse = of_queries(t.lse),
+                          .q = of_queries(t.q),
+                          .k = of_keys(t.k),
+                          .v = of_keys(t.v),
+                          .problem = problem,
+                          .choose_kernels = t.choose_kernels};
   gathered.score = t.score;
   gathered.q_list = tokens.q;
   gathered.most_queries = tokens.most_queries;

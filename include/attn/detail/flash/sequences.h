@@ -27,7 +27,9 @@ void with_sequences(std::span<const Sequence<T>> sequences, const Options& optio
   for (const Sequence<T>& s : sequences) kv_bytes += s.tensors.kv_bytes();
   for (const Sequence<T>& s : sequences)
     flops +=
-        calls.emplace_back(s.tensors, s.mods, kernels_for(s.tensors, options), options.accumulate, kv_bytes).flops();
+        calls
+            .emplace_back(s.tensors, s.mods, s.tensors.choose_kernels(s.tensors, options), options.accumulate, kv_bytes)
+            .flops();
   const Executor& executor = executor_for(flops, options.executor);
   std::vector<ScheduledPass<T>> scheduled;
   scheduled.reserve(calls.size());

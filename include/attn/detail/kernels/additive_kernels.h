@@ -126,6 +126,7 @@ KernelFamily<T> additive_family(VectorSet vectors) {
     family.by_vectors[1].score = CompiledAdditive<kOwn, AdditiveTileKernels<T, kBytes, 2>>::score;
     family.by_vectors[2].score = CompiledAdditive<kOwn, AdditiveTileKernels<T, kBytes, 3>>::score;
     family.decode.score = CompiledAdditive<kOwn, AdditiveDecodeKernels<T, kBytes>>::score;
+    family.decode.others = nullptr;
   });
   return family;
 }

@@ -12,9 +12,10 @@ inline namespace ATTN_BUILT_FOR {
 /// With 32 vector registers a step of the value product of four rows is 16 FMAs for 4 vectors and 4 weights loaded, on
 /// ARM `fmla` by element.
 ///
-/// TileMemory holds rows here: query (rows, head_dim), scores (rows, m.row), out (rows, v_dim).
-template <class T, int Bytes, int kRegisters>
-struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters> {
+/// kStored: what keys and values hold. TileMemory holds rows here: query (rows, head_dim), scores (rows, m.row), out
+/// (rows, v_dim).
+template <class T, int Bytes, int kRegisters, DType kStored = DType::native>
+struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
   using S = Simd<T, Bytes>;
   using Vec = typename S::Vec;
   using Packing = PackingKernels<T, Bytes>;
@@ -25,9 +26,9 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters> {
   /// scores = query * keys. Fetches keys meanwhile.
   static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index head_dim,
                                 Prefetcher& fetching) {
-    if constexpr (S::kVector)
+    if constexpr (kReadsColumns)
       if (lie_side_by_side(key, head_dim)) return Columns::score(m, rows, key, keys, head_dim);
-    DecodeScoreKernels<T, Bytes, kRegisters>::score(m, rows, key, keys, head_dim, fetching);
+    DecodeScoreKernels<T, Bytes, kRegisters, kStored>::score(m, rows, key, keys, head_dim, fetching);
   }
 
   /// One step of the online softmax of a row: scores become weights, max, sum and rescale are brought up to date.
@@ -72,26 +73,18 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters> {
   /// out = rescale * out + weights * values.
   static ATTN_INLINE void value(const TileMemory<T>& m, Index rows, const RowsToRead& value, Index keys, Index v_dim,
                                 Prefetcher& fetching) {
-    if constexpr (S::kVector)
+    if constexpr (kReadsColumns)
       if (lie_side_by_side(value, v_dim)) return Columns::value(m, rows, value, keys, v_dim);
     if (!fetching.is_empty()) {
       const Index groups = kLanes >= kQueriesAtATime && rows > 1 ? ceil_div(rows, kQueriesAtATime) : rows;
       fetching.spread(fetching.lines_left(), groups * keys * (v_dim / (kWidth * kLanes)));
     }
-    if constexpr (Packing::kHasOthers) switch (value.dtype) {
-        case DType::native:
-          break;
-        case DType::f16:
-          return value_all<DType::f16>(m, rows, value, keys, v_dim, fetching);
-        case DType::bf16:
-          return value_all<DType::bf16>(m, rows, value, keys, v_dim, fetching);
-        case DType::i8:
-          return value_all<DType::i8>(m, rows, value, keys, v_dim, fetching);
-      }
-    value_all<DType::native>(m, rows, value, keys, v_dim, fetching);
+    value_all<kStored>(m, rows, value, keys, v_dim, fetching);
   }
 
  private:
+  static constexpr bool kReadsColumns = S::kVector && kStored == DType::native;
+
   /// Are the rows those of a column-major matrix? DecodeTiles hands on no other rows with gaps between their numbers.
   static ATTN_INLINE bool lie_side_by_side(const RowsToRead& rows, Index dim) { return rows.column != 1 && dim > 1; }
 

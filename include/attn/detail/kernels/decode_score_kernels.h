@@ -17,8 +17,8 @@ constexpr Index kSizeOf = kDType == DType::native ? static_cast<Index>(sizeof(T)
                           : kDType == DType::i8   ? 1
                                                   : 2;
 
-/// With 32 vector registers a step of four rows is 16 FMAs for 8 vectors loaded.
-template <class T, int Bytes, int kRegisters>
+/// With 32 vector registers a step of four rows is 16 FMAs for 8 vectors loaded. kStored: what keys hold.
+template <class T, int Bytes, int kRegisters, DType kStored = DType::native>
 struct DecodeScoreKernels {
   using S = Simd<T, Bytes>;
   using Vec = typename S::Vec;
@@ -36,17 +36,7 @@ struct DecodeScoreKernels {
       const Index keys_at_a_time = in_groups ? kv_rows_of<kQueriesAtATime>() : kv_rows_of<1>();
       fetching.spread(fetching.key_lines(), groups * ceil_div(keys, keys_at_a_time) * (head_dim / kLanes));
     }
-    if constexpr (Packing::kHasOthers) switch (key.dtype) {
-        case DType::native:
-          break;
-        case DType::f16:
-          return score_all<DType::f16>(m, rows, key, keys, head_dim, fetching);
-        case DType::bf16:
-          return score_all<DType::bf16>(m, rows, key, keys, head_dim, fetching);
-        case DType::i8:
-          return score_all<DType::i8>(m, rows, key, keys, head_dim, fetching);
-      }
-    score_all<DType::native>(m, rows, key, keys, head_dim, fetching);
+    score_all<kStored>(m, rows, key, keys, head_dim, fetching);
   }
 
  private:

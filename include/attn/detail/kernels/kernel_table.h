@@ -22,12 +22,28 @@ struct KernelSet {
   void (*value)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim, OutUpdate, const PrefetchPlan&);
 };
 
+/// The two products of single queries.
+template <class T>
+struct DecodeProducts {
+  void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, Prefetcher&);
+  void (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, Prefetcher&);
+};
+
 /// The kernels for single queries, up to 16 of them at a time.
 template <class T>
 struct DecodeKernelSet {
-  void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, Prefetcher&);
+  decltype(DecodeProducts<T>::score) score;
   void (*softmax)(const TileMemory<T>&, Index row, Index keys, Prefetcher&);
-  void (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, Prefetcher&);
+  decltype(DecodeProducts<T>::value) value;
+  /// Products over f16, bf16 and i8. Null: there are none, or `score` and `value` read whatever comes.
+  const DecodeProducts<T>* others = nullptr;
+
+  auto score_of(DType keys) const { return reads(keys) ? score : of(keys).score; }
+  auto value_of(DType values) const { return reads(values) ? value : of(values).value; }
+
+ private:
+  bool reads(DType dtype) const { return others == nullptr || dtype == DType::native; }
+  const DecodeProducts<T>& of(DType dtype) const { return others[static_cast<int>(dtype) - 1]; }
 };
 
 /// How the kernels of a family want the numbers of queries, keys and values.
@@ -160,7 +176,7 @@ template <class T, VectorSet kSet>
 struct FamilyOf {
   static constexpr int kBytes = kVectorBytes<kSet>, kRegisters = kVectorRegisters<kSet>;
   using Decode = Compiled<kSet, DecodeKernels<T, kBytes, kRegisters>>;
-  using Packing = Compiled<kSet, PackingKernels<T, kBytes>>;
+  using Packing = Compiled<kSet, PackingKernels<T, kBytes, false>>;
   using Masked = Compiled<kSet, MaskedKernels<T, kBytes>>;
   using Total = Compiled<kSet, TotalKernels<T, kBytes>>;
 
@@ -197,14 +213,55 @@ struct FamilyOf {
                                                .finish = Total::finish};
 };
 
+/// The same for numbers of any type: only float stands for others than itself.
+template <class T, VectorSet kSet>
+struct AnyFamilyOf : FamilyOf<T, kSet> {};
+template <VectorSet kSet>
+struct AnyFamilyOf<float, kSet> {
+  using Native = FamilyOf<float, kSet>;
+  using Packing = Compiled<kSet, PackingKernels<float, Native::kBytes>>;
+  template <DType kStored>
+  using Decode = Compiled<kSet, DecodeKernels<float, Native::kBytes, Native::kRegisters, kStored>>;
+
+  static constexpr DecodeProducts<float> kProducts[] = {{Decode<DType::f16>::score, Decode<DType::f16>::value},
+                                                        {Decode<DType::bf16>::score, Decode<DType::bf16>::value},
+                                                        {Decode<DType::i8>::score, Decode<DType::i8>::value}};
+  static constexpr KernelFamily<float> kKernels = [] {
+    KernelFamily<float> family = Native::kKernels;
+    family.decode.others = kProducts;
+    family.pack_rows = Packing::pack_rows;
+    family.unpack_rows = Packing::unpack_rows;
+    return family;
+  }();
+};
+
+template <class T, template <class, VectorSet> class Family>
+const KernelFamily<T>& family_among(VectorSet vectors) {
+  if constexpr (!Simd<T, 16>::kVector)
+    return Family<T, VectorSet::generic>::kKernels;
+  else
+    return with_vectors(vectors, []<VectorSet kSet>() -> const KernelFamily<T>& { return Family<T, kSet>::kKernels; });
+}
+
 /// The kernels for this set of vectors, which must be available. Scalars without vectors have only one set.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 const KernelFamily<T>& kernel_family(VectorSet vectors) {
-  if constexpr (!Simd<T, 16>::kVector)
-    return FamilyOf<T, VectorSet::generic>::kKernels;
+  return family_among<T, AnyFamilyOf>(vectors);
+}
+
+/// Those of a call in which all numbers lie in memory as they are computed with. They compile in two thirds of the
+/// time.
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+const KernelFamily<T>& native_family(VectorSet vectors) {
+  return family_among<T, FamilyOf>(vectors);
+}
+
+template <class T, bool kOthers>
+const KernelFamily<T>& family_of(VectorSet vectors) {
+  if constexpr (kOthers)
+    return kernel_family<T>(vectors);
   else
-    return with_vectors(vectors,
-                        []<VectorSet kSet>() -> const KernelFamily<T>& { return FamilyOf<T, kSet>::kKernels; });
+    return native_family<T>(vectors);
 }
 
 }  // namespace ATTN_BUILT_FOR

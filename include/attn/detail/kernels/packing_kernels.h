@@ -12,8 +12,9 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The width of a tile is an argument here, not a type, so that this is compiled once for each instruction set.
-template <class T, int Bytes>
+/// The width is a number here, so that this is compiled once for each instruction set. kOthers: rows may hold other
+/// numbers than T.
+template <class T, int Bytes, bool kOthers = std::is_same_v<T, float>>
 struct PackingKernels {
   using S = Simd<T, Bytes>;
   using Vec = typename S::Vec;
@@ -112,7 +113,7 @@ struct PackingKernels {
           S::store(packed + c, x);
         }
       }
-    } else {
+    } else if constexpr (kOthers) {  // those of T were packed above
       for (Index r = 0; r < whole_rows; r += kLanes) {
         for (Index c = 0; c < whole_columns; c += kLanes) {
           Array<Vec, kLanes> square;
@@ -154,8 +155,6 @@ struct PackingKernels {
     for (; i < count; ++i) numbers[i] *= factor;
   }
 
-  static constexpr bool kHasOthers = std::is_same_v<T, float>;  ///< dtypes beside its own
-
   /// Loads a vector of neighbouring numbers.
   template <DType kDType>
   static ATTN_INLINE void load(Vec& x, const std::byte* from) {
@@ -169,7 +168,7 @@ struct PackingKernels {
       HalfSimd<Bytes>::widen_i8(x, from);
   }
   static ATTN_INLINE void load(Vec& x, DType dtype, const std::byte* from) {
-    if constexpr (!kHasOthers)
+    if constexpr (!kOthers)
       return load<DType::native>(x, from);
     else
       switch (dtype) {
@@ -187,7 +186,7 @@ struct PackingKernels {
 
  private:
   static ATTN_INLINE void store(DType dtype, std::byte* to, const Vec& x) {
-    if constexpr (!kHasOthers)
+    if constexpr (!kOthers)
       return S::store(reinterpret_cast<T*>(to), x);
     else
       switch (dtype) {

@@ -121,13 +121,17 @@ KernelFamily<T> with_sigmoid(KernelFamily<T> family, VectorSet vectors) {
   return family;
 }
 
-/// kernel_family() with sigmoids in place of the softmax.
-template <class T, class = include_attn_instantiate_h_in_one_unit>
-const KernelFamily<T>& sigmoid_family(VectorSet vectors) {
+/// kernel_family(), or native_family(), with sigmoids.
+template <class T, bool kOthers>
+const KernelFamily<T>& sigmoid_family_of(VectorSet vectors) {
   return with_vectors(vectors, [&]<VectorSet kSet>() -> const KernelFamily<T>& {
-    static const KernelFamily<T> family = with_sigmoid(kernel_family<T>(kSet), kSet);
+    static const KernelFamily<T> family = with_sigmoid(family_of<T, kOthers>(kSet), kSet);
     return family;
   });
+}
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+const KernelFamily<T>& sigmoid_family(VectorSet vectors) {
+  return sigmoid_family_of<T, true>(vectors);
 }
 
 /// The kernel of the backward pass that stands in place of its softmax.

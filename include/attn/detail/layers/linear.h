@@ -102,7 +102,7 @@ struct Linear {
       if (first + 2 * kKeyTile <= columns.end)
         fetching = Prefetcher::of<Number>(readable(weight + (first + kKeyTile) * inputs, inputs), inputs,
                                           readable(nullptr, 0), 0, kKeyTile);
-      family.decode.score(m, rows, readable(weight + first * inputs, inputs), count, inputs, fetching);
+      family.decode.score_of(kDType)(m, rows, readable(weight + first * inputs, inputs), count, inputs, fetching);
       for (Index r = 0; r < rows; ++r) {
         Number* const result = m.scores + r * m.row;
         for (Index o = 0; bias && o < count; ++o) result[o] += static_cast<Number>(bias[first + o]);

@@ -23,7 +23,7 @@ namespace attn::detail {
 template <class Number = double>
 Tensor<Number, 2> favor_vectors(Index features, Index dim, std::uint64_t seed) {
   std::uint64_t counter = 0;
-  const auto normal = [&] {  // Box & Muller 1958
+  const auto normal = [&]() -> Number {  // Box & Muller 1958
     const double u = (random_symmetric(seed, counter) + 1) / 2, angle = random_symmetric(seed, counter + 1);
     counter += 2;
     return std::sqrt(-2 * std::log1p(-u)) * std::cos(std::numbers::pi * angle);

@@ -89,6 +89,16 @@ class Communicator {
     return each;
   }
 
+  /// The same of a list, which is as long on all ranks: those of rank 0, then those of rank 1, …
+  template <class X>
+  std::vector<X> all_of(const std::vector<X>& own) const {
+    static_assert(std::is_trivially_copyable_v<X>);
+    const int bytes = mpi_count(static_cast<Index>(own.size() * sizeof(X)), "bytes in a list");
+    std::vector<X> each(own.size() * static_cast<std::size_t>(ranks_));
+    check_mpi(MPI_Allgather(own.data(), bytes, MPI_BYTE, each.data(), bytes, MPI_BYTE, comm_), "MPI_Allgather");
+    return each;
+  }
+
   /// Rank r gets to[r], and what comes back is what the others had for this one.
   template <class X>
   std::vector<X> exchanged(const std::vector<X>& to) const {

@@ -96,18 +96,50 @@ void merge_ranks(const Communicator& comm, PartialResults<T>& own, PartialResult
             "MPI_Allgatherv");
 }
 
+/// The results of a call that all ranks want, of which each has computed its part.
+template <class T>
+class SharedResults {
+ public:
+  SharedResults(const Problem& p, int ranks)
+      : p_(p),
+        rows_(p.batch * p.heads * p.q_len),
+        own_(rows_, p.v_dim),
+        of_ranks_((rows_ / ranks + 1) * ranks, p.v_dim) {}
+
+  /// Where this rank's part goes.
+  DTypeView<T> out() { return own_.out(p_); }
+  TensorView<T, 3> lse() { return own_.lse(p_); }
+
+  /// Makes the same of it on all ranks, and rounds it to where the caller wants it.
+  void merge(const Communicator& comm, const ResultViews<T>& result, mpi::Traffic& traffic) {
+    if (rows_ == 0) return;
+    merge_ranks(comm, own_, of_ranks_, rows_, p_.v_dim, p_.sigmoid_bias.has_value());
+    traffic.bytes_sent = 2 * rows_ * (p_.v_dim + 1) * static_cast<Index>(sizeof(T));
+    const auto out = own_.out(p_);
+    const auto lse = own_.lse(p_);
+    for (Index b = 0; b < p_.batch; ++b)
+      for (Index h = 0; h < p_.heads; ++h)
+        for (Index i = 0; i < p_.q_len; ++i) {
+          for (Index c = 0; c < p_.v_dim; ++c) store_number(result.out.rows(b, h), i, c, out(b, h, i, c));
+          if (result.lse.data() != nullptr) result.lse(b, h, i) = lse(b, h, i);
+        }
+  }
+
+ private:
+  const Problem& p_;
+  Index rows_;
+  PartialResults<T> own_, of_ranks_;
+};
+
 template <class Call, class T>
 void decode_over_ranks(Call& call, mpi::Layout layout, const ResultViews<T>& result, const Options& options,
                        mpi::Traffic& traffic) {
   const Communicator& comm = call.comm;
-  const Problem& p = call.own;
-  const RankTokens queries(mpi::Layout::contiguous, p.q_len, 0, 1),
+  const RankTokens queries(mpi::Layout::contiguous, call.own.q_len, 0, 1),
       keys(layout, call.whole.kv_len, comm.rank(), comm.ranks());
-  const Index rows = p.batch * p.heads * p.q_len;
-  std::optional<PartialResults<T>> own, of_ranks;
+  std::optional<SharedResults<T>> shared;
   call.failure.guard([&] {
-    own.emplace(rows, p.v_dim);
-    of_ranks.emplace((rows / comm.ranks() + 1) * comm.ranks(), p.v_dim);
+    shared.emplace(call.own, comm.ranks());
     std::array<bool, 2> begun{};
     for (int part = 0; part < 2; ++part) {
       const Progression& tokens = keys.parts[static_cast<std::size_t>(part)];
@@ -115,7 +147,7 @@ void decode_over_ranks(Call& call, mpi::Layout layout, const ResultViews<T>& res
       const auto own_rows = [&](const DTypeView<const T>& t) {
         return rows_of_tensor(t, keys.first_row(part), tokens.count);
       };
-      attend(call, queries, tokens, own_rows(call.k), own_rows(call.v), DTypeView<T>(own->out(p)), own->lse(p), begun,
+      attend(call, queries, tokens, own_rows(call.k), own_rows(call.v), shared->out(), shared->lse(), begun,
              comm.rank() == 0, options, [] {});
     }
   });
@@ -123,17 +155,7 @@ void decode_over_ranks(Call& call, mpi::Layout layout, const ResultViews<T>& res
   call.failure.guard([&] { sample_mods(*call.mods, call.whole, own_need); });
   own_need.failed = call.failure.code();
   compare_needs(comm, comm.all(own_need), call.failure);
-  if (rows == 0) return;
-  merge_ranks(comm, *own, *of_ranks, rows, p.v_dim, p.sigmoid_bias.has_value());
-  traffic.bytes_sent = 2 * rows * (p.v_dim + 1) * static_cast<Index>(sizeof(T));
-  const auto out = own->out(p);
-  const auto lse = own->lse(p);
-  for (Index b = 0; b < p.batch; ++b)
-    for (Index h = 0; h < p.heads; ++h)
-      for (Index i = 0; i < p.q_len; ++i) {
-        for (Index c = 0; c < p.v_dim; ++c) store_number(result.out.rows(b, h), i, c, out(b, h, i, c));
-        if (result.lse.data() != nullptr) result.lse(b, h, i) = lse(b, h, i);
-      }
+  shared->merge(comm, result, traffic);
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -47,6 +47,15 @@ class RowsType {
 /// What a message brings. Those of a kind, from one rank to another, arrive in the order in which they were sent.
 enum class MessageKind { keys, values, key_gradients, value_gradients, rows };
 
+/// Calls advance() until it returns true, and lets others have the core meanwhile. Returns the seconds that this took.
+template <class Advance>
+double wait_for(const Advance& advance) {
+  if (advance()) return 0;
+  const auto begin = std::chrono::steady_clock::now();
+  while (!advance()) std::this_thread::yield();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 /// The messages of a call that are under way. They move on in poll() alone, which the calling thread calls between its
 /// tasks: no thread of our own, so that MPI_THREAD_FUNNELED is enough.
 class Messages {
@@ -83,6 +92,14 @@ class Messages {
       if (done != 0) --m->under_way;
       m = done != 0 ? pending_.erase(m) : std::next(m);
     }
+  }
+
+  /// Waits until `under_way` is 0. Returns the seconds that this took.
+  double finish(const int& under_way) {
+    return wait_for([&] {
+      poll();
+      return under_way == 0;
+    });
   }
 
   Index bytes_sent() const { return bytes_sent_; }
@@ -129,14 +146,5 @@ class ProgressBackend final : public Executor::Backend {
   Executor inner_;
   std::function<void()> between_;
 };
-
-/// Calls advance() until it returns true. Returns the seconds that this took.
-template <class Advance>
-double wait_for(const Advance& advance) {
-  if (advance()) return 0;
-  const auto begin = std::chrono::steady_clock::now();
-  while (!advance()) std::this_thread::yield();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 }  // namespace attn::detail

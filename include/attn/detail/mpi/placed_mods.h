@@ -1,7 +1,9 @@
 // The mods of a whole call, as some of its queries and keys see them that lie in memory of their own.
 #pragma once
 
+#include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "attn/detail/base/ranges.h"
 #include "attn/detail/mods/call_mods.h"
@@ -9,12 +11,35 @@
 
 namespace attn::detail {
 
-/// Where the rows of a part lie in the call: the tokens of its queries and keys, the number of its first query head,
-/// and whether it is the first that its queries meet. Sinks belong to the first.
+/// Where the rows of a part lie in the call: the tokens of its queries and keys, its query heads (none: it has all of
+/// them), and whether it is the first that its queries meet. Sinks belong to the first.
 struct Place {
   Progression q, kv;
-  Index first_head = 0;
+  Range heads = {};
   bool is_first = true;
+};
+
+/// A learned logit of sinks, as some of the heads see it.
+template <class Logit>
+struct PlacedLogit {
+  static constexpr bool kIsLearned = true;
+
+  double operator()(Index head) const { return whole(gradient.heads.begin + head); }
+
+  const Logit& whole;
+  struct Gradient {
+    /// Adds what was added up for each head of the part.
+    template <class Sum>
+    void add(const Sum* sums) const {
+      std::vector<Sum> of_all(static_cast<std::size_t>(all_heads), Sum(0));
+      std::copy(sums, sums + heads.size(), of_all.begin() + heads.begin);
+      whole.gradient.add(of_all.data());
+    }
+
+    const Logit& whole;
+    Range heads;
+    Index all_heads;
+  } gradient;
 };
 
 /// What a path sees of a batch element's mods when it works on a part: its positions are row numbers of the part.
@@ -29,14 +54,15 @@ class PlacedElement {
   static constexpr bool kHasDropout = Own::kHasDropout;
   static constexpr bool kLearns = Own::kLearns;
 
-  /// `first_query` and `first_key`: the positions of row 0 of the whole call.
-  PlacedElement(const Own& own, const Place& place, Index first_query, Index first_key)
+  /// `first_query` and `first_key`: the positions of row 0 of the whole call, `all_heads` the number of its heads.
+  PlacedElement(const Own& own, const Place& place, Index first_query, Index first_key, Index all_heads)
       : own_(own),
         q_first_(first_query + place.q.first),
         q_step_(place.q.step),
         kv_first_(first_key + place.kv.first),
         kv_step_(place.kv.step),
-        first_head_(place.first_head),
+        heads_(place.heads.empty() ? Range{0, all_heads} : place.heads),
+        all_heads_(all_heads),
         is_first_(place.is_first) {}
 
   template <class X>
@@ -51,7 +77,7 @@ class PlacedElement {
     own_.each_dropout(visit);
   }
   double sink(Index head) const {
-    return is_first_ ? own_.sink(first_head_ + head) : -std::numeric_limits<double>::infinity();
+    return is_first_ ? own_.sink(heads_.begin + head) : -std::numeric_limits<double>::infinity();
   }
   PairGrid grid(const Tile& t) const {
     return {in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}), q_step_, kv_step_};
@@ -77,13 +103,18 @@ class PlacedElement {
   template <class Visit>
   void each_learned(const Visit& visit) const {
     own_.each_learned([&]<class Mod>(const Mod& mod) {
-      if (is_first_ || !is_sink<Mod>) visit(mod);
+      if constexpr (!is_sink<Mod>) {
+        visit(mod);
+      } else if (is_first_) {
+        using Logit = std::remove_cvref_t<decltype(mod.logit)>;
+        visit(SinkMod<PlacedLogit<Logit>>{{mod.logit, {mod.logit, heads_, all_heads_}}});
+      }
     });
   }
 
  private:
   Position in_call(const Position& p) const {
-    return {p.batch, first_head_ + p.head, q_first_ + q_step_ * p.q, kv_first_ + kv_step_ * p.kv};
+    return {p.batch, heads_.begin + p.head, q_first_ + q_step_ * p.q, kv_first_ + kv_step_ * p.kv};
   }
   /// A tile of the whole call that has all pairs of a tile of the part, and others between them. Neither range is
   /// empty.
@@ -94,7 +125,9 @@ class PlacedElement {
   }
 
   const Own& own_;
-  Index q_first_, q_step_, kv_first_, kv_step_, first_head_;
+  Index q_first_, q_step_, kv_first_, kv_step_;
+  Range heads_;
+  Index all_heads_;
   bool is_first_;
 };
 
@@ -117,7 +150,7 @@ class PlacedMods {
   PlacedElement<Own> of(Index batch) const {
     // Without batch elements or tokens nobody asks for a pair, but sinks and factors may be asked for.
     const bool exists = batch < whole_.batch;
-    return {mods_.of(batch), place_, exists ? whole_.first_query(batch) : 0, whole_.kv_offset};
+    return {mods_.of(batch), place_, exists ? whole_.first_query(batch) : 0, whole_.kv_offset, whole_.heads};
   }
 
  private:

@@ -56,6 +56,7 @@ struct RingGradients {
   DTypeView<const T> out, grad_out;
   TensorView<const T, 3> lse, grad_lse;
   DTypeView<T> grad_q, grad_k, grad_v;
+  bool has_grad_lse = false;  ///< on all ranks, also those without rows
 };
 
 /// The work of a backward call on one rank.
@@ -172,7 +173,7 @@ class RingBackward {
       set_zero(room.keys(rows));
       set_zero(room.values(rows));
       for (int part = 0; part < 2; ++part) {
-        const Place place{q_tokens_.parts[static_cast<std::size_t>(part)], tokens, 0, false};
+        const Place place{q_tokens_.parts[static_cast<std::size_t>(part)], tokens, {}, false};
         if (!needed_rows(*call_.mods, call_.whole, place).empty()) differentiate(place, part, k, v, room, true);
       }
       if (parcel.rank == call_.comm.rank()) add_to_own(parcel, room);
@@ -187,7 +188,7 @@ class RingBackward {
     KvRoom<T> none = room(0);
     const DTypeView<const T> k = rows_of_tensor(call_.k, 0, 0), v = rows_of_tensor(call_.v, 0, 0);
     for (int part = 0; part < 2; ++part)
-      differentiate({q_tokens_.parts[static_cast<std::size_t>(part)], {}, 0, true}, part, k, v, none, false);
+      differentiate({q_tokens_.parts[static_cast<std::size_t>(part)], {}, {}, true}, part, k, v, none, false);
   }
 
   /// Adds the gradients of some queries and keys to what stands in grad_q and `to`.

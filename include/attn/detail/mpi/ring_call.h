@@ -90,7 +90,7 @@ class RingCall {
   using T = computed_t<typename Traits<Q>::Scalar>;
   using Mods = Bound<M>;
 
-  /// `more(call)` makes further checks and must be the same on all ranks.
+  /// `more(call, terms)` makes further checks, and adds terms; it must be the same on all ranks.
   template <class More>
   RingCall(const Communicator& on, const Sharing& sharing, const char* operation, const Q& query, const K& key,
            const V& value, const M& given_mods, const Options& options, const More& more)
@@ -107,12 +107,12 @@ class RingCall {
       require(options.workspace.data() == nullptr,
               "a Ring allocates its own memory: leave Options::workspace empty, here it has ", options.workspace.size(),
               " bytes");
-      more(*this);
       terms = terms_of<M>(operation, own, options);
       terms.set(Terms::q_type, static_cast<int>(q.dtype()));
       terms.set(Terms::k_type, static_cast<int>(k.dtype()));
       terms.set(Terms::v_type, static_cast<int>(v.dtype()));
       terms.set(Terms::scalar, sizeof(T));
+      more(*this, terms);
     });
     const Lengths lengths = agree(comm, terms, failure, sharing);
     whole = own;

@@ -59,7 +59,7 @@ void attend(const Call& call, const RankTokens& q_tokens, const Progression& kv_
   using Mods = PlacedMods<typename Call::Mods>;
   for (std::size_t part = 0; part < begun.size(); ++part) {
     const bool resumes = begun[part];
-    const Place place{q_tokens.parts[part], kv_tokens, 0, has_sinks && !resumes};
+    const Place place{q_tokens.parts[part], kv_tokens, {}, has_sinks && !resumes};
     // The first keys are met in any case: without a pass nothing would be written.
     if (resumes && needed_rows(*call.mods, call.whole, place).empty()) continue;
     begun[part] = true;

@@ -128,7 +128,7 @@ Tensor<T, 4> scatter(const Communicator& comm, mpi::Layout layout, const TensorV
         messages.send(as_bytes(rows_at(tensor, tokens_of_rank(r).parts[static_cast<std::size_t>(part)])), r,
                       MessageKind::rows, under_way);
   }
-  while (under_way > 0) messages.poll();
+  messages.finish(under_way);
   return rows;
 }
 
@@ -164,7 +164,7 @@ Tensor<T, 4> gather(const Communicator& comm, mpi::Layout layout, const TensorVi
       if (root < 0 || to == root)
         messages.send(as_bytes(rows_of_rank(own_rows, own, part)), to, MessageKind::rows, under_way);
     }
-  while (under_way > 0) messages.poll();
+  messages.finish(under_way);
   return tensor;
 }
 

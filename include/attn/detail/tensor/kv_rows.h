@@ -30,6 +30,22 @@ class KvRows : public DTypeView<const T> {
   /// The keys of `tensor` in the order of lists.
   KvRows(const DTypeView<const T>& tensor, const RowList& list) : DTypeView<const T>(tensor), list_(list) {}
 
+  /// The rows from `first` on. Where that is in the middle of a page, they end with the page.
+  KvRows from(Index first) const {
+    Shape<4> shape = this->shape();
+    Pages pages = pages_;
+    const Index skipped = is_paged() ? first % pages_.size : first;
+    TensorView<const float, 3> scales = scales_;
+    if (scales.data() != nullptr) scales = scales.slice(2, skipped, scales.dim(2));
+    shape[2] -= skipped;
+    if (is_paged()) {
+      pages.table += first / pages_.size;
+      pages.count = skipped > 0 ? 1 : pages_.count - first / pages_.size;
+      pages.size -= skipped;
+    }
+    return KvRows(this->part(skipped * this->stride(2), shape, this->strides()), pages, scales);
+  }
+
   bool is_paged() const { return pages_.table != nullptr; }
   bool is_gathered() const { return list_.exists(); }
   const Index* list(Index batch, Index head) const { return list_.of(batch, head); }

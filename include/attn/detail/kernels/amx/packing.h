@@ -7,7 +7,7 @@
 
 #include "attn/detail/base/ranges.h"
 #include "attn/detail/kernels/amx/registers.h"
-#include "attn/detail/kernels/packing_kernels.h"
+#include "attn/detail/kernels/kernel_table.h"
 
 #if ATTN_AMX
 namespace attn::detail {
@@ -17,8 +17,9 @@ inline namespace ATTN_BUILT_FOR {
 struct AmxPacking {
   static constexpr Index kColumns = AmxTiles::kColumns;
 
-  /// Copies rows behind each other, rounded to bf16 and padded with zeros to a multiple of 32 columns.
-  template <class Tiles>
+  /// Copies rows behind each other, rounded to bf16 and filled up with zeros to a multiple of 32 columns. kOthers: rows
+  /// may hold other numbers than floats.
+  template <class Tiles, bool kOthers>
   ATTN_TARGET_AVX512 static void pack_rows(const RowsToRead& from, Index rows, Index columns, float* to) {
     const Index padded_columns = padded(columns, kColumns);
     auto* const packed = reinterpret_cast<std::byte*>(to);
@@ -40,7 +41,7 @@ struct AmxPacking {
       if (from.dtype == DType::native && from.column == 1 && count == kColumns)
         floats = {reinterpret_cast<const float*>(first), from.stride};
       else
-        load_part({first, from.dtype, from.stride, from.column}, rows, count, part);
+        load_part<kOthers>({first, from.dtype, from.stride, from.column}, rows, count, part);
       for (Index r = 0; r < rows; ++r) {
         Vec low, high;
         S::load(low, floats.data + r * floats.stride);
@@ -110,8 +111,11 @@ struct AmxPacking {
   static_assert(2 * kColumns == AmxTiles::kBytes && S::kLanes == AmxTiles::kRows, "a row of a register is a vector");
 
   /// Loads rows of up to 32 columns as floats, padded with zeros.
+  template <bool kOthers>
   ATTN_TARGET_AVX512 static void load_part(const RowsToRead& from, Index rows, Index count, float* part) {
-    PackingKernels<float, 64>::pack_rows(from, rows, count, part);
+    constexpr decltype(KernelFamily<float>::pack_rows) kPackRows =
+        Compiled<VectorSet::avx512, PackingKernels<float, 64, kOthers>>::pack_rows;
+    kPackRows(from, rows, count, part);
     // Begins with the last row, because rows of fewer columns move apart.
     for (Index r = rows; count < kColumns && r-- > 0;) {
       std::copy_backward(part + r * count, part + (r + 1) * count, part + r * kColumns + count);

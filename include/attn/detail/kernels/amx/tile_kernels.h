@@ -187,9 +187,10 @@ struct AmxKernels {
   }
 };
 
-/// The family of the matrix unit. All tiles have the same width, however few queries there are. Storing and selection
-/// are taken from `family`, which must be AVX-512's.
-template <class Tiles>
+/// The family of the matrix unit. All tiles have the same width, however few queries are used. Storing and selection
+/// are taken from `family`, which must be AVX-512's, native_family()'s without kOthers. That one has no kernels for
+/// single queries, whose keys and values are bf16.
+template <class Tiles, bool kOthers = true>
 constexpr KernelFamily<float> amx_family(KernelFamily<float> family) {
   family.format = {.dtype = DType::bf16,
                    .columns = AmxTiles::kColumns,
@@ -200,11 +201,14 @@ constexpr KernelFamily<float> amx_family(KernelFamily<float> family) {
                    .defers_value_product = true,
                    .fetches = false};
   family.widest = 1;
-  family.decode.score = AmxDecodeKernels<Tiles>::score;
-  family.decode.value = AmxDecodeKernels<Tiles>::value;
+  if constexpr (kOthers) {
+    family.decode.score = AmxDecodeKernels<Tiles>::score;
+    family.decode.value = AmxDecodeKernels<Tiles>::value;
+    family.decode.others = nullptr;
+  }
   family.by_vectors[0] = {AmxSoftmax::kQueries, AmxKernels<Tiles>::score, AmxSoftmax::softmax,
                           AmxKernels<Tiles>::value};
-  family.pack_rows = AmxPacking::pack_rows<Tiles>;
+  family.pack_rows = AmxPacking::pack_rows<Tiles, kOthers>;
   family.find_max = [](const TileMemory<float>&, Index, Index) {};  // softmax() does not ask for it
   family.begin = Tiles::begin;
   family.end = Tiles::end;
@@ -212,7 +216,9 @@ constexpr KernelFamily<float> amx_family(KernelFamily<float> family) {
   family.arrange_values = AmxPacking::transpose_values;
   return family;
 }
-inline constexpr KernelFamily<float> kAmxFamily = amx_family<AmxTiles>(FamilyOf<float, VectorSet::avx512>::kKernels);
+template <bool kOthers>
+inline constexpr KernelFamily<float> kAmxFamily = amx_family<AmxTiles, kOthers>(
+    std::conditional_t<kOthers, AnyFamilyOf<float, VectorSet::avx512>, FamilyOf<float, VectorSet::avx512>>::kKernels);
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

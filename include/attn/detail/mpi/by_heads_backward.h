@@ -1,0 +1,172 @@
+// The gradients of attention by heads: whole texts of some heads on each rank, whose gradients go home.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "attn/detail/mpi/head_exchange.h"
+#include "attn/detail/mpi/ring_backward.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// A backward call by heads on one rank.
+template <class Call, class T>
+class ByHeadsBackward {
+  using Exchange = HeadExchange<Call, T>;
+  using HeadRun = typename Exchange::HeadRun;
+
+ public:
+  ByHeadsBackward(Call& call, mpi::Layout layout, const RingGradients<T>& arrays, const Options& options)
+      : call_(call),
+        arrays_(arrays),
+        options_(options),
+        exchange_(call, layout),
+        q_(of_queries(call.q)),
+        out_(of_queries(arrays.out)),
+        grad_out_(of_queries(arrays.grad_out)),
+        grad_q_(of_queries(call.q, true)),
+        k_(of_keys(call.k)),
+        v_(of_keys(call.v)),
+        grad_k_(of_keys(call.k, true)),
+        grad_v_(of_keys(call.v, true)),
+        lse_(of_lse(!call.own.sigmoid_bias)),
+        grad_lse_(of_lse(arrays.has_grad_lse)),
+        sum_q_(arrays.grad_q),
+        sum_k_(arrays.grad_k),
+        sum_v_(arrays.grad_v) {
+    for (int r = 0; r < call.comm.ranks(); ++r) {
+      const auto room = [&](const DTypeView<const T>& like) {
+        return HeadsRoom<T>(DType::native, call.own.batch, shared_head(r).size(), like.dim(2), like.dim(3));
+      };
+      more_k_.push_back(room(call.k));
+      more_v_.push_back(room(call.v));
+    }
+  }
+
+  void run(mpi::Traffic& traffic) {
+    exchange_.to_heads(call_.q, &RankHeads::q, q_.view(), MessageKind::rows);
+    exchange_.to_heads(arrays_.out, &RankHeads::q, out_.view(), MessageKind::rows);
+    exchange_.to_heads(arrays_.grad_out, &RankHeads::q, grad_out_.view(), MessageKind::rows);
+    if (!call_.own.sigmoid_bias)
+      exchange_.to_heads(lse_rows(arrays_.lse), &RankHeads::q, lse_.view(), MessageKind::rows);
+    if (arrays_.has_grad_lse)
+      exchange_.to_heads(lse_rows(arrays_.grad_lse), &RankHeads::q, grad_lse_.view(), MessageKind::rows);
+    exchange_.to_heads(call_.k, &RankHeads::kv, k_.view(), MessageKind::keys);
+    exchange_.to_heads(call_.v, &RankHeads::kv, v_.view(), MessageKind::values);
+    exchange_.wait(traffic);
+    call_.failure.guard([&] { exchange_.for_each_run([&](const HeadRun& heads) { differentiate(heads); }); });
+    send_home();
+    exchange_.wait(traffic);
+    call_.failure.guard([&] { end(); });
+    traffic.bytes_held = bytes_of(q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, grad_lse_);
+    for (const auto* more : {&more_k_, &more_v_})
+      for (const HeadsRoom<T>& room : *more) traffic.bytes_held += room.bytes();
+  }
+
+ private:
+  HeadsRoom<T> of_queries(const DTypeView<const T>& like, bool is_computed = false) const {
+    return Exchange::room(like, exchange_.heads.q, call_.whole.q_len, is_computed);
+  }
+  HeadsRoom<T> of_keys(const DTypeView<const T>& like, bool is_computed = false) const {
+    return Exchange::room(like, exchange_.heads.kv, call_.whole.kv_len, is_computed);
+  }
+  /// Whether there are any is not for this rank's rows to say, which may be none.
+  HeadsRoom<T> of_lse(bool exists) const {
+    return {DType::native, call_.own.batch, exchange_.heads.q.size(), call_.whole.q_len, exists ? 1 : 0};
+  }
+  template <class... Rooms>
+  static Index bytes_of(const Rooms&... rooms) {
+    return (rooms.bytes() + ...);
+  }
+
+  /// The first key head of a rank where the one before it has that too, or none: then both have a part of its gradients.
+  Range shared_head(int rank) const {
+    if (rank == 0) return {};
+    const Index first = RankHeads(call_.own, rank, call_.comm.ranks()).kv.begin,
+                end_before = RankHeads(call_.own, rank - 1, call_.comm.ranks()).kv.end;
+    return {first, std::max(first, end_before)};
+  }
+
+  void differentiate(const HeadRun& heads) {
+    using Mods = typename HeadRun::Mods;
+    const auto in_q = [&](HeadsRoom<T>& room) { return as_const(heads_of_tensor(room.view(), heads.q)); };
+    const auto in_kv = [&](HeadsRoom<T>& room) { return as_const(heads_of_tensor(room.view(), heads.kv)); };
+    const TileModsIfAny<T, Mods> tile_mods(heads.mods);
+    const ScoreSlopesIfAny<T, Mods> own_slopes(heads.mods);
+    const TileMods<T>* tile_mods_or_null = nullptr;
+    const ScoreSlopes<T>* slopes = nullptr;
+    if constexpr (!changes_nothing<Mods>) tile_mods_or_null = &tile_mods;
+    if constexpr (Mods::kHasScores) slopes = &own_slopes;
+    const LearnedIfAny<T, Mods> learned(heads.mods, heads.problem);
+    backward<T>({{{}, {}, in_q(q_), in_kv(k_), in_kv(v_), heads.problem},
+                 in_q(out_),
+                 in_q(grad_out_),
+                 lse_of_rows(in_q(lse_)),
+                 lse_of_rows(in_q(grad_lse_)),
+                 heads_of_tensor(grad_q_.view(), heads.q),
+                 heads_of_tensor(grad_k_.view(), heads.kv),
+                 heads_of_tensor(grad_v_.view(), heads.kv),
+                 tile_mods_or_null,
+                 slopes,
+                 learned.get(),
+                 {},
+                 false},
+                options_);
+  }
+
+  /// Gradients go to the ranks of their rows. Of a key head that several ranks have, the lowest one's come to where they
+  /// are added up, the others' to rooms of their own.
+  void send_home() {
+    const RankHeads& own = exchange_.heads;
+    const Index own_shared = shared_head(call_.comm.rank()).size();
+    exchange_.for_each_rank([&](int r, const RankHeads& theirs) {
+      exchange_.from_heads(r, sum_q_.sum, theirs.q, grad_q_.view(), {0, own.q.size()}, MessageKind::rows);
+      const auto i = static_cast<std::size_t>(r);
+      const Index shared = shared_head(r).size();
+      const auto keys = [&](HeadsRoom<T>& gradients, const DTypeView<T>& sum, HeadsRoom<T>& more, MessageKind kind) {
+        exchange_.from_heads(r, more.view(), {0, shared}, gradients.view(), {0, own_shared}, kind);
+        exchange_.from_heads(r, sum, {theirs.kv.begin + shared, theirs.kv.end}, gradients.view(),
+                             {own_shared, own.kv.size()}, kind);
+      };
+      keys(grad_k_, sum_k_.sum, more_k_[i], MessageKind::key_gradients);
+      keys(grad_v_, sum_v_.sum, more_v_[i], MessageKind::value_gradients);
+    });
+  }
+
+  /// Adds the gradients of shared key heads up in the order of ranks, and rounds.
+  void end() {
+    for (int r = 0; r < call_.comm.ranks(); ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      if (shared_head(r).empty()) continue;
+      add_rows(heads_of_tensor(sum_k_.sum, shared_head(r)), more_k_[i].view());
+      add_rows(heads_of_tensor(sum_v_.sum, shared_head(r)), more_v_[i].view());
+    }
+    const KernelFamily<T>& family = kernel_family<T>(vectors_of(isa_of(options_)));
+    for (const auto* sum : {&sum_q_, &sum_k_, &sum_v_}) sum->end(family);
+  }
+
+  Call& call_;
+  const RingGradients<T>& arrays_;
+  const Options& options_;
+  Exchange exchange_;
+  HeadsRoom<T> q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, grad_lse_;
+  GradientSum4<T> sum_q_, sum_k_, sum_v_;
+  std::vector<HeadsRoom<T>> more_k_, more_v_;  ///< from each rank, of a key head that the one before it has too
+};
+
+template <class Call, class T>
+void by_heads_backward(Call& call, mpi::Layout layout, const RingGradients<T>& arrays, const Options& options,
+                       mpi::Traffic& traffic) {
+  Need own;
+  std::optional<ByHeadsBackward<Call, T>> work;
+  call.failure.guard([&] { sample_mods(*call.mods, call.whole, own); });
+  call.failure.guard([&] { work.emplace(call, layout, arrays, options); });
+  own.failed = call.failure.code();
+  compare_needs(call.comm, call.comm.all(own), call.failure);
+  work->run(traffic);
+  end_together(call.comm, call.failure);
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,263 @@
+// Queries that all ranks have, over the sequences of a cache of which each rank has some tokens.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/cache/bound_sequences.h"
+#include "attn/detail/mpi/decode.h"
+#include "attn/detail/mpi/grown_cache.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// A call of Ring::decode() over a cache, checked on all ranks.
+template <class Query, class Cache, class M>
+class DecodeCall {
+  static constexpr bool kIsCall = check_query<Query, scalar_of<Cache>>();
+  static_assert(kIsCall);
+  using Rows = QueryRows<Query>;
+
+ public:
+  using Q = typename Rows::Tensor;
+  using T = scalar_of<Cache>;
+
+  DecodeCall(const Communicator& comm, mpi::Layout layout, const Query& query, const Cache& cache, const M& mods,
+             const Options& options)
+      : comm_(comm),
+        layout_(layout),
+        query_(query),
+        q_held_(evaluated(Rows::tensor(query))),
+        kept_(cache.view()),
+        q_(as_rank4(view(q_held_))) {
+    Terms terms;
+    failure_.guard([&] {
+      check(options);
+      prompts_ = prompts_of(cache, kept_.size());
+      terms = terms_of<M>("decode of a cache", problem, options);
+      terms.set(Terms::sequences, kept_.size());
+      terms.set(Terms::q_type, static_cast<int>(q_.dtype()));
+      terms.set(Terms::scalar, sizeof(T));
+      if (kept_.size() > 0) terms.set(Terms::k_type, static_cast<int>(kept_.keys(0).dtype()));
+      if (kept_.size() > 0) terms.set(Terms::v_type, static_cast<int>(kept_.values(0).dtype()));
+      Hash lens, prompts;
+      each_sequence([&](Index, Index, const Range& rows) { lens.add(static_cast<std::int64_t>(rows.size())); });
+      for (const Index prompt : prompts_) prompts.add(static_cast<std::int64_t>(prompt));
+      terms.set(Terms::query_lens, lens.value());
+      terms.set(Terms::prompts, prompts.value());
+      terms.kv_rows = 0;  // of each sequence: see agree_about_lengths()
+    });
+    agree(comm_, terms, failure_, Sharing{layout, false});
+    const std::vector<Index> lens = lengths_over_ranks();
+    failure_.guard([&] {
+      each_sequence([&](Index s, Index, const Range&) {
+        Problem whole = own_[static_cast<std::size_t>(s)];
+        whole.kv_len = lens[static_cast<std::size_t>(s)];
+        set_offsets(whole, of_sequence(options, s));
+        whole.batch = kept_.size();
+        whole.sequence = s;
+        bound_.emplace_back(whole, mods, stretches_of(s, whole.kv_len));
+      });
+    });
+  }
+  DecodeCall(const DecodeCall&) = delete;
+
+  /// The sizes of all queries and of their results, whatever the sequences.
+  Problem problem;
+
+  void run(const ResultViews<T>& result, const Options& options, mpi::Traffic& traffic) {
+    std::optional<SharedResults<T>> shared;
+    Need need;
+    failure_.guard([&] {
+      shared.emplace(problem, comm_.ranks());
+      for (std::size_t stretch = 0; attend(stretch, *shared, options); ++stretch) {
+      }
+      sample(need);
+    });
+    need.failed = failure_.code();
+    compare_needs(comm_, comm_.all(need), failure_);
+    shared->merge(comm_, result, traffic);
+  }
+
+ private:
+  /// Rows of a sequence on this rank whose tokens are equally far apart, and which lie in whole pages or in one.
+  struct Stretch {
+    Index first_row;
+    Progression tokens;
+  };
+  /// A sequence of all ranks, and the mods bound to it. Stays where it is.
+  struct BoundWhole {
+    BoundWhole(const Problem& of_all, const M& mods, std::vector<Stretch> own_rows)
+        : whole(of_all), bound(bind_call(mods, whole)), stretches(std::move(own_rows)) {}
+    BoundWhole(const BoundWhole&) = delete;
+
+    const Problem whole;
+    const Bound<M> bound;
+    const std::vector<Stretch> stretches;
+  };
+  /// A stretch on its way through the loops.
+  struct Part {
+    using Mods = PlacedMods<Bound<M>>;
+
+    Part(const BoundWhole& of, const Problem& own, const Stretch& stretch, bool has_sinks)
+        : problem(problem_of_part(own, own.q_len, stretch.tokens.count)),
+          mods(of.bound, of.whole, {{0, 1, own.q_len}, stretch.tokens, {}, has_sinks}),
+          passes(mods) {}
+    Part(const Part&) = delete;
+
+    const Problem problem;
+    const Mods mods;
+    const PassSequenceOf<T, Mods> passes;
+  };
+
+  template <class Visit>
+  void each_sequence(const Visit& visit) const {
+    Rows::for_each(query_, q_.shape(), kept_.size(), visit);
+  }
+  static Options of_sequence(const Options& options, Index s) {
+    Options own = options;
+    own.q_offset = q_offset_of(options, s);
+    own.q_offsets = {};
+    return own;
+  }
+  /// The rows of a sequence, of queries, results or log-sum-exps.
+  template <class View>
+  static View part(const View& t, Index batch_element, const Range& rows) {
+    auto shape = t.shape();
+    shape[0] = 1;
+    shape[2] = rows.size();
+    return t.part(t.data() ? batch_element * t.stride(0) + rows.begin * t.stride(2) : 0, shape, t.strides());
+  }
+
+  void check(const Options& options) {
+    Rows::check(query_, q_.shape(), kept_.size());
+    check_q_offsets(options, kept_.size());
+    require(options.workspace.data() == nullptr,
+            "a Ring allocates its own memory: leave Options::workspace empty, here it has ", options.workspace.size(),
+            " bytes");
+    require(kept_.rope() == nullptr,
+            "decode: the cache turns keys by the rows that they have on this rank, which are not their tokens; make it "
+            "without a rope, and turn keys and queries before: rope.rotate(k, positions)");
+    each_sequence([&](Index s, Index element, const Range& rows) {
+      const auto like = [&](const DTypeView<const T>& pages) {
+        return pages.part(0, {1, pages.dim(1), kept_.length(s), pages.dim(3)}, pages.strides());
+      };
+      own_.push_back(make_problem<T>(part(q_, element, rows), like(kept_.keys(s)), like(kept_.values(s)),
+                                     of_sequence(options, s)));
+    });
+    if (!own_.empty()) problem = own_[0];
+    problem.batch = q_.dim(0);
+    problem.heads = q_.dim(1);
+    problem.q_len = q_.dim(2);
+    problem.v_dim = kept_.v_dim();
+    problem.sigmoid_bias = options.normaliser.sigmoid_bias();
+  }
+
+  /// The lengths of all sequences over all ranks.
+  /// @throws std::invalid_argument, on all of them, if one has other rows than it should.
+  std::vector<Index> lengths_over_ranks() const {
+    const Index ranks = comm_.ranks(), sequences = kept_.size();
+    std::vector<std::int64_t> own;
+    for (Index s = 0; s < sequences; ++s) own.push_back(static_cast<std::int64_t>(kept_.length(s)));
+    const std::vector<std::int64_t> each = comm_.all_of(own);
+    std::vector<Index> lens;
+    for (Index s = 0; s < sequences; ++s) {
+      const auto of_rank = [&](Index r) {
+        return static_cast<Index>(each[static_cast<std::size_t>(r * sequences + s)]);
+      };
+      Index len = 0;
+      for (Index r = 0; r < ranks; ++r) len += of_rank(r);
+      for (Index r = 0; r < ranks; ++r) {
+        Index wanted = 0;
+        for (const Progression& tokens : tokens_of(s, len, r)) wanted += tokens.count;
+        require(of_rank(r) == wanted, "decode: rank ", r, " has ", of_rank(r), " tokens of sequence ", s, "; of ", len,
+                " tokens on ", ranks, " ranks the layout gives it ", wanted,
+                "; of a text that has grown since its prompt was laid out see attn::mpi::grown()");
+      }
+      lens.push_back(len);
+    }
+    return lens;
+  }
+  std::array<Progression, 3> tokens_of(Index s, Index len, Index rank) const {
+    const Index prompt = prompts_.empty() ? len : std::min(len, prompts_[static_cast<std::size_t>(s)]);
+    return cached_tokens(layout_, len, prompt, rank, comm_.ranks());
+  }
+
+  /// The stretches of a sequence on this rank: at least one, which may be empty. Tokens that go on as those before them
+  /// do belong to one.
+  std::vector<Stretch> stretches_of(Index s, Index len) const {
+    std::vector<Stretch> stretches{{0, {}}};
+    Index row = 0;
+    for (const Progression& tokens : tokens_of(s, len, comm_.rank())) {
+      Progression& last = stretches.back().tokens;
+      if (last.count == 0)
+        last = tokens;
+      else if (last.step == tokens.step && last[last.count] == tokens.first)
+        last.count += tokens.count;
+      else if (tokens.count > 0)
+        cut_at_page(row, tokens, stretches);
+      row += tokens.count;
+    }
+    return stretches;
+  }
+  /// Adds tokens that begin at `row`, in two stretches where that is in the middle of a page which they leave.
+  void cut_at_page(Index row, const Progression& tokens, std::vector<Stretch>& stretches) const {
+    const Index left = kept_.page_size() - row % kept_.page_size();
+    if (left == kept_.page_size() || left >= tokens.count) return stretches.push_back({row, tokens});
+    stretches.push_back({row, {tokens.first, tokens.step, left}});
+    stretches.push_back({row + left, {tokens[left], tokens.step, tokens.count - left}});
+  }
+
+  /// Lets the queries meet one stretch of each sequence that has so many. False: there are no more.
+  bool attend(std::size_t stretch, SharedResults<T>& shared, const Options& options) const {
+    std::deque<Part> parts;
+    std::vector<Sequence<T>> sequences;
+    each_sequence([&](Index s, Index element, const Range& rows) {
+      const BoundWhole& of = bound_[static_cast<std::size_t>(s)];
+      if (stretch >= of.stretches.size()) return;
+      const Stretch& own = of.stretches[stretch];
+      const Part& p = parts.emplace_back(of, own_[static_cast<std::size_t>(s)], own, comm_.rank() == 0 && stretch == 0);
+      sequences.push_back(
+          {{part(shared.out(), element, rows), part(shared.lse(), element, rows), part(q_, element, rows),
+            kept_.keys(s).from(own.first_row), kept_.values(s).from(own.first_row), p.problem, s},
+           p.passes.in_one()});
+    });
+    if (sequences.empty()) return false;
+    Options of_parts = options;
+    of_parts.accumulate = stretch > 0;
+    flash_sequences(std::span<const Sequence<T>>(sequences), of_parts);
+    return true;
+  }
+
+  /// What the mods say of some pairs of all sequences.
+  void sample(Need& need) const {
+    Hash hash;
+    for (const BoundWhole& of : bound_) {
+      Need of_sequence;
+      sample_mods(of.bound, of.whole, of_sequence);
+      hash.add(of_sequence.masks);
+      for (std::size_t i = 0; i < need.scores.size(); ++i) need.scores[i] += of_sequence.scores[i];
+    }
+    need.masks = hash.value();
+  }
+
+  const Communicator& comm_;
+  const mpi::Layout layout_;
+  const Query& query_;
+  const Held<Q> q_held_;
+  const decltype(std::declval<const Cache&>().view()) kept_;  // a reference, if the caller has a view
+  const DTypeView<const T> q_;
+  Failure failure_;
+  std::vector<Index> prompts_;
+  std::vector<Problem> own_;  ///< this rank's sizes of each sequence
+  std::deque<BoundWhole> bound_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
