@@ -1,5 +1,6 @@
-// More than one machine: attention over tokens that lie on the ranks of an MPI communicator. Not part of attn.h; needs
-// MPI 3, of which it uses the C interface: `find_package(attn COMPONENTS mpi)` and attn::mpi, or the flags of mpicxx.
+// More than one machine: attention over tokens that lie on the ranks of an MPI communicator. Not part of attn.h. It
+// needs MPI 3, of which it uses the C interface: `find_package(attn COMPONENTS mpi)` and attn::mpi, or the flags of
+// mpicxx.
 #pragma once
 
 #include <type_traits>
@@ -16,7 +17,7 @@
 namespace attn::mpi {
 inline namespace ATTN_BUILT_FOR {
 
-/// The ranks of a communicator, each with some tokens of a text.
+/// Attention over the ranks of a communicator, each of which has some tokens of a text.
 ///
 ///     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
 ///     attn::mpi::Ring ring(MPI_COMM_WORLD, attn::mpi::Layout::zigzag);
@@ -29,15 +30,16 @@ inline namespace ATTN_BUILT_FOR {
 /// compared before anything travels, and all ranks throw the same std::invalid_argument then: the function, sizes,
 /// scalars, options, the types of mods, and what these say of some pairs.
 ///
-/// If a mod throws on a rank, or it runs out of memory, that rank takes part in the call to its end, without computing,
+/// If a mod throws on a rank, or the rank runs out of memory, it takes part in the call to its end, without computing,
 /// and then throws what was thrown; all others throw a RankError that names it. A rank that does not come to a call, or
 /// ends, is MPI's affair: mpirun ends the others.
 ///
-/// Messages are sent and received by the thread that calls, between its tasks: MPI_THREAD_FUNNELED is enough, and one
-/// thread at a time may use a Ring. It has a duplicate of the communicator. Making and destroying one is collective.
+/// Messages are sent and received by the thread that calls, between its tasks. MPI_THREAD_FUNNELED is enough, and one
+/// thread at a time may use a Ring. A Ring has a duplicate of the communicator, so making and destroying one is
+/// collective.
 class Ring {
  public:
-  /// @throws std::invalid_argument if MPI is not initialized.
+  /// The ring of all ranks of `comm`. @throws std::invalid_argument if MPI is not initialised.
   explicit Ring(MPI_Comm comm, Layout layout = Layout::contiguous) : comm_(comm), layout_(layout) {}
 
   /// This rank's number, from 0.
@@ -49,12 +51,12 @@ class Ring {
 
   /// How many of `len` tokens this rank holds.
   Index rows(Index len) const { return tokens(len).rows(); }
-  /// Which of `len` tokens a row of this rank's is.
+  /// Which of `len` tokens a row of this rank is.
   Index token(Index len, Index row) const { return tokens(len).token(row); }
 
-  /// This rank's rows of a tensor: (len, dim), (batch, heads, len) or (batch, heads, len, dim), anything attn::view()
-  /// takes. Without a root all ranks hold the tensor, and nothing but its shape is compared; with one, only the root's
-  /// is read, and the others pass any of the same type and rank.
+  /// Returns this rank's rows of a tensor: (len, dim), (batch, heads, len) or (batch, heads, len, dim), anything
+  /// attn::view() takes. Without a root all ranks hold the tensor, and nothing but its shape is compared. With a root,
+  /// only the root's tensor is read, and the others pass any tensor of the same type and rank.
   template <class X>
   auto scatter(const X& tensor, int root = kAll) {
     const auto v = view(tensor);
@@ -62,7 +64,8 @@ class Ring {
         detail::scatter<scalar_of<decltype(v)>>(comm_, layout_, detail::tokens_view(v), rank_of<decltype(v)>, root));
   }
 
-  /// The whole tensor from the rows of all ranks: on all of them, or on the root alone; the others get an empty one.
+  /// Returns the whole tensor from the rows of all ranks: on all of them, or on the root alone, and an empty one on the
+  /// others.
   template <class X>
   auto gather(const X& own_rows, int root = kAll) {
     const auto v = view(own_rows);
@@ -76,8 +79,8 @@ class Ring {
   ///
   /// Own keys come first, then those of rank - 1, rank - 2, …; a rank that needs other rows than all of a block, as the
   /// hints of the masks say, gets only those. So results depend on the number of ranks and the layout, but neither on
-  /// threads nor on time: the same bits from run to run. They differ from those of one machine by rounding. With 16
-  /// bits, sums are float and are rounded once.
+  /// threads nor on time: they are the same bits from run to run. They differ from those of one machine by rounding.
+  /// With 16 bits, sums are float and are rounded once.
   ///
   /// Memory: the keys and values of one rank, in two halves, one worked on while the other comes; floats for out where
   /// that has 16 bits. Cost besides: for each rank and part of its tokens the hints of the masks for each head; an
@@ -94,7 +97,7 @@ class Ring {
                                             options, traffic_);
     return result;
   }
-  /// The same with options in the place of mods.
+  /// As above, with options in place of mods.
   template <class Q, class K, class V>
   auto attention(const Q& query, const K& key, const V& value, const Options& options) {
     return attention(query, key, value, Mods<>(), options);
@@ -105,8 +108,8 @@ class Ring {
   ///
   /// Keys and values come by again, and their gradients are sent to the rank that they belong to, which adds them up in
   /// a fixed order: the same bits from run to run. With 16 bits, gradients travel and are added up as floats. What mods
-  /// learn (see bias() with a second tensor) is a sum over this rank's queries: add those of all ranks up, with
-  /// MPI_Allreduce, for that of the whole text.
+  /// learn (see bias() with a second tensor) is a sum over this rank's queries: for the whole text, add those of all
+  /// ranks up with MPI_Allreduce.
   ///
   /// Memory: the keys and values of one rank in two halves, their gradients likewise, and half of these arriving.
   /// @throws std::invalid_argument as attention_backward() does, on all ranks; RankError.
@@ -118,7 +121,7 @@ class Ring {
       detail::ring_backward<Call, typename Call::T>(call, layout_, arrays, options, traffic_);
     });
   }
-  /// The same with options in the place of mods.
+  /// As above, with options in place of mods.
   template <class G, class Q, class K, class V, class R>
   auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                           const Options& options) {
@@ -127,12 +130,12 @@ class Ring {
 
   /// attention() with the same arguments and results, another way: ranks exchange their rows for all rows of some
   /// heads, work on these, and exchange the results back. Each number of q, k, v and out travels once, where a ring
-  /// sends keys to all ranks; but nothing is computed meanwhile, and there must be a head for each rank. Heads that
+  /// sends keys to all ranks. But nothing is computed meanwhile, and there must be a head for each rank. Heads that
   /// ranks do not divide, and ranks that need the same key head, are fine. Results differ from those of the ring by
   /// rounding.
   ///
   /// Memory: whole texts of this rank's heads, as much as its rows have.
-  /// @throws std::invalid_argument also where there are fewer heads than ranks.
+  /// @throws std::invalid_argument as attention() does, and where there are fewer heads than ranks.
   template <class Q, class K, class V, class M = Mods<>>
   auto attention_by_heads(const Q& query, const K& key, const V& value, const M& mods = {},
                           const Options& options = {}) {
@@ -145,14 +148,14 @@ class Ring {
         call, layout_, detail::result_views<T>(call.own, result.out, result.lse), options, traffic_);
     return result;
   }
-  /// The same with options in the place of mods.
+  /// As above, with options in place of mods.
   template <class Q, class K, class V>
   auto attention_by_heads(const Q& query, const K& key, const V& value, const Options& options) {
     return attention_by_heads(query, key, value, Mods<>(), options);
   }
 
-  /// attention_backward() of the whole text, the same other way: this rank passes what it passes there, and gets the
-  /// gradients of its rows. `result` may come from either way.
+  /// attention_backward() of the whole text by heads: this rank passes what it passes to attention_backward(), and gets
+  /// the gradients of its rows. `result` may come from either way.
   ///
   /// Query, key, value, output, its gradient and all gradients travel once each. Where ranks share a key head, its
   /// gradients are added up in the order of ranks: the same bits from run to run. What mods learn is a sum over this
@@ -160,7 +163,7 @@ class Ring {
   ///
   /// Memory: whole texts of this rank's heads of all that travels, twice what its rows have; where ranks share a key
   /// head, own rows of its gradients once more for each of them.
-  /// @throws std::invalid_argument also where there are fewer heads than ranks.
+  /// @throws std::invalid_argument as attention_backward() does, and where there are fewer heads than ranks.
   template <class G, class Q, class K, class V, class R, class M = Mods<>>
   auto attention_by_heads_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                                    const M& mods = {}, const Options& options = {}) {
@@ -169,7 +172,7 @@ class Ring {
       detail::by_heads_backward<Call, typename Call::T>(call, layout_, arrays, options, traffic_);
     });
   }
-  /// The same with options in the place of mods.
+  /// As above, with options in place of mods.
   template <class G, class Q, class K, class V, class R>
   auto attention_by_heads_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                                    const Options& options) {
@@ -194,15 +197,15 @@ class Ring {
         call, layout_, detail::result_views<T>(call.own, result.out, result.lse), options, traffic_);
     return result;
   }
-  /// The same with options in the place of mods.
+  /// As above, with options in place of mods.
   template <class Q, class K, class V>
   requires(!detail::KvSource<K>) auto decode(const Q& query, const K& key, const V& value, const Options& options) {
     return decode(query, key, value, Mods<>(), options);
   }
 
-  /// The same over a cache, of which each rank has its tokens of each sequence: a KvCache, sequences of a PagedKvCache,
-  /// or a KvView, of any numbers, also those of 8 bits; the rest is as with attention(query, cache, mods, options), also
-  /// ragged() queries. Each sequence has its own length, and lies over the ranks as the layout says.
+  /// decode() over a cache, of which each rank has its tokens of each sequence: a KvCache, sequences of a PagedKvCache,
+  /// or a KvView, of any numbers, also those of 8 bits. The rest is as with attention(query, cache, mods, options),
+  /// also ragged() queries. Each sequence has its own length, and lies over the ranks as the layout says.
   ///
   ///     if (t % ring.ranks() == ring.rank()) cache.append(k, v);   // token t of the text, Layout::striped
   ///     auto out = ring.decode(q, cache, attn::causal()).out;      // q of token t, on all ranks
@@ -220,7 +223,7 @@ class Ring {
     call.run(detail::result_views<typename Call::T>(call.problem, result.out, result.lse), options, traffic_);
     return result;
   }
-  /// The same with options in the place of mods.
+  /// As above, with options in place of mods.
   template <class Q, detail::KvSource Cache>
   auto decode(const Q& query, const Cache& cache, const Options& options) {
     return decode(query, cache, Mods<>(), options);
@@ -271,7 +274,7 @@ class Ring {
     run(call, arrays);
     return grads;
   }
-  /// Exchanging heads, each rank needs one.
+  /// Checks that there is a head for each rank, as exchanging heads needs.
   template <class Call>
   static void check_heads(const Call& call, const char* operation, const char* remedy) {
     detail::require(call.own.heads >= call.comm.ranks(), operation, ": there are ", call.own.heads, " heads for ",
@@ -280,7 +283,7 @@ class Ring {
 
   detail::RankTokens tokens(Index len) const { return {layout_, len, comm_.rank(), comm_.ranks()}; }
 
-  /// A tensor of rank 4 with the dimensions that the caller's has. One that only the root gets has none on the others.
+  /// A tensor of rank 4 with as many dimensions as the caller's. What only the root gets has none on the others.
   template <int kRank, class T>
   static Tensor<T, kRank> own_rank(Tensor<T, 4> t) {
     if constexpr (kRank == 4)

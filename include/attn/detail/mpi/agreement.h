@@ -19,12 +19,12 @@
 
 namespace attn::mpi {
 
-/// Another rank could not do its part of a call, because a mod or an allocation threw there. That rank throws what was
-/// thrown; all others throw this. The communicator stays usable.
+/// Thrown where another rank could not do its part of a call, because a mod or an allocation threw there. That rank
+/// throws what was thrown; all others throw this. The communicator stays usable.
 class RankError : public std::runtime_error {
  public:
   RankError(int rank, const std::string& what) : std::runtime_error(what), rank_(rank) {}
-  /// The rank, of the Ring's communicator; the lowest, if there are several.
+  /// The number of that rank in the Ring's communicator; of several, the lowest.
   int rank() const { return rank_; }
 
  private:
@@ -54,8 +54,8 @@ class Hash {
   std::uint64_t value_ = 14695981039346656037u;
 };
 
-/// What the ranks of a call compare before anything of it travels: numbers with names, some of them hashes of what has
-/// no number. Plain bytes.
+/// What the ranks of a call compare before anything of it travels: numbers with names, some of which are hashes of what
+/// has no number. Plain bytes.
 struct Terms {
   enum Name {
     operation,
@@ -119,7 +119,7 @@ struct Terms {
       {"Options::compute", Kind::opaque},
       {"the type of the mods", Kind::opaque},
   }};
-  /// What stands for an option that is not given.
+  /// Stands for an option that is not given.
   static constexpr std::int64_t kNone = INT64_MIN;
 
   std::array<std::int64_t, count> values{};
@@ -162,7 +162,7 @@ class Failure {
     }
   }
   bool happened() const { return error_ != nullptr; }
-  /// For other ranks: 0 nothing happened, 1 a refusal of arguments, 2 another exception.
+  /// What other ranks are told: 0 nothing happened, 1 a refusal of arguments, 2 another exception.
   std::int64_t code() const { return happened() ? is_refusal_ ? 1 : 2 : 0; }
   const std::string& text() const { return text_; }
   [[noreturn]] void rethrow() const { std::rethrow_exception(error_); }
@@ -173,7 +173,7 @@ class Failure {
   bool is_refusal_ = false;
 };
 
-/// The end of a call, on all ranks: throws if one of them failed.
+/// Ends a call on all ranks: throws if one of them failed.
 inline void end_together(const Communicator& comm, const Failure& failure) {
   const int rank = comm.first_failed(failure.happened());
   if (rank < 0) return;
@@ -182,8 +182,8 @@ inline void end_together(const Communicator& comm, const Failure& failure) {
   throw mpi::RankError(rank, joined({"attn: rank ", rank, " failed: ", text}));
 }
 
-/// The same for what a rank refuses before anything travels: all ranks throw std::invalid_argument in its words. What a
-/// mod or an allocation threw stays what it is.
+/// Ends a call that a rank refuses before anything travels: all ranks throw std::invalid_argument in the words of that
+/// rank. What a mod or an allocation threw is thrown as it is.
 [[noreturn]] inline void refuse_together(const Communicator& comm, int rank, bool is_refusal, const Failure& failure) {
   std::string text = comm.text_of(rank, failure.text());
   if (!is_refusal) {
@@ -201,7 +201,7 @@ inline std::string term_text(const Terms& terms, Terms::Name name) {
   return joined({x});
 }
 
-/// Who holds which rows.
+/// Which ranks hold which rows.
 struct Sharing {
   mpi::Layout layout;
   bool of_queries = true;  ///< false: all ranks have all of them

@@ -71,7 +71,7 @@ class ByHeadsBackward {
   HeadsRoom<T> of_keys(const DTypeView<const T>& like, bool is_computed = false) const {
     return Exchange::room(like, exchange_.heads.kv, call_.whole.kv_len, is_computed);
   }
-  /// Whether there are any is not for this rank's rows to say, which may be none.
+  /// Log-sum-exps of the heads, if there are any. This rank's rows cannot say whether there are: it may have none.
   HeadsRoom<T> of_lse(bool exists) const {
     return {DType::native, call_.own.batch, exchange_.heads.q.size(), call_.whole.q_len, exists ? 1 : 0};
   }
@@ -80,7 +80,8 @@ class ByHeadsBackward {
     return (rooms.bytes() + ...);
   }
 
-  /// The first key head of a rank where the one before it has that too, or none: then both have a part of its gradients.
+  /// The first key head of a rank, if the rank before has it too; both then have a part of its gradients. Otherwise
+  /// none.
   Range shared_head(int rank) const {
     if (rank == 0) return {};
     const Index first = RankHeads(call_.own, rank, call_.comm.ranks()).kv.begin,
@@ -115,8 +116,8 @@ class ByHeadsBackward {
                 options_);
   }
 
-  /// Gradients go to the ranks of their rows. Of a key head that several ranks have, the lowest one's come to where they
-  /// are added up, the others' to rooms of their own.
+  /// Sends gradients to the ranks of their rows. Where several ranks have a key head, the gradients of the lowest rank
+  /// arrive where they are added up, and those of the others in rooms of their own.
   void send_home() {
     const RankHeads& own = exchange_.heads;
     const Index own_shared = shared_head(call_.comm.rank()).size();
@@ -134,7 +135,7 @@ class ByHeadsBackward {
     });
   }
 
-  /// Adds the gradients of shared key heads up in the order of ranks, and rounds.
+  /// Adds up the gradients of shared key heads in the order of ranks, and rounds them.
   void end() {
     for (int r = 0; r < call_.comm.ranks(); ++r) {
       const auto i = static_cast<std::size_t>(r);
@@ -152,7 +153,7 @@ class ByHeadsBackward {
   Exchange exchange_;
   HeadsRoom<T> q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, grad_lse_;
   GradientSum4<T> sum_q_, sum_k_, sum_v_;
-  std::vector<HeadsRoom<T>> more_k_, more_v_;  ///< from each rank, of a key head that the one before it has too
+  std::vector<HeadsRoom<T>> more_k_, more_v_;  ///< from each rank, of a key head that the rank before has too
 };
 
 template <class Call, class T>

@@ -24,7 +24,8 @@
 
 namespace attn::detail {
 
-/// Throws where a function of MPI returns an error instead of ending the program, as the caller's error handler says.
+/// Throws where a function of MPI returns an error, as it does where the caller's error handler does not end the
+/// program.
 inline void check_mpi(int code, const char* function) {
   if (code == MPI_SUCCESS) [[likely]]
     return;
@@ -41,7 +42,7 @@ inline int mpi_count(Index count, const char* what) {
   return static_cast<int>(count);
 }
 
-/// A duplicate of the caller's communicator, so that no message of his meets one of ours.
+/// A duplicate of the caller's communicator, so that none of the caller's messages meets one of ours.
 class Communicator {
  public:
   /// @throws std::invalid_argument unless MPI may be used, and by this thread.
@@ -89,7 +90,7 @@ class Communicator {
     return each;
   }
 
-  /// The same of a list, which is as long on all ranks: those of rank 0, then those of rank 1, …
+  /// As above, for a list that is as long on all ranks: the numbers of rank 0, then those of rank 1, …
   template <class X>
   std::vector<X> all_of(const std::vector<X>& own) const {
     static_assert(std::is_trivially_copyable_v<X>);
@@ -99,7 +100,7 @@ class Communicator {
     return each;
   }
 
-  /// Rank r gets to[r], and what comes back is what the others had for this one.
+  /// Sends to[r] to rank r, and returns what each rank has sent to this one.
   template <class X>
   std::vector<X> exchanged(const std::vector<X>& to) const {
     static_assert(std::is_trivially_copyable_v<X>);
@@ -108,8 +109,8 @@ class Communicator {
     return from;
   }
 
-  /// The lowest rank for which `failed` holds, or -1. The last step of each call: nobody returns a result while another
-  /// could not make his.
+  /// The lowest rank for which `failed` holds, or -1. It is the last step of each call: no rank returns a result while
+  /// another could not make its own.
   int first_failed(bool failed) const {
     const int own = failed ? rank_ : INT_MAX;
     int lowest = INT_MAX;

@@ -11,15 +11,15 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The results of queries over some keys: rows of v_dim numbers and a log-sum-exp behind each other, so that a row is
-/// one message.
+/// The results of queries over some keys: for each query a row of v_dim numbers with a log-sum-exp behind it, so that a
+/// row is one message.
 template <class T>
 class PartialResults {
  public:
   PartialResults(Index rows, Index v_dim) : numbers_(Tensor<T, 2>::uninitialized({rows, v_dim + 1})) {}
 
   T* data() { return numbers_.data(); }
-  /// Of all queries of a call with these sizes.
+  /// The results of all queries of a call with these sizes.
   TensorView<T, 4> out(const Problem& p) {
     const Index row = p.v_dim + 1;
     return {data(), {p.batch, p.heads, p.q_len, p.v_dim}, {p.heads * p.q_len * row, p.q_len * row, row, 1}};
@@ -44,7 +44,7 @@ class PartialResults {
   Tensor<T, 2> numbers_;
 };
 
-/// A row of partial results as MPI is told of it.
+/// The type by which MPI sends a row of partial results.
 class RowType {
  public:
   explicit RowType(Index bytes) {
@@ -60,7 +60,7 @@ class RowType {
 };
 
 /// Merges what all ranks have of the same rows. Each rank merges some rows of all ranks, two by two in the order of
-/// ranks, and tells the others: twice the size of the result travels, whatever the number of ranks.
+/// ranks, and sends the others the result: twice the size of the result travels, whatever the number of ranks.
 template <class T>
 void merge_ranks(const Communicator& comm, PartialResults<T>& own, PartialResults<T>& of_ranks, Index rows, Index v_dim,
                  bool adds_up) {
@@ -96,7 +96,7 @@ void merge_ranks(const Communicator& comm, PartialResults<T>& own, PartialResult
             "MPI_Allgatherv");
 }
 
-/// The results of a call that all ranks want, of which each has computed its part.
+/// The results of a call that all ranks want, and of which each has computed a part.
 template <class T>
 class SharedResults {
  public:
@@ -106,11 +106,11 @@ class SharedResults {
         own_(rows_, p.v_dim),
         of_ranks_((rows_ / ranks + 1) * ranks, p.v_dim) {}
 
-  /// Where this rank's part goes.
+  /// Where this rank stores its part.
   DTypeView<T> out() { return own_.out(p_); }
   TensorView<T, 3> lse() { return own_.lse(p_); }
 
-  /// Makes the same of it on all ranks, and rounds it to where the caller wants it.
+  /// Merges the parts on all ranks, and rounds the results to where the caller wants them.
   void merge(const Communicator& comm, const ResultViews<T>& result, mpi::Traffic& traffic) {
     if (rows_ == 0) return;
     merge_ranks(comm, own_, of_ranks_, rows_, p_.v_dim, p_.sigmoid_bias.has_value());

@@ -51,7 +51,7 @@ class DecodeCall {
       for (const Index prompt : prompts_) prompts.add(static_cast<std::int64_t>(prompt));
       terms.set(Terms::query_lens, lens.value());
       terms.set(Terms::prompts, prompts.value());
-      terms.kv_rows = 0;  // of each sequence: see agree_about_lengths()
+      terms.kv_rows = 0;  // differs by sequence: see agree_about_lengths()
     });
     agree(comm_, terms, failure_, Sharing{layout, false});
     const std::vector<Index> lens = lengths_over_ranks();
@@ -91,7 +91,7 @@ class DecodeCall {
     Index first_row;
     Progression tokens;
   };
-  /// A sequence of all ranks, and the mods bound to it. Stays where it is.
+  /// A sequence of all ranks, and the mods bound to it. It is never moved.
   struct BoundWhole {
     BoundWhole(const Problem& of_all, const M& mods, std::vector<Stretch> own_rows)
         : whole(of_all), bound(bind_call(mods, whole)), stretches(std::move(own_rows)) {}
@@ -101,7 +101,7 @@ class DecodeCall {
     const Bound<M> bound;
     const std::vector<Stretch> stretches;
   };
-  /// A stretch on its way through the loops.
+  /// A stretch as the loops work on it.
   struct Part {
     using Mods = PlacedMods<Bound<M>>;
 
@@ -189,8 +189,8 @@ class DecodeCall {
     return cached_tokens(layout_, len, prompt, rank, comm_.ranks());
   }
 
-  /// The stretches of a sequence on this rank: at least one, which may be empty. Tokens that go on as those before them
-  /// do belong to one.
+  /// The stretches of a sequence on this rank: at least one, which may be empty. Tokens that go on at the same distance
+  /// belong to the same stretch.
   std::vector<Stretch> stretches_of(Index s, Index len) const {
     std::vector<Stretch> stretches{{0, {}}};
     Index row = 0;
@@ -206,7 +206,8 @@ class DecodeCall {
     }
     return stretches;
   }
-  /// Adds tokens that begin at `row`, in two stretches where that is in the middle of a page which they leave.
+  /// Adds tokens that begin at `row`. They make two stretches if `row` lies in the middle of a page, and they do not
+  /// end in it.
   void cut_at_page(Index row, const Progression& tokens, std::vector<Stretch>& stretches) const {
     const Index left = kept_.page_size() - row % kept_.page_size();
     if (left == kept_.page_size() || left >= tokens.count) return stretches.push_back({row, tokens});
@@ -214,7 +215,8 @@ class DecodeCall {
     stretches.push_back({row + left, {tokens[left], tokens.step, tokens.count - left}});
   }
 
-  /// Lets the queries meet one stretch of each sequence that has so many. False: there are no more.
+  /// Lets the queries meet stretch number `stretch` of each sequence that has so many. Returns false if no sequence
+  /// has.
   bool attend(std::size_t stretch, SharedResults<T>& shared, const Options& options) const {
     std::deque<Part> parts;
     std::vector<Sequence<T>> sequences;

@@ -22,9 +22,9 @@ struct GrownCache {
   decltype(auto) view() const { return cache.view(); }
 };
 
-/// A rank's part of a cache, the first tokens of whose sequences lie as the Ring's layout says, `prompts` of them, one
-/// number for all sequences or one each, and those behind in turn: token t is on rank t mod P. So a text that was
-/// prefilled with Layout::zigzag can be gone on with. The cache must outlive it.
+/// A rank's part of a cache that has grown since its prompts were laid out. The first `prompts` tokens of each
+/// sequence, one number for all or one each, lie as the Ring's layout says; those behind lie in turn: token t is on
+/// rank t mod P. So a text that was prefilled with Layout::zigzag can be gone on with. The cache must outlive this.
 ///
 ///     if (t % ring.ranks() == ring.rank()) cache.append(k, v);                       // token t, behind the prompt
 ///     auto next = ring.decode(q, attn::mpi::grown(cache, {4096}), attn::causal());

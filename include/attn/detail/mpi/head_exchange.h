@@ -1,4 +1,4 @@
-// Tokens exchanged for heads, so that each rank works on whole texts of some heads, and back (Jacobs et al. 2023,
+// Exchanges tokens for heads, so that each rank works on whole texts of some heads, and back (Jacobs et al. 2023,
 // "DeepSpeed Ulysses").
 #pragma once
 
@@ -9,7 +9,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The query heads of a rank, and the key and value heads that these share. Neighbouring ranks may need the same one.
+/// The query heads of a rank, and the key and value heads that they share. Neighbouring ranks may need the same one.
 struct RankHeads {
   Range q, kv;
 
@@ -51,7 +51,7 @@ class HeadsRoom {
   Tensor<std::byte, 1> memory_;
 };
 
-/// Whose rows of which heads go where, in a call on one rank.
+/// Sends rows of heads to where they are worked on, and back, in a call on one rank.
 template <class Call, class T>
 class HeadExchange {
  public:
@@ -74,7 +74,7 @@ class HeadExchange {
     }
   }
 
-  /// Own rows of queries, keys and values, of the heads of all ranks, go there; their rows of own heads come.
+  /// Sends own rows of queries, keys or values to the ranks of their heads, and receives all rows of own heads.
   void to_heads(const DTypeView<const T>& rows, Range RankHeads::*which, const DTypeView<T>& whole, MessageKind kind) {
     const Index len = whole.dim(2);
     for_each_rank([&](int r, const RankHeads& theirs) {
@@ -84,7 +84,8 @@ class HeadExchange {
       }
     });
   }
-  /// The way back: rank r's rows of own heads `mine`, numbered as in `whole`, go there; own rows of `theirs` come.
+  /// The reverse of to_heads(): sends rank r its rows of own heads `mine`, numbered as in `whole`, and receives own
+  /// rows of `theirs`.
   void from_heads(int r, const DTypeView<T>& rows, const Range& theirs, const DTypeView<T>& whole, const Range& mine,
                   MessageKind kind) {
     const Index len = whole.dim(2);
@@ -93,14 +94,14 @@ class HeadExchange {
       messages_.send(as_const(heads_of_tensor(tokens_of_rank(whole, len, r, part), mine)), r, kind, under_way_);
     }
   }
-  /// Until all of it has arrived.
+  /// Waits until everything has arrived.
   void wait(mpi::Traffic& traffic) {
     traffic.seconds_waited += messages_.finish(under_way_);
     traffic.bytes_sent = messages_.bytes_sent();
   }
 
-  /// Calls visit(query heads) for the heads of this rank, cut where they must be: those that share a key head wholly on
-  /// this rank go together; those of a key head that other ranks need too, by themselves. No two visits share one.
+  /// Calls visit(query heads) for the heads of this rank in runs. Heads that share a key head wholly on this rank go
+  /// together; those of a key head that other ranks need too go by themselves. No two visits share a head.
   template <class Visit>
   void for_each_run(const Visit& visit) const {
     const Index group = call_.own.heads / call_.own.kv_heads;
@@ -134,7 +135,7 @@ class HeadExchange {
 
  private:
   RankTokens tokens(Index len, int rank) const { return {layout_, len, rank, call_.comm.ranks()}; }
-  /// Own rows of one part of own tokens, of `len` in all.
+  /// Own rows of one part of the rank's tokens, of `len` tokens in all.
   template <class U>
   DTypeView<U> rows_of_part(const DTypeView<U>& rows, Index len, int part) const {
     const RankTokens own = tokens(len, call_.comm.rank());
@@ -150,13 +151,13 @@ class HeadExchange {
   Messages messages_;
 };
 
-/// Log-sum-exps as rows of one number, which travel as others do.
+/// Log-sum-exps as rows of one number, which travel as other rows do.
 template <class T>
 DTypeView<T> lse_rows(const TensorView<T, 3>& lse) {
   return TensorView<T, 4>(lse.data(), {lse.dim(0), lse.dim(1), lse.dim(2), 1},
                           {lse.stride(0), lse.stride(1), lse.stride(2), 1});
 }
-/// The way back. Rows of no number: there are none.
+/// The reverse of lse_rows(). Rows without a number mean that there are no log-sum-exps.
 template <class T>
 TensorView<T, 3> lse_of_rows(const DTypeView<T>& rows) {
   if (rows.dim(3) == 0) return {};

@@ -13,8 +13,8 @@
 
 namespace attn::detail {
 
-/// Some rows of all heads of a tensor, wherever they lie, as MPI is told of them. Numbers travel as bytes: all ranks
-/// have the same representation of them.
+/// The type by which MPI sends some rows of all heads of a tensor, wherever they lie. Numbers travel as bytes, because
+/// all ranks have the same representation of them.
 class RowsType {
  public:
   /// `View` is a DTypeView, or what else has data() and sizes like one.
@@ -57,18 +57,18 @@ double wait_for(const Advance& advance) {
 }
 
 /// The messages of a call that are under way. They move on in poll() alone, which the calling thread calls between its
-/// tasks: no thread of our own, so that MPI_THREAD_FUNNELED is enough.
+/// tasks. There is no thread for it, so that MPI_THREAD_FUNNELED is enough.
 class Messages {
  public:
   explicit Messages(const Communicator& comm) : comm_(comm) {}
   Messages(const Messages&) = delete;
-  /// What is under way when an exception passes is waited for: MPI would write to memory that is gone.
+  /// Waits for what is under way when an exception passes: MPI would write to memory that is gone.
   ~Messages() {
     for (Message& m : pending_) MPI_Wait(&m.request, MPI_STATUS_IGNORE);
   }
 
-  /// Adds 1 to `under_way`, which must live as long as this, until the message has left its memory, or is in it. A
-  /// message without a number is none.
+  /// Adds 1 to `under_way`, which must live as long as this, until the message has left its memory or has arrived in
+  /// it. Rows without a number are no message.
   template <class View>
   void send(const View& rows, int to, MessageKind kind, int& under_way) {
     if (Message* const m = add(rows, under_way)) {

@@ -1,4 +1,4 @@
-// The mods of a whole call, as some of its queries and keys see them that lie in memory of their own.
+// The mods of a whole call as a part of it sees them: some queries and keys that lie in memory of their own.
 #pragma once
 
 #include <algorithm>
@@ -42,8 +42,8 @@ struct PlacedLogit {
   } gradient;
 };
 
-/// What a path sees of a batch element's mods when it works on a part: its positions are row numbers of the part.
-/// Stands where BoundMods does. Masks that group tokens or gather keys are asked pair by pair, as their own hints say.
+/// A batch element's mods as a path sees them when it works on a part, in place of BoundMods. Positions are row numbers
+/// of the part. Masks that group tokens or gather keys are asked pair by pair, as their own hints say.
 template <class Own>
 class PlacedElement {
  public:
@@ -83,7 +83,7 @@ class PlacedElement {
     return {in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}), q_step_, kv_step_};
   }
 
-  /// The mods are asked about all that lies between the pairs too: what they say of none or all is true of the pairs.
+  /// The mods are also asked about what lies between the pairs. Where they say none or all, it is true of the pairs.
   Coverage coverage(const Tile& tile) const {
     if constexpr (Own::kHasMasks) return own_.coverage(in_call(tile));
     return Coverage::all;
@@ -116,8 +116,8 @@ class PlacedElement {
   Position in_call(const Position& p) const {
     return {p.batch, heads_.begin + p.head, q_first_ + q_step_ * p.q, kv_first_ + kv_step_ * p.kv};
   }
-  /// A tile of the whole call that has all pairs of a tile of the part, and others between them. Neither range is
-  /// empty.
+  /// The smallest tile of the whole call that has all pairs of a tile of the part; it has others between them. Neither
+  /// range may be empty.
   Tile in_call(const Tile& t) const {
     const Position first = in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}),
                    last = in_call(Position{t.batch, t.head, t.q.end - 1, t.kv.end - 1});
@@ -131,7 +131,7 @@ class PlacedElement {
   bool is_first_;
 };
 
-/// The same of all batch elements. `mods` and `whole`, the sizes that they are bound to, must live as long.
+/// The PlacedElements of all batch elements. `mods` and `whole`, the sizes that they are bound to, must outlive it.
 template <class Mods>
 class PlacedMods {
   using Own = std::remove_cvref_t<decltype(std::declval<const Mods&>().of(0))>;
@@ -148,7 +148,7 @@ class PlacedMods {
   PlacedMods(const Mods& mods, const Problem& whole, const Place& place) : mods_(mods), whole_(whole), place_(place) {}
 
   PlacedElement<Own> of(Index batch) const {
-    // Without batch elements or tokens nobody asks for a pair, but sinks and factors may be asked for.
+    // Without batch elements or tokens nobody asks about a pair, but sinks and factors may be asked for.
     const bool exists = batch < whole_.batch;
     return {mods_.of(batch), place_, exists ? whole_.first_query(batch) : 0, whole_.kv_offset, whole_.heads};
   }

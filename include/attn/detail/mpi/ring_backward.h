@@ -26,7 +26,8 @@ void set_zero(const DTypeView<T>& t) {
   for_each_head(t, t, [](auto&& rows, const auto&) { rows.setZero(); });
 }
 
-/// Where a gradient is added up: the caller's memory, or floats of our own where that has 16 bits. Zero at first.
+/// Where a gradient is added up: the caller's memory, or floats of our own where that has 16 bits. It begins with
+/// zeros.
 template <class T>
 class GradientSum4 {
  public:
@@ -50,7 +51,7 @@ class GradientSum4 {
   DTypeView<T> sum;
 };
 
-/// What a backward call is given and gives on one rank.
+/// The arguments and results of a backward call on one rank.
 template <class T>
 struct RingGradients {
   DTypeView<const T> out, grad_out;
@@ -91,7 +92,7 @@ class RingBackward {
     poll();
     if constexpr (Mods::kLearns) call_.failure.guard([&] { learn_sinks(); });
     for (const Parcel& parcel : own_) meet(parcel, keys_.own_keys(parcel), keys_.own_values(parcel));
-    // Own gradients first, then those of others in the order in which they sent them: sums that never differ.
+    // Own gradients come first, then those of others in the order in which they sent them, so that sums never differ.
     accepts_ = true;
     for (std::size_t i = 0; i < plan_.incoming.size(); ++i) {
       wait([&] { return keys_.has_arrived(i); });
@@ -110,7 +111,7 @@ class RingBackward {
   }
 
  private:
-  /// Own keys in parcels too, so that their gradients have room in the same memory.
+  /// Own keys are cut into parcels too, so that their gradients have room in the same memory.
   std::vector<Parcel> own_parcels() const {
     std::vector<Parcel> own;
     Need all;
@@ -143,7 +144,7 @@ class RingBackward {
     });
   }
 
-  /// Adds the gradients that have arrived to our own, and lets the next come.
+  /// Adds the gradients that have arrived to our own, and lets the next ones come.
   void accept() {
     const Parcel& parcel = plan_.outgoing[accepted_];
     const Index rows = parcel.rows.size();
@@ -163,7 +164,8 @@ class RingBackward {
     add_rows(grad_v_.rows(first, rows), gradients.values(rows));
   }
 
-  /// Computes what own queries and some keys give each other, and sends the gradients of these to whom they belong.
+  /// Computes the gradients that own queries and some keys give each other, and sends those of the keys to the rank of
+  /// the keys.
   void meet(const Parcel& parcel, const DTypeView<const T>& k, const DTypeView<const T>& v) {
     const Index rows = parcel.rows.size();
     KvRoom<T>& room = rooms_[met_++ % rooms_.size()];
@@ -183,7 +185,7 @@ class RingBackward {
     messages_.send(as_const(room.values(rows)), parcel.rank, MessageKind::value_gradients, room.under_way);
   }
 
-  /// Sinks learn from each query once, whatever its keys: from calls without any, which begin.
+  /// Lets sinks learn from each query once, whatever its keys: from calls without any keys, which begin.
   void learn_sinks() {
     KvRoom<T> none = room(0);
     const DTypeView<const T> k = rows_of_tensor(call_.k, 0, 0), v = rows_of_tensor(call_.v, 0, 0);
@@ -252,7 +254,7 @@ void ring_backward(Call& call, mpi::Layout layout, const RingGradients<T>& array
   end_together(call.comm, call.failure);
 }
 
-/// grad_out as it is, or that of {grad_out, grad_lse}.
+/// grad_out itself, or the one in {grad_out, grad_lse}.
 template <class G>
 decltype(auto) gradient_of_out(const G& g) {
   if constexpr (WholeResult<G>)

@@ -15,7 +15,7 @@ namespace attn::mpi {
 
 /// What a call has sent, waited for and taken on this rank.
 struct Traffic {
-  Index bytes_sent = 0;       ///< of keys, values, and their gradients
+  Index bytes_sent = 0;       ///< bytes of keys, values, and their gradients
   double seconds_waited = 0;  ///< for messages, while there was nothing to compute
   Index bytes_held = 0;       ///< memory of keys and values of others, and of gradients on their way
 };
@@ -33,7 +33,7 @@ DTypeView<T> rows_of_tensor(const DTypeView<T>& t, Index first, Index count) {
   return t.part(count == 0 ? 0 : first * t.stride(2), shape, t.strides());
 }
 
-/// Keys, or their gradients, with values behind them, in memory of our own. All heads of a row number together.
+/// Memory of our own for keys, or their gradients, with values behind them. All heads of a row lie together.
 template <class T>
 class KvRoom {
  public:
@@ -67,7 +67,7 @@ class KvRoom {
   Tensor<std::byte, 1> memory_;
 };
 
-/// A read-only view of the same.
+/// A read-only view of the same numbers.
 template <class T>
 DTypeView<const T> as_const(const DTypeView<T>& t) {
   return {t.data(), t.dtype(), t.shape(), t.strides()};
@@ -132,7 +132,7 @@ class RingCall {
   std::optional<Mods> mods;  ///< none: binding them failed, and the next step says so on all ranks
 };
 
-/// What a rank needs of the others, and they of it.
+/// What a rank needs of the others, and what they need of it.
 template <class Call>
 RingPlan plan_of(Call& call, mpi::Layout layout) {
   const Communicator& comm = call.comm;
@@ -173,7 +173,7 @@ class PassingKeys {
   DTypeView<const T> own_keys(const Parcel& parcel) const { return own(k_, parcel); }
   DTypeView<const T> own_values(const Parcel& parcel) const { return own(v_, parcel); }
 
-  /// Sends the next parcels, a few at a time: the others cannot use more.
+  /// Sends the next parcels, a few at a time, because the others cannot use more.
   void advance() {
     constexpr int kMessages = 8;  // keys and values of four parcels
     while (next_sent_ < plan_.outgoing.size() && sending_ < kMessages) {
@@ -184,9 +184,9 @@ class PassingKeys {
   }
   bool has_sent_all() const { return next_sent_ == plan_.outgoing.size() && sending_ == 0; }
 
-  /// Has the next parcel arrived?
+  /// Whether the next parcel has arrived.
   bool has_arrived(std::size_t parcel) const { return rooms_[parcel % 2].under_way == 0; }
-  /// Lets the next parcel come. Not before the one before the last is done with: there is room for two.
+  /// Lets the next parcel come. Must wait until the parcel before the last is done with: there is room for two.
   void receive() {
     if (next_received_ == plan_.incoming.size()) return;
     KvRoom<T>& room = rooms_[next_received_ % 2];
@@ -234,7 +234,8 @@ inline Problem problem_of_part(const Problem& own, Index q_len, Index kv_len) {
   return p;
 }
 
-/// Options of a part, whose tasks let messages move on. `accumulates`: goes it on from what other parts have left?
+/// The options of a part, whose tasks let messages move on. `accumulates`: whether it goes on from what other parts
+/// have left.
 template <class Poll>
 Options part_options(const Options& options, const Problem& part, bool accumulates, const Poll& poll) {
   const double flops = 2.0 * static_cast<double>(part.batch * part.heads) * static_cast<double>(part.q_len) *

@@ -50,8 +50,8 @@ class OutputSums {
   TensorView<T, 3> lse;
 };
 
-/// Lets queries, of the tokens `q_tokens`, meet some keys, of the tokens `kv_tokens`. `begun`: which parts of the
-/// queries have met keys before. `has_sinks`: sinks join before the first keys.
+/// Lets queries, of the tokens `q_tokens`, meet keys, of the tokens `kv_tokens`. `begun`: which parts of the queries
+/// have met keys before. `has_sinks`: whether sinks join before the first keys.
 template <class Call, class T, class Poll>
 void attend(const Call& call, const RankTokens& q_tokens, const Progression& kv_tokens, const DTypeView<const T>& k,
             const DTypeView<const T>& v, const DTypeView<T>& out, const TensorView<T, 3>& lse,
@@ -60,7 +60,7 @@ void attend(const Call& call, const RankTokens& q_tokens, const Progression& kv_
   for (std::size_t part = 0; part < begun.size(); ++part) {
     const bool resumes = begun[part];
     const Place place{q_tokens.parts[part], kv_tokens, {}, has_sinks && !resumes};
-    // The first keys are met in any case: without a pass nothing would be written.
+    // Queries meet their first keys in any case: without a pass nothing would be written.
     if (resumes && needed_rows(*call.mods, call.whole, place).empty()) continue;
     begun[part] = true;
     if (place.q.count == 0) continue;
@@ -108,7 +108,7 @@ void ring_forward(Call& call, mpi::Layout layout, const ResultViews<T>& result, 
     const Parcel own{comm.rank(), part, {0, kv_tokens.parts[static_cast<std::size_t>(part)].count}};
     if (part == 0 || !own.rows.empty()) meet(own, keys->own_keys(own), keys->own_values(own));
   }
-  // A rank that has failed goes on receiving and sending: the others cannot know.
+  // A rank that has failed goes on receiving and sending, because the others cannot know.
   for (std::size_t i = 0; i < plan.incoming.size(); ++i) {
     traffic.seconds_waited += wait_for([&] {
       poll();

@@ -1,4 +1,4 @@
-// Which keys and values travel where.
+// Which keys and values travel to which rank.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace attn::detail {
 /// Some rows of a rank's keys and values, which the queries of another rank meet together.
 struct Parcel {
   int rank;    ///< whose keys, or whose queries
-  int part;    ///< of that rank's tokens, see RankTokens
-  Range rows;  ///< of the part
+  int part;    ///< which part of that rank's tokens; see RankTokens
+  Range rows;  ///< rows of that part
 };
 
 /// What a rank tells another one before keys travel: the rows that it needs of each part of the other's tokens, and
@@ -39,16 +39,16 @@ struct Need {
   }
 };
 
-/// A rank's rows of one part travel in parcels of at most half of what it holds, so that two of them under way take no
-/// more memory than all of its keys. Short ones travel whole: 512 keys are work for a millisecond, in which the next
-/// arrive.
+/// How many parcels a rank's rows of one part travel in. A parcel has at most half of what the rank holds, so that two
+/// of them under way take no more memory than all of its keys. Few rows travel whole: 512 keys are work for a
+/// millisecond, in which the next arrive.
 inline Index parcels_of(Index rows, Index rows_of_rank) {
   constexpr Index kShort = 512;
   const Index longest = std::max(ceil_div(rows_of_rank, 2), kShort);
   return ceil_div(rows, longest);
 }
 
-/// Adds the parcels of what `need` says of a rank's keys.
+/// Adds the parcels of a rank's keys that `need` asks for.
 inline void add_parcels(std::vector<Parcel>& parcels, int rank, const Need& need, Index rows_of_rank) {
   for (int part = 0; part < 2; ++part) {
     const Range rows = need.rows(part);
@@ -117,14 +117,14 @@ void sample_mods(const Mods& mods, const Problem& whole, Need& need) {
   need.masks = hash.value();
 }
 
-/// Are two scores the same up to rounding?
+/// Whether two scores are the same up to rounding.
 inline bool is_same_score(double a, double b) {
   if (std::isnan(a) || std::isnan(b)) return std::isnan(a) == std::isnan(b);
   return a == b || std::abs(a - b) <= 1e-3 * std::max(std::abs(a), std::abs(b)) + 1e-6;
 }
 
-/// Refuses a call on all ranks where one of them has failed so far, or where mods say different things. `each`: what
-/// each rank has told this one.
+/// Refuses a call on all ranks if one of them has failed so far, or if mods say different things. `each`: what each
+/// rank has told this one.
 inline void compare_needs(const Communicator& comm, const std::vector<Need>& each, const Failure& failure) {
   for (std::size_t r = 0; r < each.size(); ++r)
     if (each[r].failed != 0) refuse_together(comm, static_cast<int>(r), each[r].failed == 1, failure);
@@ -137,14 +137,14 @@ inline void compare_needs(const Communicator& comm, const std::vector<Need>& eac
             "same pairs");
 }
 
-/// The keys that come to this rank, and those of its own that go to others, in the order in which they are worked on:
-/// step s brings keys from rank - s, and takes own ones to rank + s. A rank says itself what it needs, and the others
-/// send that: masks that differ in spite of all checks would give wrong results, but nobody would wait for ever.
+/// The keys that come to this rank, and its own keys that go to others, in the order in which they are worked on: step
+/// s brings keys from rank - s, and takes own ones to rank + s. A rank says itself what it needs, and the others send
+/// that. So masks that differ in spite of all checks would give wrong results, but no rank would wait for ever.
 struct RingPlan {
   std::vector<Parcel> incoming, outgoing;
   Index most_rows = 0;  ///< of an incoming parcel
 
-  /// `needs`: of each rank. @throws std::invalid_argument as compare_needs() does.
+  /// `needs`: the needs of each rank. @throws std::invalid_argument as compare_needs() does.
   RingPlan(const Communicator& comm, const std::vector<Need>& needs, const Failure& failure, mpi::Layout layout,
            Index kv_len) {
     const std::vector<Need> others = comm.exchanged(needs);

@@ -9,7 +9,8 @@
 
 namespace attn::detail {
 
-/// A tensor of tokens as (batch, heads, len, dim): (len, dim) of one head, (batch, heads, len) of numbers.
+/// A tensor of tokens as (batch, heads, len, dim); it may be (len, dim), which is one head, or (batch, heads, len), of
+/// numbers.
 template <class T>
 TensorView<T, 4> tokens_view(const TensorView<T, 2>& t) {
   return t.unsqueeze(0).unsqueeze(0);
@@ -40,7 +41,7 @@ TensorView<T, 4> rows_of_rank(const TensorView<T, 4>& own, const RankTokens& tok
   return own.slice(2, first, first + tokens.parts[static_cast<std::size_t>(part)].count);
 }
 
-/// Some rows as bytes, for messages: what their numbers are does not matter there.
+/// Rows as bytes for messages, where it does not matter what their numbers are.
 template <class T>
 auto as_bytes(const TensorView<T, 4>& t) {
   using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
@@ -67,14 +68,14 @@ void copy_rows(const TensorView<T, 4>& to, const TensorView<const T, 4>& from) {
         for (Index j = 0; j < to.dim(3); ++j) to(b, h, i, j) = from(b, h, i, j);
 }
 
-/// The shape of the whole, from what each rank holds of it: all agree about the rest of it.
+/// The shape of the whole as each rank knows it, from what it holds.
 struct ShapeTerms {
   std::int64_t operation = 0, rank = 0, root = -1;
   std::array<std::int64_t, 4> shape{};  ///< (batch, heads, len, dim)
 };
 
-/// Compares the shapes of all ranks in all dimensions but that of tokens; `summed`: lengths are added up, else
-/// compared. With a root, the others' shapes do not count.
+/// Compares the shapes of all ranks in all dimensions but that of tokens. `summed`: lengths are added up, otherwise
+/// they are compared. With a root, the others' shapes do not count.
 inline Shape<4> agreed_shape(const Communicator& comm, const char* operation, int rank, const Shape<4>& own, int root,
                              bool summed) {
   Hash hash;
@@ -107,7 +108,7 @@ inline Shape<4> agreed_shape(const Communicator& comm, const char* operation, in
   return whole;
 }
 
-/// A rank's rows of a tensor that all ranks hold (root -1), or the root.
+/// A rank's rows of a tensor that all ranks hold (root -1), or that the root holds.
 template <class T>
 Tensor<T, 4> scatter(const Communicator& comm, mpi::Layout layout, const TensorView<const T, 4>& tensor, int rank,
                      int root) {
@@ -132,7 +133,7 @@ Tensor<T, 4> scatter(const Communicator& comm, mpi::Layout layout, const TensorV
   return rows;
 }
 
-/// The way back: on all ranks (root -1), or on the root; empty on the others.
+/// The reverse of scatter(): the whole on all ranks (root -1), or on the root; empty on the others.
 template <class T>
 Tensor<T, 4> gather(const Communicator& comm, mpi::Layout layout, const TensorView<const T, 4>& own_rows, int rank,
                     int root) {
@@ -148,7 +149,7 @@ Tensor<T, 4> gather(const Communicator& comm, mpi::Layout layout, const TensorVi
   Tensor<T, 4> tensor = gets ? Tensor<T, 4>::uninitialized(whole) : Tensor<T, 4>();
   int under_way = 0;
   Messages messages(comm);
-  // To all: each rank sends its rows to the next one that lacks them, so that every link carries as much.
+  // To all ranks: each sends its rows to the next rank that lacks them, so that every link carries as much.
   for (int step = 0; step < comm.ranks(); ++step)
     for (int part = 0; part < 2; ++part) {
       const int from = (comm.rank() + comm.ranks() - step) % comm.ranks(), to = (comm.rank() + step) % comm.ranks();
