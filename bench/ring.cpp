@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <functional>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -188,38 +189,83 @@ Row measure(const Work& w, const Settings& s, const World& world, Progress* prog
   return row;
 }
 
-/// What the model is told of the machine: a short message, a long one, and attention as a rank computes it while the
-/// others do the same.
+/// Rows of half of a rank's keys, of about so many bytes, on their way to the next rank while others come from the last.
+class Parcels {
+ public:
+  Parcels(const Settings& s, const World& world, std::size_t bytes)
+      : next_((world.rank() + 1) % world.ranks()),
+        last_((world.rank() + world.ranks() - 1) % world.ranks()),
+        rows_(std::max<Index>(1, static_cast<Index>(bytes / sizeof(float)) / (s.kv_heads * s.dim))),
+        out_({1, s.kv_heads, 2 * rows_, s.dim}),
+        in_(out_.shape()),
+        messages_(comm_) {}
+
+  void begin() {
+    using attn::detail::DTypeView, attn::detail::MessageKind, attn::detail::rows_of_tensor;
+    messages_.receive(rows_of_tensor(DTypeView<float>(in_.view()), 0, rows_), last_, MessageKind::keys, under_way_);
+    messages_.send(rows_of_tensor(DTypeView<const float>(out_.view()), 0, rows_), next_, MessageKind::keys, under_way_);
+  }
+  void poll() { messages_.poll(); }
+  void end() { messages_.finish(under_way_); }
+  double bytes() const { return static_cast<double>(out_.size() / 2) * sizeof(float); }
+
+ private:
+  const int next_, last_;
+  const Index rows_;
+  attn::Tensor<float, 4> out_, in_;
+  attn::detail::Communicator comm_{MPI_COMM_WORLD};
+  int under_way_ = 0;
+  attn::detail::Messages messages_;
+};
+
+/// What the model is told of the machine: a short message, a long one, attention as a rank computes it while the others
+/// do the same, and how much slower that is while messages travel, which take time of the cores too.
 Cluster measured_cluster(const Settings& s, const World& world, bool quick) {
   Cluster cluster{1, 0, 1e300};
   if (world.ranks() > 1) {
     const auto one_way = [&](std::size_t bytes, int rounds) {
-      std::vector<std::byte> out(bytes), in(bytes);
+      Parcels parcels(s, world, bytes);
       std::vector<double> times;
-      const int next = (world.rank() + 1) % world.ranks(), last = (world.rank() + world.ranks() - 1) % world.ranks();
-      for (int round = 0; round < rounds; ++round) {
+      for (int round = 0; round <= rounds; ++round) {  // the first makes connections
         MPI_Barrier(MPI_COMM_WORLD);
         times.push_back(world.most(seconds([&] {
-          MPI_Sendrecv(out.data(), static_cast<int>(bytes), MPI_BYTE, next, 0, in.data(), static_cast<int>(bytes),
-                       MPI_BYTE, last, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+          parcels.begin();
+          parcels.end();
         })));
       }
-      return median(times);
+      times.erase(times.begin());
+      return std::pair(median(times), parcels.bytes());
     };
-    constexpr std::size_t kLong = std::size_t{16} << 20;
-    cluster.latency = one_way(1, 50);
-    cluster.bandwidth = static_cast<double>(kLong) / one_way(kLong, 5);
+    cluster.latency = one_way(1, 50).first;
+    const auto [time, bytes] = one_way(std::size_t{16} << 20, 5);
+    cluster.bandwidth = bytes / time;
   }
   const Index len = quick ? 512 : 2048;
   const auto q = random_tensor({1, s.heads, len, s.dim}, 5), k = random_tensor({1, s.kv_heads, len, s.dim}, 6);
-  const attn::Options own{.executor = s.threads == 1 ? attn::serial() : attn::threads(s.threads)};
-  std::vector<double> times;
+  const attn::Executor own = s.threads == 1 ? attn::serial() : attn::threads(s.threads);
+  const auto compute = [&](const attn::Executor& executor) {
+    return seconds([&] { attn::attention(q, k, k, attn::Options{.executor = executor}); });
+  };
+  std::vector<double> alone, beside;
   for (int round = 0; round < 5; ++round) {
     world.meet();
-    times.push_back(world.most(seconds([&] { attn::attention(q, k, k, own); })));
+    alone.push_back(world.most(compute(own)));
   }
+  const double time = median(alone);
   const auto n = static_cast<double>(len);
-  cluster.flops_per_second = 4 * n * n * static_cast<double>(s.heads * s.dim) / median(times);
+  cluster.flops_per_second = 4 * n * n * static_cast<double>(s.heads * s.dim) / time;
+  if (world.ranks() > 1) {
+    // As much as travels in half of the time, so that it has arrived before the end.
+    Parcels parcels(s, world, static_cast<std::size_t>(std::min(time * cluster.bandwidth / 2, 64e6)));
+    const attn::Executor polling(std::make_shared<attn::detail::ProgressBackend>(own, [&] { parcels.poll(); }));
+    for (int round = 0; round < 5; ++round) {
+      world.meet();
+      parcels.begin();
+      beside.push_back(world.most(compute(polling)));
+      parcels.end();
+    }
+    cluster.lost = std::max(0.0, median(beside) - time) / parcels.bytes();
+  }
   return cluster;
 }
 
@@ -304,12 +350,14 @@ void run(Program& program, const Settings& settings, const World& world) {
   progress->clear();
   std::cout << world.ranks() << " ranks of " << s.threads << " threads; attention at "
             << fixed(cluster.flops_per_second / 1e9, 1) << " GFLOP/s a rank, " << time_text(cluster.latency) << " and "
-            << fixed(cluster.bandwidth / 1e9, 2) << " GB/s between ranks\n\n";
+            << fixed(cluster.bandwidth / 1e9, 2) << " GB/s between ranks, " << fixed(1e3 * cluster.lost * (1 << 20), 2)
+            << " ms of computing lost by a MiB that travels\n\n";
   table.print(std::cout);
   for (const auto& [key, value] :
        std::initializer_list<std::pair<const char*, double>>{{"flops_per_second", cluster.flops_per_second},
                                                              {"latency", cluster.latency},
-                                                             {"bandwidth", cluster.bandwidth}})
+                                                             {"bandwidth", cluster.bandwidth},
+                                                             {"lost", cluster.lost}})
     program.results().about(key, std::to_string(value));
   program.draw(chart);
 }

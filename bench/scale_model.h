@@ -15,6 +15,9 @@ struct Cluster {
   double flops_per_second;  ///< of attention itself, as one rank computes it
   double latency;           ///< seconds from one rank to another
   double bandwidth;         ///< bytes per second into a rank, and out of it
+  /// Seconds of computing that a rank loses by a byte which leaves while another arrives: cores copy and cut messages,
+  /// unless the network's own hardware does.
+  double lost = 0;
 };
 
 /// Attention of a text with itself.
@@ -92,8 +95,9 @@ inline Prediction predict_ring(const Text& t, Way way, int ranks, const Cluster&
       // The link carries both directions at once: as much leaves here as arrives elsewhere.
       const double bytes =
           home + (i + 1 < parcels.size() ? parcels[i + 1].keys * numbers_of_key * t.bytes_of_number : 0);
-      seconds += std::max(computing, travelling(bytes));
-      exposed += std::max(0.0, travelling(bytes) - computing);
+      const double busy = computing > 0 ? computing + c.lost * bytes : 0;
+      seconds += std::max(busy, travelling(bytes));
+      exposed += std::max(0.0, travelling(bytes) - busy);
       p.bytes_sent += bytes;
       home = computes && t.backward ? parcels[i].keys * numbers_of_key * 4 : 0;
     }

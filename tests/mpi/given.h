@@ -8,5 +8,6 @@
 
 namespace given::ranks {
 extern attn::mpi::Ring ring;
-extern const attn::Tensor<float, 4> all_q, all_k, all_v, q, k, v, token_q, grad_out;
+extern const attn::Tensor<float, 4> all_q, all_k, all_v, q, k, v, token_q, token_k, token_v, grad_out;
+extern const attn::Index prompt;
 }  // namespace given::ranks

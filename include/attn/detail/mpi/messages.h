@@ -74,7 +74,8 @@ class Messages {
     if (Message* const m = add(rows, under_way)) {
       check_mpi(MPI_Isend(rows.data(), 1, m->type.get(), to, static_cast<int>(kind), comm_.get(), &m->request),
                 "MPI_Isend");
-      bytes_sent_ += rows.size_of_number() * rows.dim(0) * rows.dim(1) * rows.dim(2) * rows.dim(3);
+      if (to != comm_.rank())
+        bytes_sent_ += rows.size_of_number() * rows.dim(0) * rows.dim(1) * rows.dim(2) * rows.dim(3);
     }
   }
   template <class View>
@@ -102,6 +103,7 @@ class Messages {
     });
   }
 
+  /// To other ranks.
   Index bytes_sent() const { return bytes_sent_; }
 
  private:
