@@ -15,8 +15,8 @@ Executor backward_executor(const BackwardPlan<T>& plan, const Options& options) 
   return executor_for(plan.flops_of_group() * static_cast<double>(plan.groups()), options.executor);
 }
 
-/// The most memory that a call needs. `may_round`: do query, key and value suit the matrix unit? Even then the call may
-/// not use it.
+/// The most memory that a call needs. `may_round`: whether query, key and value suit the matrix unit; even then the
+/// call may not use it.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index backward_bytes(const Problem& problem, const LearnedSizes& learned, const Options& options, bool may_round) {
   Index most = 0;

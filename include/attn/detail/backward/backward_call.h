@@ -21,7 +21,7 @@ struct BackwardCall {
   const LearnedMods<T>* learned;  ///< null: mods hold no numbers that gradients are asked for
   /// Of tensors.score, (batch, heads, q_len, head_dim): what each query adds to the gradient of its weights.
   DTypeView<T> grad_weights = {};
-  /// Do gradients come to what stands in grad_q, grad_k and grad_v? Then those of sinks are another call's.
+  /// Whether gradients are added to what stands in grad_q, grad_k and grad_v. Those of sinks are then another call's.
   bool accumulates = false;
 
   bool has_scores() const { return mods && mods->has_scores(); }
@@ -32,7 +32,7 @@ struct BackwardCall {
 struct LearnedSizes {
   Index slots = 0, sinks = 0;
   Learning learning = Learning::apart;
-  bool score_weights = false;  ///< has the score weights, with a gradient beside that of each query?
+  bool score_weights = false;  ///< whether the score has weights, with a gradient beside that of each query
 
   template <class T>
   static LearnedSizes of(const LearnedMods<T>* mods, const OtherScore<T>* score = nullptr) {

@@ -14,7 +14,7 @@ template <class T>
 struct PreparedQueries {
   QueryTile queries;
   Range visited;       ///< keys
-  bool finite;         ///< are all queries and gradients of the output?
+  bool finite;         ///< whether all queries and gradients of the output are
   T* query;            ///< (head_dim, queries), scaled where kernels want that
   T* grad_out;         ///< (v_dim, queries)
   T* query_panels;     ///< (queries, key_row), likewise, as panels
@@ -22,7 +22,7 @@ struct PreparedQueries {
   T* lse;
   T* delta;
   T* grad_query;         ///< (key parts, grad_query_size)
-  unsigned char* added;  ///< (key parts): has the part added to it?
+  unsigned char* added;  ///< (key parts): whether the part has added to it
 };
 
 /// The memory that a worker has for itself.

@@ -26,8 +26,8 @@ BackwardKernelSet<T> matrix_unit_backward_kernels() {
 }
 #endif
 
-/// Are the rows of a tensor finite and shorter than 2^30? Then no product of two of them, and no sum of such products
-/// times a third, overflows on the matrix unit, and nothing needs to be selected.
+/// Whether the rows of a tensor are finite and shorter than 2^30. Then no product of two of them, and no sum of such
+/// products times a third, overflows on the matrix unit, and nothing needs to be selected.
 template <class T>
 bool has_short_rows(const KernelFamily<T>& family, const BackwardKernelSet<T>& kernels, const DTypeView<const T>& t,
                     const Executor& executor) {

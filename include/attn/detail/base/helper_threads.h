@@ -116,7 +116,7 @@ class Helpers {
   std::condition_variable wake_;
   Helped* first_ = nullptr;  // of those that wait for helpers
   Helped* last_ = nullptr;
-  std::atomic<bool> wanted_{false};  // does somebody wait, or are the threads to stop?
+  std::atomic<bool> wanted_{false};  // whether somebody waits, or the threads are to stop
   bool stopping_ = false;
   bool looking_out_ = false;
   int sleeping_ = 0;

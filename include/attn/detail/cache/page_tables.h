@@ -161,7 +161,7 @@ class PageTables {
     require(length >= 0 && length <= has, what, ": sequence ", sequence, " has ", has, " tokens, not ", length);
   }
   Index pages_for(Index tokens) const { return ceil_div(tokens, page_size_); }
-  /// Will an append write into a page that the sequence already has?
+  /// Whether an append writes into a page that the sequence already has.
   bool writes_to_last(const Sequence& s, Index tokens) const { return tokens > 0 && s.length % page_size_ != 0; }
 
   Index& users(Index page) { return users_[static_cast<std::size_t>(page)]; }

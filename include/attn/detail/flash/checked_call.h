@@ -82,7 +82,7 @@ ResultViews<T> result_views(const Problem&) {
   return {};
 }
 
-/// Do tensors hold numbers as a call computes with them?
+/// Whether tensors hold numbers as a call computes with them.
 template <class X, class... More>
 constexpr bool hold_computed_numbers() {
   if constexpr (!Viewable<X>)

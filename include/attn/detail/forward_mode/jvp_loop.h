@@ -90,8 +90,8 @@ class JvpLoop {
     TileMemory<T> m;
     Index width;       ///< columns of queries
     Index added;       ///< tiles of keys in the present stretch
-    bool has_totals;   ///< of stretches before?
-    bool dropped_any;  ///< may a pair have been dropped inside a tile of keys that was added?
+    bool has_totals;   ///< whether there was a stretch before
+    bool dropped_any;  ///< whether a pair may have been dropped inside a tile of keys that was added
   };
 
   /// A tile of keys as the kernels read it.

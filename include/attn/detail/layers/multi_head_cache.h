@@ -1,4 +1,4 @@
-// Multi-head attention over a cache: does the cache fit the layer, and which tokens belong to which sequence?
+// Multi-head attention over a cache: whether the cache fits the layer, and which tokens belong to which sequence.
 #pragma once
 
 #include <vector>

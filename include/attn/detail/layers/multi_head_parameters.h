@@ -40,7 +40,7 @@ class MultiHeadParameters {
   Parameters<T>& named() { return named_; }
   const Parameters<T>& named() const { return named_; }
 
-  /// One weight for all three inputs, as in PyTorch?
+  /// Whether all three inputs have one weight, as in PyTorch.
   bool packed() const { return config_.key_dim == config_.embed_dim && config_.value_dim == config_.embed_dim; }
 
   /// The features of an input, and those of its projection.

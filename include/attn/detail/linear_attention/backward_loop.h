@@ -45,7 +45,7 @@ class RecurrenceBackwardLoop {
     chunks_.clear();
     begin_state();
     Index states = 0;
-    bool is_new = true;  // has the state changed since one was kept?
+    bool is_new = true;  // whether the state has changed since one was kept
     for_each_chunk(run, w_.call.problem.first_query_among_keys(w_.batch), w_.call.is_causal, goes_on,
                    [&](const TokenChunk& chunk) {
                      if (!chunk.rows.empty() && is_new) keep(states++);

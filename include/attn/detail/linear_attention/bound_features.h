@@ -60,7 +60,7 @@ class BoundFeatures {
   Index dim() const { return dim_; }
   Index features() const { return features_; }
   bool is_identity() const { return kind_ == FeatureKind::identity; }
-  /// Are features written apart from the rows they come from? Otherwise they overwrite these.
+  /// Whether features are written apart from the rows they come from. Otherwise they overwrite these rows.
   bool is_apart() const { return kind_ == FeatureKind::favor; }
 
   /// The features of `rows` rows x. A query's features may be multiplied by any factor, because the normaliser takes it

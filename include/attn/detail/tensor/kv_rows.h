@@ -51,18 +51,18 @@ class KvRows : public DTypeView<const T> {
   const Index* list(Index batch, Index head) const { return list_.of(batch, head); }
   Index page_size() const { return pages_.size; }
 
-  /// Is there more than one page?
+  /// Whether there is more than one page.
   bool is_cut() const { return pages_.count > 1; }
   bool is_scaled() const { return this->dtype() == DType::i8; }
 
-  /// Are there such `keys` at all, and does each row lie a stride behind the one before?
+  /// Whether there are such `keys` at all, and each row lies a stride behind the one before.
   bool in_one_piece(const Range& keys) const {
     if (is_gathered()) return keys.size() <= list_.left_of_run(keys.begin);
     if (!is_paged()) return true;
     return keys.begin % pages_.size + keys.size() <= pages_.size && keys.begin / pages_.size < pages_.count;
   }
 
-  /// May some of the tiles of so many keys lie in several pieces? They begin at multiples of their length.
+  /// Whether some of the tiles of so many keys may lie in several pieces. They begin at multiples of their length.
   bool cuts_tiles_of(Index keys) const {
     return is_gathered() ? list_.run % keys != 0 : is_cut() && pages_.size % keys != 0;
   }

@@ -1,4 +1,5 @@
-// Do two tensors share memory? A call that writes over what it still reads would give wrong numbers without a word.
+// Whether two tensors share memory. A call that writes over what it still reads would give wrong numbers without a
+// word.
 #pragma once
 
 #include <algorithm>
@@ -57,8 +58,8 @@ struct Footprint {
 
   ByteRange bytes() const { return bytes_of(data, number, shape, strides); }
 
-  /// Is the byte at `address` one of an element? True only if it is; false may be wrong where rows lie across each
-  /// other, as windows over a signal do.
+  /// Whether the byte at `address` is one of an element. True only if it is; false may be wrong where rows lie across
+  /// each other, as windows over a signal do.
   bool holds(std::uintptr_t address) const {
     const ByteRange reach = bytes();
     if (address < reach.begin || address >= reach.end) return false;

@@ -13,7 +13,7 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// May a row stand there? Sums of a few positions stay in range, and below detail::kUnbounded.
+/// Whether a row may stand there. Sums of a few positions stay in range, and below detail::kUnbounded.
 constexpr bool is_near(Index position) {
   constexpr Index kFarthest = Index(1) << 60;
   return position >= -kFarthest && position <= kFarthest;
@@ -127,7 +127,7 @@ Problem make_problem(const DTypeView<const T>& q, const DTypeView<const T>& k, c
   return p;
 }
 
-/// Do two positions of a writable tensor share an element, as far as strides of 0 tell?
+/// Whether two positions of a writable tensor share an element, as far as strides of 0 tell.
 template <int Rank>
 bool repeats_elements(const Shape<Rank>& shape, const Shape<Rank>& strides) {
   for (std::size_t i = 0; i < Rank; ++i)
