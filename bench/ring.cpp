@@ -189,7 +189,7 @@ Row measure(const Work& w, const Settings& s, const World& world, Progress* prog
   return row;
 }
 
-/// Rows of half of a rank's keys, of about so many bytes, on their way to the next rank while others come from the last.
+/// Rows of half of a rank's keys, of about so many bytes: they go to the next rank while others come from the last.
 class Parcels {
  public:
   Parcels(const Settings& s, const World& world, std::size_t bytes)
