@@ -2,24 +2,22 @@
 #pragma once
 
 #include "attn/detail/linear_attention/chunk_scores.h"
-#include "attn/detail/linear_attention/chunks_of_run.h"
+#include "attn/detail/linear_attention/segments.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The state of one key and value head: sums (features, v_dim) of key * valueᵀ, and of keys alone where there is a
-/// normaliser.
-template <class T>
-struct HeadState {
-  Block<T> sums;
-  T* normaliser;
-};
+/// Features of a state that a chunk is added to at a time: with 128 columns 12 KiB, and whole register tiles.
+constexpr Index kFeaturesAtOnce = 24;
 
 /// A worker's memory for one chunk, beside the state.
 template <class T>
 struct ChunkMemory {
   HeadState<T> state;
-  Block<T> raw;  ///< rows that features are made of
+  HeadState<T> running{};    ///< in a run of several segments, the state of the present one
+  SegmentSums<T> segment{};  ///< what the present one adds
+  Block<T> added{};          ///< what some features of a chunk add
+  Block<T> raw;              ///< rows that features are made of
   Block<T> key, query, value, out;
   Block<T> faded;     ///< keys or queries, decayed
   Block<T> key_sums;  ///< of the chunk's keys up to each token
@@ -34,11 +32,17 @@ struct ChunkMemory {
   ChunkGates<T> gates;
   ScoreMemory<T> among;
 
-  static ChunkMemory take(Pieces<T>& pieces, const RecurrenceCall<T>& call) {
+  /// `in_segments`: a run has several.
+  static ChunkMemory take(Pieces<T>& pieces, const RecurrenceCall<T>& call, bool in_segments = false) {
     const Index in = call.row_of_inputs(), f = call.row_of_features(), v = call.row_of_values();
     const bool delta = call.has_delta();
-    ChunkMemory m;
-    m.state = {pieces.take(call.state.sums ? 0 : call.features(), v), pieces.take(call.state.sums ? 0 : f)};
+    ChunkMemory m{};
+    if (!call.state.sums) m.state = HeadState<T>::take(pieces, call);
+    if (in_segments) {
+      m.running = HeadState<T>::take(pieces, call);
+      m.segment = SegmentSums<T>::take(pieces, call);
+      m.added = pieces.take(kFeaturesAtOnce, v);
+    }
     m.raw = pieces.take(kChunk, in);
     m.key = pieces.take(kChunk, f);
     m.query = pieces.take(kChunk, f);
@@ -71,8 +75,8 @@ struct ChunkWork {
   Index tokens = 0;  ///< of the present chunk
   Rows<T> key{}, value{};
 
-  ChunkWork(const RecurrenceCall<T>& c, const ChunkLoader<T>& l, Pieces<T>& pieces)
-      : call(c), loader(l), kernels(l.kernels()), m(ChunkMemory<T>::take(pieces, c)) {
+  ChunkWork(const RecurrenceCall<T>& c, const ChunkLoader<T>& l, Pieces<T>& pieces, bool in_segments = false)
+      : call(c), loader(l), kernels(l.kernels()), m(ChunkMemory<T>::take(pieces, c, in_segments)) {
     std::fill_n(m.minus_one, kChunk, T(-1));
   }
 
@@ -85,10 +89,7 @@ struct ChunkWork {
     m.state.sums = {call.state.sums + head_number() * call.size_of_state(), v, call.features(), v};
     m.state.normaliser = call.state.normaliser + head_number() * call.row_of_features();
   }
-  void clear_state() {
-    std::fill_n(m.state.sums.data, m.state.sums.rows * m.state.sums.stride, T(0));
-    std::fill_n(m.state.normaliser, call.row_of_features(), T(0));
-  }
+  void clear_state() { m.state.clear(call); }
   /// Of the present head among all states.
   Index head_number() const { return batch * call.problem.kv_heads + kv_head; }
   /// The first query head of those that share the present one's keys.
@@ -165,30 +166,53 @@ struct ChunkWork {
   /// Adds the chunk's keys and values, decayed to its end, to the state.
   void add_to_state() {
     const Block<T>& s = m.state.sums;
-    Rows<T> added = key;
-    T before = 1;
-    if (call.gates != Gates::none) {
-      const Block<T> faded = m.faded.from(0, tokens);
-      if (call.gates == Gates::of_tokens) {
-        kernels.scale_rows(faded, key, m.gates.to_end());
-        before = m.gates.over_all_of_token();
-      } else {
-        kernels.decays_to(m.gates.gate, faded);
-        kernels.multiply_by(faded, key);
-        kernels.scale_rows(s, s, m.gates.over_all());
-      }
-      added = faded;
-    }
+    const Rows<T> added = faded_keys();
+    if (call.gates == Gates::of_features) kernels.scale_rows(s, s, m.gates.over_all());
+    const T before = call.gates == Gates::of_tokens ? m.gates.over_all_of_token() : T(1);
     kernels.product(
         {s.data, s.stride, added.data, 1, added.stride, value.data, value.stride, s.rows, s.columns, tokens, before});
-    if (call.is_normalised) add_normaliser(m.key_sums.row(tokens - 1));
+    if (call.is_normalised) add_normaliser(m.state, m.key_sums.row(tokens - 1));
   }
-  void add_normaliser(const T* sum) {
-    T* const z = m.state.normaliser;
-    for (Index f = 0; f < call.features(); ++f) z[f] += sum[f];
+  /// The same in a run of several segments: adds them to two states, or one, some features at a time, whose part of the
+  /// product is then in the L1 cache. Null: there is none. Both are rounded alike, whether the other is there or not.
+  void add_to_states(const HeadState<T>* running, const SegmentSums<T>* segment) {
+    const Rows<T> added = faded_keys();
+    for (Index f = 0; f < call.features(); ++f)
+      m.decay[f] = call.gates == Gates::none        ? T(-1)
+                   : call.gates == Gates::of_tokens ? -m.gates.over_all_of_token()
+                                                    : -m.gates.over_all()[f];
+    for (Index f = 0; f < call.features(); f += kFeaturesAtOnce) {
+      const Index n = std::min(kFeaturesAtOnce, call.features() - f);
+      const Block<T> x = m.added.from(0, n);
+      kernels.product(
+          {x.data, x.stride, added.data + f, 1, added.stride, value.data, value.stride, n, x.columns, tokens});
+      if (running) kernels.subtract_from(running->sums.from(f, n), m.decay + f, x);
+      if (segment) kernels.subtract_from(segment->sums.sums.from(f, n), m.decay + f, x);
+    }
+    if (segment && call.gates != Gates::none)
+      for (Index f = 0; f < call.features(); ++f) segment->minus_decay[f] *= -m.decay[f];
+    if (!call.is_normalised) return;
+    if (running) add_normaliser(*running, m.key_sums.row(tokens - 1));
+    if (segment) add_normaliser(segment->sums, m.key_sums.row(tokens - 1));
+  }
+  void add_normaliser(const HeadState<T>& to, const T* sum) {
+    for (Index f = 0; f < call.features(); ++f) to.normaliser[f] += sum[f];
   }
 
  private:
+  /// The chunk's keys, decayed to its end.
+  Rows<T> faded_keys() {
+    if (call.gates == Gates::none) return key;
+    const Block<T> faded = m.faded.from(0, tokens);
+    if (call.gates == Gates::of_tokens) {
+      kernels.scale_rows(faded, key, m.gates.to_end());
+    } else {
+      kernels.decays_to(m.gates.gate, faded);
+      kernels.multiply_by(faded, key);
+    }
+    return faded;
+  }
+
   /// The delta rule writes u_i = beta_i * w_i, of which each w_i depends on those before:
   ///
   ///     w_i = value_i - decay_i * state * key_i - sum over j < i of decay_ij * (key_i * key_j) * u_j

@@ -10,38 +10,100 @@ inline namespace ATTN_BUILT_FOR {
 template <class T>
 class RecurrenceForwardLoop {
  public:
-  RecurrenceForwardLoop(const RecurrenceCall<T>& call, const ChunkLoader<T>& loader, std::byte* memory)
-      : pieces_(memory), w_(call, loader, pieces_) {}
+  RecurrenceForwardLoop(const RecurrenceCall<T>& call, const ChunkLoader<T>& loader, std::byte* memory,
+                        bool in_segments)
+      : pieces_(memory), w_(call, loader, pieces_, in_segments) {}
 
-  static Index bytes(const RecurrenceCall<T>& call) {
+  /// `in_segments`: a run has several.
+  static Index bytes(const RecurrenceCall<T>& call, bool in_segments) {
     Pieces<T> pieces(nullptr);
-    ChunkMemory<T>::take(pieces, call);
+    ChunkMemory<T>::take(pieces, call, in_segments);
     return pieces.bytes();
   }
 
   void run(Index batch, Index kv_head) {
-    const RecurrenceCall<T>& call = w_.call;
     w_.begin(batch, kv_head);
-    for (const TokenRun& run : call.runs.of(batch)) {
-      if (!call.state.sums) w_.clear_state();
-      for_each_chunk(run, call.problem.first_query_among_keys(batch), call.is_causal, call.state.sums != nullptr,
-                     [&](const TokenChunk& chunk) {
-                       if (chunk.rows.empty())
-                         add(chunk.keys);
-                       else if (chunk.keys.empty())
-                         read(chunk.rows);
-                       else if (chunk.tokens() == 1)
-                         step(chunk);
-                       else
-                         run_chunk(chunk);
-                     });
+    for (const TokenRun& run : w_.call.runs.of(batch)) this->run(run);
+  }
+
+  /// One run of a head that begin() was called with. What is done in segments here is what the functions below do, in
+  /// the same order, so that both give the same bits.
+  void run(const TokenRun& run) {
+    const RecurrenceCall<T>& call = w_.call;
+    if (!call.state.sums) w_.clear_state();
+    const RunSegments segments(call, w_.batch, run);
+    if (segments.count() == 1) return visit(run);
+    const HeadState<T> total = w_.m.state;
+    const SegmentSums<T>& own = w_.m.segment;
+    for (Index s = 0; s < segments.count(); ++s) {
+      const bool is_last = s == segments.count() - 1;
+      const SegmentSums<T>* const sums = call.is_causal && is_last && !call.state.sums ? nullptr : &own;
+      if (sums) own.clear(call);
+      if (call.is_causal) {
+        w_.m.running.copy_from(total, call);
+        write_segment(segments.at(s), w_.m.running, sums);
+      } else {
+        add_segment(segments.at(s), own);
+      }
+      if (sums) own.advance(w_.kernels, call, total);
     }
+    w_.m.state = total;
+    if (!call.is_causal) read_all(run.rows);
+  }
+
+  void begin(Index batch, Index kv_head) { w_.begin(batch, kv_head); }
+  const HeadState<T>& state() const { return w_.m.state; }
+  const HeadState<T>& spare_state() const { return w_.m.running; }
+
+  /// What the keys of a segment add, in the chunks that its rows make.
+  void add_segment(const TokenRun& segment, const SegmentSums<T>& sums) { visit(segment, nullptr, &sums); }
+  /// The outputs of a segment's rows, with the state in front of it, which becomes the state behind it.
+  void write_segment(const TokenRun& segment, const HeadState<T>& state, const SegmentSums<T>* sums = nullptr) {
+    w_.m.state = state;
+    visit(segment, &state, sums);
+  }
+  /// The outputs of rows that see all keys, which `state` has.
+  void write_rows(Range rows, const HeadState<T>& state) {
+    w_.m.state = state;
+    read_all(rows);
   }
 
  private:
+  /// All chunks of a run. Keys are added to the given states, or to the head's where none is given. Rows are not
+  /// read where there is a segment without a running state.
+  void visit(const TokenRun& run, const HeadState<T>* running = nullptr, const SegmentSums<T>* segment = nullptr) {
+    const RecurrenceCall<T>& call = w_.call;
+    running_ = running, segment_ = segment;
+    const bool adds_only = segment && !running;
+    for_each_chunk(run, call.problem.first_query_among_keys(w_.batch), call.is_causal, call.state.sums != nullptr,
+                   [&](const TokenChunk& chunk) {
+                     if (chunk.rows.empty() || (adds_only && !chunk.keys.empty()))
+                       add(chunk.keys);
+                     else if (adds_only)
+                       return;
+                     else if (chunk.keys.empty())
+                       read(chunk.rows);
+                     else if (chunk.tokens() == 1 && !in_segments())
+                       step(chunk);
+                     else
+                       run_chunk(chunk);
+                   });
+  }
+  bool in_segments() const { return running_ || segment_; }
+  void add_to_state() {
+    if (in_segments())
+      w_.add_to_states(running_, segment_);
+    else
+      w_.add_to_state();
+  }
+
+  void read_all(Range rows) {
+    for (Index r = rows.begin; r < rows.end; r += kChunk) read({r, std::min(r + kChunk, rows.end)});
+  }
+
   void add(Range keys) {
     w_.load_keys(keys, false);
-    w_.add_to_state();
+    add_to_state();
   }
 
   /// Rows that see the state as it is. Gated forms have none: a row behind the last token stands for none itself.
@@ -63,7 +125,7 @@ class RecurrenceForwardLoop {
       if (w_.call.is_normalised)
         w_.kernels.add_dots(w_.m.numbers, query, w_.m.key_sums, to.rows, w_.m.key_sums.columns);
     });
-    w_.add_to_state();
+    add_to_state();
   }
 
   /// Computes one token without products of matrices, which would have single rows.
@@ -78,7 +140,7 @@ class RecurrenceForwardLoop {
         w_.kernels.step({m.state.sums.data, m.state.sums.stride, call.features(), m.state.sums.columns,
                          m.gates.decay(by_feature), by_feature ? 1 : 0, w_.key.data, w_.value.data, query.data, to.data,
                          call.scale, call.has_delta() ? m.gates.beta : nullptr});
-        if (call.is_normalised) w_.add_normaliser(w_.key.data);
+        if (call.is_normalised) w_.add_normaliser(m.state, w_.key.data);
         is_first = false;
       } else {
         w_.read_state(query, to);
@@ -121,6 +183,8 @@ class RecurrenceForwardLoop {
 
   Pieces<T> pieces_;
   ChunkWork<T> w_;
+  const HeadState<T>* running_ = nullptr;
+  const SegmentSums<T>* segment_ = nullptr;
 };
 
 }  // namespace ATTN_BUILT_FOR
