@@ -7,25 +7,24 @@
 namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
-/// What attention() computes, and what that changes by as query, key and value move in a direction (a Jacobian-vector
+/// What attention() computes, and what it changes by as query, key and value move in a direction (a Jacobian-vector
 /// product), in one pass:
 ///
 ///     auto [out, tangent] = attn::attention_jvp(q, k, v, dq, dk, dv, mods, options);
 ///     // tangent = d/dh attention(q + h dq, k + h dk, v + h dv) at h = 0
 ///
 /// With weights P and tangents of the scores Ẋ = slopes of the mods * scale * (dq kᵀ + q dkᵀ), the tangent is (P * (Ẋ -
-/// sum P * Ẋ)) v + P dv. Score lambdas are called with dual numbers (see Dual), so that nobody writes a derivative;
+/// sum P * Ẋ)) v + P dv; with sigmoids in the place of the softmax it is (P * (1 - P) * Ẋ) v + P dv. Score lambdas are called with dual numbers (see Dual), so that nobody writes a derivative;
 /// what mods hold does not move.
 ///
-/// @param direction_query, direction_key, direction_value  shaped as query, key and value; zeros for one that stands
+/// @param direction_query, direction_key, direction_value  shaped as query, key and value; zeros where one stands
 /// still.
 /// @returns out and tangent, each as attention() returns out.
 ///
-/// A query that keeps no key has tangent 0; what stands in dropped pairs, NaN included, reaches nothing. Results are
-/// the same bits for any number of threads. Cost: six products where attention() has two. Extra memory: O(tile *
-/// (head_dim + v_dim)) per thread, never O(q_len * kv_len); it is allocated, and Options::workspace stays unused.
-/// @throws std::invalid_argument if sizes disagree, or for sigmoids instead of the softmax; the message has the
-/// numbers.
+/// A query that keeps no key has tangent 0; what stands in dropped pairs, NaN included, reaches nothing. The same bits
+/// for any number of threads. Cost: six products where attention() has two. Extra memory: O(tile * (head_dim + v_dim))
+/// per thread, never O(q_len * kv_len); it is allocated, Options::workspace stays unused.
+/// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class Q, class K, class V, class DQ, class DK, class DV, class M = Mods<>>
 auto attention_jvp(const Q& query, const K& key, const V& value, const DQ& direction_query, const DK& direction_key,
                    const DV& direction_value, const M& mods = {}, const Options& options = {}) {

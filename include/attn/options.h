@@ -27,14 +27,14 @@ class Normaliser {
   /// e^score over the sum of all e^score: the weights of a query sum to 1.
   static constexpr Normaliser softmax() { return {}; }
 
-  /// 1 / (1 + e^-(score + bias)): each weight depends on its own score alone, and out = sum over keys of weight * value
-  /// (Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", section 2). The authors
-  /// train with a bias of -ln(kv_len), so that weights sum to about 1 at first. A bias that depends on the pair is a
-  /// score mod. Masks drop pairs as always, with weight 0, and a query that keeps no key gives 0.
+  /// 1 / (1 + e^-(score + bias)), each weight for itself: out = sum over keys of weight * value (Ramapuram et al. 2024,
+  /// "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", section 2). They train with a bias of
+  /// -ln(kv_len), so that weights sum to about 1 at first; one that depends on the pair is a score mod before it. Masks
+  /// drop pairs as always, their weight is 0, and a query that keeps no key gives 0.
   ///
-  /// There is no log-sum-exp: `lse` of a result is empty, and an lse to be written is refused. So is sinks(), which
-  /// joins a softmax's denominator, and so is attention_jvp(). Parts over different keys are added up, not merged. The
-  /// matrix unit is not used. Cost: 1.00 to 1.06 times that of the softmax, at head_dim 64 and 128.
+  /// There is no log-sum-exp: `lse` of a result is empty, an lse to be written is refused, and so is sinks(), which
+  /// joins a softmax's denominator. Parts over different keys are added up, not merged.
+  /// The matrix unit is not used. Cost: 1.00 to 1.06 times that of the softmax, at head_dim 64 and 128.
   static constexpr Normaliser sigmoid(double bias = 0) {
     Normaliser n;
     n.sigmoid_bias_ = bias;

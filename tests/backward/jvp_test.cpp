@@ -74,6 +74,18 @@ TEST(Jvp, TwoKeysByHand) {
   }
 }
 
+/// Scores ln 3 and 0, weights 3/4 and 1/2, whose slopes are 3/16 and 1/4.
+TEST(Jvp, SigmoidsByHand) {
+  const double ln3 = std::log(3.0);
+  const Eigen::MatrixXd q{{1.0}}, k{{ln3}, {0.0}}, v{{16.0}, {8.0}}, dq{{2.0}}, dk{{0.0}, {3.0}}, dv{{4.0}, {0.0}};
+  const Options options{.scale = 1, .normaliser = Normaliser::sigmoid()};
+  for (const auto& r :
+       {attention_jvp(q, k, v, dq, dk, dv, options), naive_attention_jvp(q, k, v, dq, dk, dv, options)}) {
+    EXPECT_NEAR(r.out(0, 0), 16, 1e-13);
+    EXPECT_NEAR(r.tangent(0, 0), 3.0 / 16 * 2 * ln3 * 16 + 1.0 / 4 * 3 * 8 + 3.0 / 4 * 4, 1e-13);
+  }
+}
+
 TEST(Jvp, MatricesKeepTheirStorageOrder) {
   using RowMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const RowMajor q = RowMajor::Random(5, 3);
@@ -86,7 +98,7 @@ TEST(Jvp, MatricesKeepTheirStorageOrder) {
 
 TEST(Jvp, AgreesWithCentralDifferences) {
   const Moving<double> m({2, 2, 1, 60, 90, 8, 5});
-  each_mods([&](const auto& mods, const char* name) {
+  const auto check = [&](const auto& mods, const Options& options, const char* name) {
     SCOPED_TRACE(name);
     constexpr double kStep = 1e-5;
     const auto at = [&](double by) {
@@ -94,16 +106,18 @@ TEST(Jvp, AgreesWithCentralDifferences) {
         for (Index i = 0; i < x.size(); ++i) x.data()[i] += by * direction.data()[i];
         return x;
       };
-      return naive_attention(moved(m.q, m.dq), moved(m.k, m.dk), moved(m.v, m.dv), mods).out;
+      return naive_attention(moved(m.q, m.dq), moved(m.k, m.dk), moved(m.v, m.dv), mods, options).out;
     };
     const Tensor<double, 4> above = at(kStep), below = at(-kStep);
-    const auto r = m.jvp(mods), naive = m.naive(mods);
+    const auto r = m.jvp(mods, options), naive = m.naive(mods, options);
     for (Index i = 0; i < above.size(); ++i) {
       const double difference = (above.data()[i] - below.data()[i]) / (2 * kStep);
       ASSERT_NEAR(r.tangent.data()[i], difference, 1e-8);
       ASSERT_NEAR(naive.tangent.data()[i], difference, 1e-8);
     }
-  });
+  };
+  each_mods([&](const auto& mods, const char* name) { check(mods, {}, name); });
+  check(causal() | softcap(2), {.normaliser = Normaliser::sigmoid(-3)}, "sigmoids");
 }
 
 /// Moving along a direction, the loss sum(grad_out * out) grows by what its gradients say.
@@ -136,9 +150,9 @@ TEST(Jvp, ThreadsAndBatchChangeNoBit) {
 TEST(Jvp, PoisonBehindMasksReachesNothing) {
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
   const Moving<float> clean({1, 2, 1, 100, 150, 17, 9});
-  const auto test = [&](const auto& mods, const char* what) {
+  const auto test = [&](const auto& mods, const char* what, Options options = {}) {
     SCOPED_TRACE(what);
-    const auto expected = clean.jvp(mods);
+    const auto expected = clean.jvp(mods, options);
     for (float poison : {kNaN, kInf, -kInf})
       for (bool directions : {false, true})
         for (Isa isa : instruction_sets()) {
@@ -150,7 +164,8 @@ TEST(Jvp, PoisonBehindMasksReachesNothing) {
           spoil(directions ? m.dk : m.k, 0, {0, 70, 71, 149});
           spoil(directions ? m.dv : m.v, 0, {0, 70, 71, 149});
           for (Index h : {0, 1}) spoil(directions ? m.dq : m.q, h, {3, 50, 99});
-          for (const auto& r : {m.jvp(mods, {.isa = isa}), m.naive(mods)})
+          options.isa = isa;
+          for (const auto& r : {m.jvp(mods, options), m.naive(mods, options)})
             for (Index i = 0; i < r.out.size(); ++i) {
               ASSERT_NEAR(r.out.data()[i], expected.out.data()[i], 1e-4) << i << " " << to_string(isa);
               ASSERT_NEAR(r.tangent.data()[i], expected.tangent.data()[i], 1e-4) << i << " " << to_string(isa);
@@ -162,6 +177,7 @@ TEST(Jvp, PoisonBehindMasksReachesNothing) {
     return p.kv != 0 && p.kv != 70 && p.kv != 71 && p.kv != 149 && row != 3 && row != 50 && row != 99;
   };
   test(mask_mod(keeps), "mask");
+  test(mask_mod(keeps), "sigmoids", {.normaliser = Normaliser::sigmoid(-2)});
   test(score_mod([keeps](auto x, const auto& p) {
          return keeps(p) ? x : decltype(x)(-std::numeric_limits<float>::infinity());
        }),

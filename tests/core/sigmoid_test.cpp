@@ -217,7 +217,6 @@ TEST(Sigmoid, RefusesWhatItHasNot) {
   expect_refused("lse", {"no log-sum-exp"}, [&] { attention_into(out, lse, q, k, v, options); });
   EXPECT_TRUE((out.array() == kUntouched).all());
   expect_refused("sinks", {"head 0", "0.5"}, [&] { attention(q, k, v, sinks({0.5f}), options); });
-  expect_refused("jvp", {"bias 2"}, [&] { attention_jvp(q, k, v, q, k, v, options); });
   expect_refused("bias", {"inf"}, [&] { attention(q, k, v, {.normaliser = Normaliser::sigmoid(kInf)}); });
   expect_refused("bias in float", {"1e+300"}, [&] { attention(q, k, v, {.normaliser = Normaliser::sigmoid(1e300)}); });
   const auto a = attention(q, k, v, options);

@@ -155,12 +155,15 @@ TangentTruth jvp_oracle(const Inputs& in, const Inputs& direction, const Meaning
             grown += at(direction.q, query) * at(in.k, key) + at(in.q, query) * at(direction.k, key);
             size += std::abs(at(direction.q, query) * at(in.k, key)) + std::abs(at(in.q, query) * at(direction.k, key));
           }
-          const Real slope = scale * slope_of(mod, scale * dot, {b, h, i, first + i, j});
+          // A sigmoid's weight grows by itself, whatever the others do.
+          const Real rest = numbers.sigmoid_bias ? 1 - w : 1;
+          const Real slope = rest * scale * slope_of(mod, scale * dot, {b, h, i, first + i, j});
           growth[static_cast<std::size_t>(j)] = slope * grown;
           growth_size[static_cast<std::size_t>(j)] = std::abs(slope) * size;
           mean += w * slope * grown;
           mean_size += w * std::abs(slope) * size;
         }
+        if (numbers.sigmoid_bias) mean = mean_size = 0;
         for (Index c = 0; c < s.v_dim; ++c) {
           Real sum = 0, size = 0;
           for (Index j = 0; j < s.kv_len; ++j) {

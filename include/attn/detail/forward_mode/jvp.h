@@ -3,13 +3,19 @@
 
 #include "attn/detail/base/linker_hint.h"
 #include "attn/detail/forward_mode/jvp_loop.h"
+#include "attn/detail/kernels/sigmoid_kernels.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void jvp(const JvpCall<T>& call, const Options& options) {
-  const ChosenKernels<T> kernels = choose_kernels<T>(options, false);
+  const auto chosen = [&]() -> ChosenKernels<T> {
+    if (!call.tensors.problem.sigmoid_bias) return choose_kernels<T>(options, false);
+    const VectorSet vectors = vectors_of(isa_of(options));
+    return {sigmoid_family<T>(vectors), sigmoid_family<T>(vectors), vectors, Amx::not_for_these};
+  };
+  const ChosenKernels<T> kernels = chosen();
   const JvpLoop<T> loop(call, kernels);
   const Executor executor = executor_for(loop.flops(), options.executor);
   const int workers = executor.concurrency();

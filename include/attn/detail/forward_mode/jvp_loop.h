@@ -28,7 +28,8 @@ struct JvpCall {
 ///     sum      sum of w * t
 ///
 /// after all keys, each divided by the sum of w, the tangent of the output is tangent - sum * out. The three lie behind
-/// each other like one output with more rows, so stretches and their totals serve all of them.
+/// each other like one output with more rows, so stretches and their totals serve all of them. For sigmoids t is w * (1 -
+/// w) times the tangent of the score, and `sum` stays 0.
 template <class T>
 class JvpLoop {
  public:
@@ -37,7 +38,8 @@ class JvpLoop {
         pass_{call.tensors, call.mods, kernels, false},
         problem_(call.tensors.problem),
         family_(kernels.full_precision),
-        weigh_(weigh_tangents<T>(kernels.vectors)),
+        of_sigmoids_(problem_.sigmoid_bias.has_value()),
+        weigh_(weigh_tangents<T>(kernels.vectors, of_sigmoids_)),
         tiles_(family_, problem_.q_len, false),
         columns_(padded(problem_.v_dim, family_.format.out)) {}
 
@@ -195,8 +197,8 @@ class JvpLoop {
         modded && by_selection &&
         !(family_.all_finite(keys.value, count, v_dim) && family_.all_finite(keys.tangent_value, count, v_dim));
     if (select) family_.find_dropped(s.m, s.width, count);
-    const bool moved = kernels.softmax(s.m, count, keys.value, v_dim);
-    weigh_({weights, tangents, others, slopes, moved ? s.m.rescale : nullptr, sum(s)}, s.width, count);
+    const bool moved = !of_sigmoids_ && kernels.softmax(s.m, count, keys.value, v_dim);
+    weigh_({weights, tangents, others, slopes, moved ? s.m.rescale : nullptr, sum(s), s.m.max}, s.width, count);
     if (pass_.kept_factor() != T(1))
       for (T* const dropped : {weights, tangents})
         pass_.drop_weights(dropped, WeightOrder::keys_by_queries, s.width, s.queries, keys.range);
@@ -257,6 +259,7 @@ class JvpLoop {
   PassContext<T> pass_;
   const Problem& problem_;
   const KernelFamily<T>& family_;
+  bool of_sigmoids_;
   void (*weigh_)(const TangentTile<T>&, Index queries, Index keys);
   QueryTiles<T> tiles_;
   Index columns_;  ///< v_dim with what kernels write behind it

@@ -17,12 +17,13 @@ inline namespace ATTN_BUILT_FOR {
 /// A tile of queries and a tile of keys in the forward mode.
 template <class T>
 struct TangentTile {
-  const T* weights;  ///< (keys, queries), relative to the maxima so far
+  T* weights;        ///< (keys, queries), relative to the maxima so far; for sigmoids scores, which become weights
   T* tangents;       ///< (keys, queries): one part of the tangents of scores; becomes weights times tangents
   const T* others;   ///< (keys, queries): the other part
   const T* slopes;   ///< (keys, queries), of the score mods; null: there are none
   const T* rescale;  ///< (queries): e^(old max - new max); null: no maximum moved
   T* sum;            ///< (queries): of weights times tangents so far
+  const T* less;     ///< (queries): of sigmoids, what scores are less before they become weights
 };
 
 template <class T, int Bytes>
@@ -65,28 +66,61 @@ struct TangentKernels {
       S::store(t.sum + i, sum);
     }
   }
+
+  /// The same for sigmoids, after scores have become weights: a weight grows by weight * (1 - weight) times what its
+  /// score does, whatever the others do. A dropped pair has none.
+  static ATTN_INLINE void weigh_sigmoids(const TangentTile<T>& t, Index queries, Index keys) {
+    Vec dropped;
+    S::splat(dropped, -std::numeric_limits<T>::infinity());
+    for (Index i = 0; i < queries; i += kLanes) {
+      Vec less;
+      S::load(less, t.less + i);
+      for (Index j = 0; j < keys; ++j) {
+        const Index at = j * queries + i;
+        Vec score, tangent, other, rest;
+        S::load(score, t.weights + at);
+        S::load(tangent, t.tangents + at);
+        S::load(other, t.others + at);
+        tangent += other;
+        if (t.slopes != nullptr) {
+          S::load(other, t.slopes + at);
+          tangent *= other;
+        }
+        Vec weight = score - less;
+        S::sigmoid(weight, rest);
+        tangent = score == dropped ? Vec{} : weight * rest * tangent;
+        S::store(t.weights + at, weight);
+        S::store(t.tangents + at, tangent);
+      }
+    }
+  }
 };
 
 template <VectorSet, class Kernels>
 struct CompiledTangents;
-#define ATTN_COMPILED(set, target, ...)                                     \
-  template <class Kernels>                                                  \
-  struct CompiledTangents<VectorSet::set, Kernels> {                        \
-    template <class Tile>                                                   \
-    target static void weigh(const Tile& tile, Index queries, Index keys) { \
-      Kernels::weigh(tile, queries, keys);                                  \
-    }                                                                       \
+#define ATTN_COMPILED(set, target, ...)                                              \
+  template <class Kernels>                                                           \
+  struct CompiledTangents<VectorSet::set, Kernels> {                                 \
+    template <class Tile>                                                            \
+    target static void weigh(const Tile& tile, Index queries, Index keys) {          \
+      Kernels::weigh(tile, queries, keys);                                           \
+    }                                                                                \
+    template <class Tile>                                                            \
+    target static void weigh_sigmoids(const Tile& tile, Index queries, Index keys) { \
+      Kernels::weigh_sigmoids(tile, queries, keys);                                  \
+    }                                                                                \
   };
 ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
 #undef ATTN_COMPILED
 
 /// The kernel for this set of vectors, which must be available; see kernel_family().
 template <class T>
-auto weigh_tangents(VectorSet vectors) {
+auto weigh_tangents(VectorSet vectors, bool of_sigmoids) {
   using Kernel = void (*)(const TangentTile<T>&, Index queries, Index keys);
-  return with_vectors(vectors, []<VectorSet kSet>() -> Kernel {
+  return with_vectors(vectors, [of_sigmoids]<VectorSet kSet>() -> Kernel {
     constexpr VectorSet kOwn = Simd<T, 16>::kVector ? kSet : VectorSet::generic;
-    return CompiledTangents<kOwn, TangentKernels<T, kVectorBytes<kOwn>>>::template weigh<TangentTile<T>>;
+    using Compiled = CompiledTangents<kOwn, TangentKernels<T, kVectorBytes<kOwn>>>;
+    return of_sigmoids ? Compiled::template weigh_sigmoids<TangentTile<T>> : Compiled::template weigh<TangentTile<T>>;
   });
 }
 

@@ -16,6 +16,7 @@ struct HeadInputs {
 ///
 ///     scores   X  = mods(scale * Q Kᵀ)       Ẋ = slopes of the mods * scale * (Q̇ Kᵀ + Q K̇ᵀ)
 ///     weights  P  = softmax of each row      Ṗ = P * (Ẋ - rows' sums of P * Ẋ)       (its Jacobian is diag(p) - p pᵀ)
+///     or weights  P = sigmoid(X + bias)      Ṗ = P * (1 - P) * Ẋ
 ///     out      O  = (P * Z) V                Ȯ = (Ṗ * Z) V + (P * Z) V̇      (Z: the factors of dropout, 1 without)
 template <class T>
 void naive_head_jvp(const HeadInputs<T>& x, const HeadInputs<T>& direction, const NaiveMods<T>& mods,
@@ -34,13 +35,24 @@ void naive_head_jvp(const HeadInputs<T>& x, const HeadInputs<T>& direction, cons
   const bool selects = mods.apply && !(is_finite(x) && is_finite(direction));
   const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept =
       weights.array() != -std::numeric_limits<T>::infinity();
-  Eigen::Array<T, Eigen::Dynamic, 1> lse(problem.q_len);
-  softmax_rows(weights, static_cast<T>(mods.sink(head)), lse);
+  RowMajor<T> rests;  // of sigmoids: 1 - weights
+  if (problem.sigmoid_bias) {
+    rests = -weights;
+    sigmoid_of(rests, -*problem.sigmoid_bias);
+    sigmoid_of(weights, *problem.sigmoid_bias);
+  } else {
+    Eigen::Array<T, Eigen::Dynamic, 1> lse(problem.q_len);
+    softmax_rows(weights, static_cast<T>(mods.sink(head)), lse);
+  }
 
   if (slopes_of) change.array() *= slopes.array();
   if (selects) change = kept.select(change, RowMajor<T>::Zero(change.rows(), change.cols()));
-  const Eigen::Array<T, Eigen::Dynamic, 1> mean = (weights.array() * change.array()).rowwise().sum();
-  change = weights.array() * (change.array().colwise() - mean);
+  if (problem.sigmoid_bias) {
+    change.array() *= weights.array() * rests.array();
+  } else {
+    const Eigen::Array<T, Eigen::Dynamic, 1> mean = (weights.array() * change.array()).rowwise().sum();
+    change = weights.array() * (change.array().colwise() - mean);
+  }
   if (mods.factors) {
     const RowMajor<T> factors = mods.factors(batch, head);
     weights.array() *= factors.array();
