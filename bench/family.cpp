@@ -119,12 +119,14 @@ Timing least_of(const std::function<void()>& call, double budget) {
 
 std::string length_text(Index n) { return n % 1024 == 0 ? std::to_string(n / 1024) + " Ki" : std::to_string(n); }
 
-void run(Program& program) {
+/// Kinds whose names contain `only`.
+void run(Program& program, const std::string& only) {
   const bool quick = program.quick();
   const Index longest = quick ? 2048 : 65536;
   std::vector<Index> lengths;
   for (Index n = quick ? 256 : 1024; n <= longest; n *= 2) lengths.push_back(n);
-  const std::vector<Kind> all = kinds();
+  std::vector<Kind> all = kinds();
+  std::erase_if(all, [&](const Kind& kind) { return kind.name.find(only) == std::string::npos; });
   std::vector<Curve> times, memories;
   for (const Kind& kind : all) times.push_back({kind.name, {}}), memories.push_back({kind.name, {}});
 
@@ -178,5 +180,7 @@ int main(int argc, char** argv) {
   Program program(
       "family",
       "Times all kinds of attention over growing lengths, and says with which exponent time and memory grow.");
-  return program.main(argc, argv, [&] { run(program); });
+  std::string only;
+  program.options().add_option("--only", only, "kinds whose names contain this, e.g. linear");
+  return program.main(argc, argv, [&] { run(program, only); });
 }
