@@ -21,8 +21,8 @@ struct TopKBlocks {
   /// Whether later blocks are left out, and the query's own is always kept. Later keys of the own block are left to
   /// causal().
   bool causal = true;
-  /// Whether query heads that share a key head choose together, by the sum of their scores (as in Yuan et al. 2025, eq.
-  /// 10), so that they read the same keys.
+  /// Whether query heads that share a key head choose together, by the sum of their scores (as in Yuan et al. 2025), so
+  /// that they read the same keys.
   bool heads_together = false;
   std::optional<Index> q_offset = std::nullopt;  ///< that of the call; see Options::q_offset
 };
@@ -78,21 +78,21 @@ void choose_blocks(const TopKBlocks& config, const Range& positions, const T* sc
 
 inline namespace ATTN_BUILT_FOR {
 
-/// Keeps the blocks of keys that promise most, as a block_sparse() mask: those whose mean has the largest product with
-/// the query, or with the mean of a block of queries (MoBA: Lu et al. 2025, eq. 5 and 6; the choice of blocks of NSA:
-/// Yuan et al. 2025, section 3.3.2). A causal choice always has the query's own block, which is one of `count`, and
-/// none behind it; combine it with causal(), which drops the later keys of the own block.
+/// block_sparse() of the blocks of keys that promise most: those whose mean has the largest product with the query, or
+/// with the mean of a block of queries (MoBA: Lu et al. 2025, "MoBA: Mixture of block attention for long-context
+/// LLMs"; the choice of blocks of NSA: Yuan et al. 2025, "Native sparse attention"). A causal choice always has the query's own block, which counts, and none behind it; combine it
+/// with causal(), which drops the later keys of the own block.
 ///
 ///     auto out = attn::attention(q, k, v, attn::top_k_blocks(q, k, {.count = 8, .block_q = 48}) | attn::causal());
 ///
-/// `query` and `key` are what the call will get: (len, head_dim) or (batch, heads, len, head_dim). Of equal scores,
-/// that of the earlier block wins; NaN counts as larger than any number, so that it is not hidden. Gradients go through
-/// the chosen blocks, but the choice itself has none.
+/// `query` and `key` are what the call will get: (len, head_dim) or (batch, heads, len, head_dim). Of equal scores that
+/// of the earlier block wins; NaN counts as larger than any number, so that it is not hidden. The choice is one for
+/// gradients to go through, not one that has gradients.
 ///
 /// Cost: a pass over the keys (and queries), and 2 * head_dim flops for each block of queries and block of keys of a
-/// head; a byte of memory for each of these pairs of blocks. The call itself works in proportion to the kept pairs
-/// where blocks are multiples of 48 queries and 64 keys: single queries, block_q = 1, share tiles with neighbours that
-/// keep other blocks.
+/// head; a byte for each of these in memory. The call itself works in proportion to the kept pairs where blocks are
+/// multiples of 64 keys and 48 queries: single queries, block_q = 1, share tiles with neighbours that keep other
+/// blocks.
 /// @throws std::invalid_argument for sizes that do not fit each other, block sizes below 1 and a negative count.
 template <class Q, class K>
 auto top_k_blocks(const Q& query, const K& key, const TopKBlocks& config = {}) {
