@@ -13,11 +13,12 @@
 namespace attn {
 
 /// Instruction sets. `generic` is what the compiler's flags allow: SSE2 on x86-64, NEON on ARM. `avx2` includes FMA and
-/// F16C; `avx512` is F, BW, DQ and VL; `amx` adds the matrix unit for bf16 (AMX-BF16) and AVX512-BF16.
-enum class Isa { generic, avx2, avx512, amx };
+/// F16C; `avx512` is F, BW, DQ and VL; `avx512_vnni` adds dot products of integers (AVX512-VNNI), for caches of 8 bits;
+/// `amx` adds the matrix unit for bf16 (AMX-BF16) and AVX512-BF16.
+enum class Isa { generic, avx2, avx512, avx512_vnni, amx };
 
 /// All instruction sets, in ascending order of preference.
-constexpr Isa kIsas[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::amx};
+constexpr Isa kIsas[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::amx};
 
 /// Its name, as ATTN_ISA takes it.
 constexpr std::string_view to_string(Isa isa) {
@@ -28,6 +29,8 @@ constexpr std::string_view to_string(Isa isa) {
       return "avx2";
     case Isa::avx512:
       return "avx512";
+    case Isa::avx512_vnni:
+      return "avx512_vnni";
     case Isa::amx:
       return "amx";
   }
@@ -56,11 +59,14 @@ constexpr std::string_view to_string(Isa isa) {
 namespace attn::detail {
 
 /// The parts of an instruction set. Vectors have kernels for all types of numbers (ATTN_FOR_EACH_VECTOR_SET in
-/// detail/simd/vector_sets.h). A matrix unit has kernels for some types, which are used instead.
+/// detail/simd/vector_sets.h). Dot products of integers and a matrix unit have kernels for some types, which are used
+/// instead.
 enum class VectorSet : unsigned char { generic, avx2, avx512 };
+enum class DotProducts : unsigned char { none, vnni };
 enum class MatrixUnit : unsigned char { none, amx };
 struct IsaParts {
   VectorSet vectors;
+  DotProducts dots;
   MatrixUnit matrix;
   friend constexpr bool operator==(const IsaParts&, const IsaParts&) = default;
 };
@@ -69,22 +75,24 @@ struct IsaParts {
 constexpr IsaParts parts_of(Isa isa) {
   switch (isa) {
     case Isa::generic:
-      return {VectorSet::generic, MatrixUnit::none};
+      return {VectorSet::generic, DotProducts::none, MatrixUnit::none};
     case Isa::avx2:
-      return {VectorSet::avx2, MatrixUnit::none};
+      return {VectorSet::avx2, DotProducts::none, MatrixUnit::none};
     case Isa::avx512:
-      return {VectorSet::avx512, MatrixUnit::none};
+      return {VectorSet::avx512, DotProducts::none, MatrixUnit::none};
+    case Isa::avx512_vnni:
+      return {VectorSet::avx512, DotProducts::vnni, MatrixUnit::none};
     case Isa::amx:
-      return {VectorSet::avx512, MatrixUnit::amx};
+      return {VectorSet::avx512, DotProducts::vnni, MatrixUnit::amx};
   }
-  return {VectorSet::generic, MatrixUnit::none};
+  return {VectorSet::generic, DotProducts::none, MatrixUnit::none};
 }
 constexpr VectorSet vectors_of(Isa isa) { return parts_of(isa).vectors; }
 
 /// The instruction set with these parts.
-constexpr Isa isa_with(VectorSet vectors, MatrixUnit matrix) {
+constexpr Isa isa_with(const IsaParts& parts) {
   for (const Isa isa : kIsas)
-    if (parts_of(isa) == IsaParts{vectors, matrix}) return isa;
+    if (parts_of(isa) == parts) return isa;
   return Isa::generic;
 }
 
@@ -117,6 +125,9 @@ inline bool cpu_has(VectorSet vectors) {
   return false;
 #endif
 }
+inline bool cpu_has(DotProducts dots) {
+  return dots == DotProducts::none || cpu_has_vnni() || software_tiles();  // those take AVX-512 alone
+}
 inline bool cpu_has(MatrixUnit matrix) { return matrix == MatrixUnit::none || cpu_has_amx(); }
 
 }  // namespace ATTN_BUILT_FOR
@@ -128,15 +139,15 @@ inline namespace ATTN_BUILT_FOR {
 /// Whether this program can use the instruction set on this machine. False if the processor lacks it, and if the
 /// program was compiled for a higher one (-march=native, say), because it then has no kernels for lesser ones.
 inline bool available(Isa isa) {
-  const auto [vectors, matrix] = detail::parts_of(isa);
-  return isa == detail::isa_with(vectors, matrix) && detail::has_kernels(vectors) && detail::cpu_has(vectors) &&
-         detail::cpu_has(matrix);
+  const detail::IsaParts parts = detail::parts_of(isa);
+  return isa == detail::isa_with(parts) && detail::has_kernels(parts.vectors) && detail::cpu_has(parts.vectors) &&
+         detail::cpu_has(parts.dots) && detail::cpu_has(parts.matrix);
 }
 
 /// The best available instruction set. The first call that wants the matrix unit of `amx` asks the operating system
 /// whether the process may use it; if not, such calls run as with avx512.
 inline Isa best_isa() {
-  Isa best = detail::isa_with(detail::kPromisedVectors, detail::MatrixUnit::none);
+  Isa best = detail::isa_with({detail::kPromisedVectors, detail::DotProducts::none, detail::MatrixUnit::none});
   for (Isa isa : kIsas)
     if (available(isa)) best = isa;
   return best;
@@ -193,8 +204,8 @@ namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
 /// The instruction set of calls that do not choose one: the best available, or the one that the environment variable
-/// ATTN_ISA names (generic, avx2, avx512, amx), which is read once. A name that is not available is ignored: standard
-/// error says so once, and explain() says so in Explanation::ignored_isa.
+/// ATTN_ISA names (generic, avx2, avx512, avx512_vnni, amx), which is read once. A name that is not available is
+/// ignored: standard error says so once, and explain() says so in Explanation::ignored_isa.
 inline Isa default_isa() { return detail::isa_of_environment().isa; }
 
 }  // namespace ATTN_BUILT_FOR

@@ -82,7 +82,7 @@ TEST(KvQuantised, AttendsToWhatIsKept) {
   Sample sample;
   SCOPED_TRACE("a sample" + sample.text());
   const std::vector<Index> q_lens{1, 4, 5, 40};
-  for (const TokenSizes sizes : {TokenSizes{2, 32, 64}, TokenSizes{1, 7, 3}})
+  for (const TokenSizes sizes : {TokenSizes{2, 32, 64}, TokenSizes{1, 7, 3}, TokenSizes{2, 128, 64}})
     for (Index page_size : {0, 5, 16, 64}) {
       SCOPED_TRACE("pages of " + std::to_string(page_size));
       std::vector<Tokens> tokens;
@@ -94,7 +94,7 @@ TEST(KvQuantised, AttendsToWhatIsKept) {
       for (const CachedRow<float>& row : table.rows) {
         if (!sample.takes_next()) continue;
         const Expected<float> expected(call, row.meaning);
-        for (Isa isa : instruction_sets()) {
+        for (Isa isa : integer_instruction_sets()) {
           SCOPED_TRACE(row.name + ", " + std::string(to_string(isa)));
           RaggedMemory<float> memory(call);
           row.run(memory, q_lens, cache.view(), {.executor = serial(), .isa = isa});
@@ -108,7 +108,7 @@ TEST(KvQuantised, AttendsToWhatIsKept) {
 /// A key, or a value, that is not finite reaches those queries that keep it, and no other.
 TEST(KvQuantised, RowsThatAreNotFinite) {
   Random random(3);
-  const TokenSizes sizes{1, 32, 32};
+  const TokenSizes sizes{1, 64, 64};
   const Index n = 100, at = 70;
   for (const bool in_keys : {true, false})
     for (Index page_size : {0, 16, 64})
@@ -123,7 +123,7 @@ TEST(KvQuantised, RowsThatAreNotFinite) {
         const RaggedCall call(2, {clean}, {q_len}, random);
         const PoisonedCache<std::int8_t> cache({tokens}, page_size);
         const auto rest = mask_mod([at](auto p) { return p.kv != at || p.q == 99; });
-        for (Isa isa : instruction_sets()) {
+        for (Isa isa : integer_instruction_sets()) {
           RaggedMemory<float> memory(call);
           const auto q = memory.q.cview();
           attention_into(memory.out.view(), memory.lse3(), q, cache.view(), rest, {.executor = serial(), .isa = isa});
@@ -137,12 +137,12 @@ TEST(KvQuantised, RowsThatAreNotFinite) {
               if (keeps && in_keys) {
                 ASSERT_TRUE(std::isnan(got.lse[row]));
               }
-              for (std::size_t d = 0; d < 32; ++d) {
-                const float x = got.out[row * 32 + d];
+              for (std::size_t d = 0; d < 64; ++d) {
+                const float x = got.out[row * 64 + d];
                 if (keeps)
                   ASSERT_TRUE(std::isnan(x));
                 else
-                  ASSERT_NEAR(x, static_cast<double>(truth.out[row * 32 + d]), 1e-4) << "query " << i;
+                  ASSERT_NEAR(x, static_cast<double>(truth.out[row * 64 + d]), 1e-4) << "query " << i;
               }
             }
         }

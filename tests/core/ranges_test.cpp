@@ -41,11 +41,11 @@ TEST(Ranges, HullOfEmptyOnesIsTheOther) {
 
 TEST(InstructionSets, AreTheirParts) {
   for (const Isa isa : kIsas) {
-    const auto [vectors, matrix] = detail::parts_of(isa);
-    EXPECT_EQ(detail::isa_with(vectors, matrix), isa) << to_string(isa);
+    const detail::IsaParts parts = detail::parts_of(isa);
+    EXPECT_EQ(detail::isa_with(parts), isa) << to_string(isa);
     if (!available(isa)) continue;
-    EXPECT_TRUE(detail::has_kernels(vectors)) << to_string(isa);
-    EXPECT_EQ(detail::with_vectors(vectors, []<detail::VectorSet kSet>() { return kSet; }), vectors);
+    EXPECT_TRUE(detail::has_kernels(parts.vectors)) << to_string(isa);
+    EXPECT_EQ(detail::with_vectors(parts.vectors, []<detail::VectorSet kSet>() { return kSet; }), parts.vectors);
   }
   EXPECT_FALSE(available(static_cast<Isa>(-1)));
   EXPECT_FALSE(available(static_cast<Isa>(99)));

@@ -92,7 +92,14 @@ inline attn::Options options_of(const Numbers& numbers) {
 inline std::vector<attn::Isa> instruction_sets() {
   std::vector<attn::Isa> sets;
   for (attn::Isa isa : attn::kIsas)
-    if (isa != attn::Isa::amx && attn::available(isa)) sets.push_back(isa);
+    if (isa < attn::Isa::avx512_vnni && attn::available(isa)) sets.push_back(isa);
+  return sets;
+}
+
+/// With the dot products of integers, which serve caches of 8 bits alone.
+inline std::vector<attn::Isa> integer_instruction_sets() {
+  std::vector<attn::Isa> sets = instruction_sets();
+  if (attn::available(attn::Isa::avx512_vnni)) sets.push_back(attn::Isa::avx512_vnni);
   return sets;
 }
 

@@ -53,6 +53,19 @@ inline bool cpu_has_f16c() {
 }
 #endif
 
+/// Dot products of integers of 8 bits (AVX512-VNNI). Bits as below.
+inline bool cpu_has_vnni() {
+#if ATTN_X86
+  static const bool has = [] {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c & (1u << 11)) != 0;
+  }();
+  return has;
+#else
+  return false;
+#endif
+}
+
 /// Tiles of bf16 (AMX-TILE, AMX-BF16), vectors rounded to bf16 (AVX512_BF16), and an operating system that saves both.
 /// Bits as in Intel's Software Developer's Manual, volume 2A, CPUID, and volume 1, section 13.3 (XCR0).
 inline bool cpu_has_amx() {

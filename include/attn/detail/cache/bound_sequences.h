@@ -147,7 +147,7 @@ class CheckedSequences {
       // Keys were turned by their rows, whatever the position of the first of them is.
       if (to.out.data())
         b.rotation = rotation_of<T>(kept_.rope(), b.problem.q_offset - b.problem.kv_offset, b.problem.q_len);
-      const CallTensors<T> tensors{part(to.out, element, rows),
+      CallTensors<T> tensors{part(to.out, element, rows),
                                    part(to.lse, element, rows),
                                    part(q_, element, rows),
                                    kept_.keys(s),
@@ -155,6 +155,7 @@ class CheckedSequences {
                                    b.problem,
                                    s,
                                    kept_.rope() ? &b.rotation : nullptr};
+      tensors.dots = kept_.dots();
       sequences_.push_back({tensors, b.mods()});
     });
     return sequences_;

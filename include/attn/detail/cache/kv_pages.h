@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "attn/detail/base/huge_pages.h"
-#include "attn/detail/kernels/kernel_table.h"
+#include "attn/detail/kernels/dot_kernels.h"
 #include "attn/kv_view.h"
 
 namespace attn::detail {
@@ -103,7 +103,9 @@ class KvPages {
 
   /// The whole memory, whatever sequences are in it.
   KvView<Computed> view(const Rope* rope) const {
-    return {keys().stored(), values().stored(), rope, keys().scales, values().scales};
+    const DotKernels<Computed>* dots = nullptr;
+    if constexpr (TokenRows<T>::kScaled) dots = dot_kernels();
+    return {keys().stored(), values().stored(), rope, keys().scales, values().scales, dots};
   }
 
   void copy_page(const KvPages& other, Index from, Index to, Index tokens) {

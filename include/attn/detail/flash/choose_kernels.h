@@ -16,6 +16,7 @@ struct ChosenKernels {
   const KernelFamily<T>& full_precision;  ///< computes in T, whatever `family` does; its kernels serve single queries
   VectorSet vectors;                      ///< of `full_precision`, and of the mods
   Amx amx;
+  const DotKernels<T>* dots = nullptr;  ///< for single queries over keys and values of 8 bits; null: as others
 
   bool on_matrix_unit() const { return amx == Amx::used; }
 
@@ -33,7 +34,8 @@ struct ChosenKernels {
 };
 
 // There are no kernels for two extensions, on purpose. The dot product of AVX512-BF16 does as many multiplications a
-// cycle as float's, beside which widening costs 1 or 2 %. The arithmetic of AVX512-FP16 does twice as many, but sums up
+// cycle as float's on Intel's processors, beside which widening costs 1 or 2 %; on Zen 4 it does twice as many, but a
+// query or weight of float would be three numbers of bf16. The arithmetic of AVX512-FP16 does twice as many, but sums up
 // in binary16, which errs by several times what the naive path does and overflows at 65504. Both types are widened to
 // float.
 
@@ -75,7 +77,7 @@ const KernelFamily<float>& matrix_unit_family() {
 /// See choose_kernels(). Without kOthers all numbers must lie in memory as they are computed with.
 template <class T, bool kOthers>
 ChosenKernels<T> chosen_kernels(const Options& options, bool fits) {
-  const auto [vectors, matrix] = parts_of(isa_of(options));
+  const auto [vectors, dots, matrix] = parts_of(isa_of(options));
   const KernelFamily<T>& full_precision = family_of<T, kOthers>(vectors);
 #if ATTN_AMX
   if constexpr (std::is_same_v<T, float>) {

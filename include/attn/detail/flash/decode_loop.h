@@ -29,10 +29,12 @@ class DecodeLoop {
         problem_(pass.problem()),
         key_tiles_(pass.tensors, far),
         on_matrix_unit_(key_tiles_.suit_matrix_unit(pass.kernels)),
+        dots_(key_tiles_.suit_dots(pass.kernels) ? pass.kernels.dots : nullptr),
         step_(on_matrix_unit_ ? kKeyTile : kLongStep),
         splits_(problem_, QueryBlocks<T>(problem_, tiles, kMostQueries).count(), kMostQueries) {}
 
   bool on_matrix_unit() const { return on_matrix_unit_; }
+  bool multiplies_integers() const { return dots_ != nullptr; }
 
   /// The most blocks that run() is given: 1, or some together.
   Index most_together() const { return tensors_.k.is_cut() ? kMostTogether : 1; }
@@ -73,6 +75,8 @@ class DecodeLoop {
       for (DecodeState<T>& state : active) state.use_matrix_unit();
       visit_keys(active, next, false);
     } else {
+      if (dots_)
+        for (DecodeState<T>& state : active) state.use(*dots_);
       visit_keys(active, next, false);
     }
     for (Index block = now.blocks.begin; DecodeState<T> & state : active) {
@@ -113,13 +117,14 @@ class DecodeLoop {
   using KvTile = typename DecodeTiles<T>::Tile;
   using Row = typename DecodeState<T>::Row;
 
-  /// For so many blocks at a time. Queries are there once more as the matrix unit reads them, or have weights of their
-  /// scores behind them; see DecodeState.
+  /// For so many blocks at a time. Queries are there once more as the matrix unit reads them or as integers, or have
+  /// weights of their scores behind them; see DecodeState.
   TileLayout<T> layout(Index blocks) const {
     return TileLayout<T>({.queries = kMostQueries,
-                          .query = problem_.head_dim * (on_matrix_unit_  ? 4
-                                                        : tensors_.score ? 2
-                                                                         : 1),
+                          .query = problem_.head_dim * (on_matrix_unit_           ? 4
+                                                        : tensors_.score || dots_ ? 2
+                                                                                  : 1) +
+                                   (dots_ ? dots_->query_header : 0),
                           .out = problem_.v_dim,
                           .packed_key = key_tiles_.copies_any(tensors_.k) ? problem_.head_dim : 0,
                           .packed_value = key_tiles_.copies_any(tensors_.v) ? problem_.v_dim : 0,
@@ -179,7 +184,8 @@ class DecodeLoop {
   const Problem& problem_;
   DecodeTiles<T> key_tiles_;
   bool on_matrix_unit_;
-  Index step_;  ///< keys that one step of the recurrence takes
+  const DotKernels<T>* dots_;  ///< null: keys are multiplied as floats
+  Index step_;                 ///< keys that one step of the recurrence takes
   KvSplits<T> splits_;
 };
 

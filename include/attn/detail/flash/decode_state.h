@@ -73,6 +73,16 @@ class DecodeState {
     m_.scale = static_cast<T>(problem().scale);
   }
 
+  /// Keys and values, which are integers, are multiplied as such from now on; the queries, if they are fit for it.
+  void use(const DotKernels<T>& dots) {
+    const Index dim = problem().head_dim;
+    m_.arranged = m_.query + kMost * dim;  // behind the queries themselves
+    value_dots_ = score_dots_ = &dots;
+    for (Index r = 0; r < size(); ++r)
+      if (!dots.arrange_query(m_.query + r * dim, dim, m_.arranged + r * (dim + dots.query_header)))
+        score_dots_ = nullptr;
+  }
+
   /// One step of the recurrence: brings max, sum and out up to date with some keys and values, unless all are dropped.
   /// `next` is fetched meanwhile. `by_selection`, of one row: a dropped pair is not even multiplied. Several tiles are
   /// taken together if all rows keep all of them, and else one by one, as some may be dropped.
@@ -169,7 +179,8 @@ class DecodeState {
       const RowsToRead key = tiles_->keys(
           family(), tile, m_.packed_key,
           following.keys.empty() ? tiles_->gathered_values(first_of(all)) : tiles_->gathered_keys(following));
-      kernels.score_of(key.dtype)(m, size(), key, tile.keys.size(), problem().head_dim, fetching);
+      const auto score = score_dots_ ? score_dots_->score : kernels.score_of(key.dtype);
+      score(m, size(), key, tile.keys.size(), problem().head_dim, fetching);
       tiles_->multiply_by_key_scales(tile, size(), m);
     });
     for (Index r = 0; Row & row : rows_) {
@@ -196,7 +207,7 @@ class DecodeState {
           following.keys.empty() ? tiles_->gathered_keys(first_of(next)) : tiles_->gathered_values(following));
       if (by_selection)
         add_values_of_kept(m, value, tile.keys.size());
-      else
+      else if (!value_dots_ || !value_dots_->value(m, size(), value, tile.keys.size(), problem().v_dim, fetching))
         kernels.value_of(value.dtype)(m, size(), value, tile.keys.size(), problem().v_dim, fetching);
       std::fill_n(m_.rescale, size(), T(1));
     });
@@ -239,10 +250,12 @@ class DecodeState {
   std::span<Row> rows_;
   TileMemory<T> m_;
   Range visited_;
-  const DecodeKernelSet<T>* whole_;  ///< the kernels for whole tiles of keys
-  T kept_factor_;                    ///< what the output must still be multiplied by; see PassContext
-  Index added_;                      ///< tiles of keys in the present stretch
-  bool has_totals_;                  ///< of stretches before?
+  const DecodeKernelSet<T>* whole_;            ///< the kernels for whole tiles of keys
+  const DotKernels<T>* score_dots_ = nullptr;  ///< null: floats are multiplied
+  const DotKernels<T>* value_dots_ = nullptr;
+  T kept_factor_;    ///< what the output must still be multiplied by; see PassContext
+  Index added_;      ///< tiles of keys in the present stretch
+  bool has_totals_;  ///< of stretches before?
 };
 
 }  // namespace ATTN_BUILT_FOR

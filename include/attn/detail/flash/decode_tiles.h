@@ -60,6 +60,12 @@ class DecodeTiles {
            is_whole(tensors_.v);
   }
 
+  /// Do kernels that multiply integers serve?
+  bool suit_dots(const ChosenKernels<T>& kernels) const {
+    return kernels.dots && problem_.head_dim % kernels.dots->columns == 0 &&
+           problem_.v_dim % kernels.dots->columns == 0 && has_rows(tensors_.k) && has_rows(tensors_.v);
+  }
+
   /// Keys or values that are gathered after those of a tile, and fetched while that one's are copied: they come in no
   /// order that a processor could foresee.
   struct Gathered {
@@ -155,9 +161,23 @@ class DecodeTiles {
     if (!t.is_scaled() || !has_rows(t)) return;
     for_each_piece(t, tile, [&](Index first, Index count) {
       const float* const scales = t.scales(tile.batch, tile.kv_head, tile.keys.begin + first);
-      for (Index r = 0; r < queries; ++r)
-        for (Index j = 0; j < count; ++j) m.scores[r * m.row + first + j] *= static_cast<T>(scales[j]);
+      for (Index r = 0; r < queries; ++r) multiply_each(m.scores + r * m.row + first, scales, count);
     });
+  }
+
+  /// numbers *= scales, with the vectors that every program has: a loop over numbers, which might overlap for all that
+  /// compilers know, took a fifth of the time of a call with four queries for each key.
+  static void multiply_each(T* numbers, const float* scales, Index count) {
+    Index j = 0;
+    if constexpr (std::is_same_v<T, float>) {
+      using S = Simd<float, 16>;
+      for (typename S::Vec x, scale; j + S::kLanes <= count; j += S::kLanes) {
+        S::load(x, numbers + j);
+        S::load(scale, scales + j);
+        S::store(numbers + j, x * scale);
+      }
+    }
+    for (; j < count; ++j) numbers[j] *= static_cast<T>(scales[j]);
   }
 
   /// Calls visit(number of the first in the tile, how many) for keys that lie in one piece.

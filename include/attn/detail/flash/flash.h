@@ -18,8 +18,11 @@ ChosenKernels<T> kernels_among(const CallTensors<T>& tensors, const Options& opt
     const KernelFamily<T>& family = sigmoid_family_of<T, kOthers>(vectors);
     return {family, family, vectors, Amx::not_for_these};
   }
-  return chosen_kernels<T, kOthers>(
+  ChosenKernels<T> kernels = chosen_kernels<T, kOthers>(
       options, rounds_to_bf16(tensors.problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
+  if (tensors.dots && parts_of(isa_of(options)).dots == DotProducts::vnni && cpu_has_vnni())
+    kernels.dots = tensors.dots;
+  return kernels;
 }
 
 template <class T, class>

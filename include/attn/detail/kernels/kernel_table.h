@@ -46,6 +46,20 @@ struct DecodeKernelSet {
   const DecodeProducts<T>& of(DType dtype) const { return others[static_cast<int>(dtype) - 1]; }
 };
 
+/// Kernels for caches of 8 bits, in the place of the score and value products of a DecodeKernelSet. Programs without
+/// such a cache do not compile them: the cache says which they are.
+template <class T>
+struct DotKernels {
+  Index columns;       ///< head_dim and v_dim must be multiples of it
+  Index query_header;  ///< numbers of a T that arrange_query() needs besides head_dim
+  /// A query as integers. False if it has numbers that are not finite, or a largest one beyond 2^100 or 2^-100.
+  bool (*arrange_query)(const T* query, Index head_dim, T* to);
+  /// Queries are read as arrange_query() leaves them, in TileMemory::arranged.
+  void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, Prefetcher&);
+  /// False, and nothing is done, if weights are no such integers, for the same reasons.
+  bool (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, Prefetcher&);
+};
+
 /// How the kernels of a family want the numbers of queries, keys and values.
 struct Format {
   DType dtype;                ///< native, or bf16: then two of them lie in the room of a float
