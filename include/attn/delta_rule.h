@@ -23,8 +23,8 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// Chunks of 64 tokens are computed as matrices (the WY representation; see detail/linear_attention/forward_loop.h),
 /// one token alone as a step; both give the same but for rounding. Cost: 6 head_dim * v_dim flops for each token, and
-/// in chunks 64 * (3 head_dim + 2 v_dim) more. One head runs on one thread: what a token writes depends on the state, so
-/// that segments of a text cannot be worked on before those in front of them. NaN reaches no earlier token.
+/// in chunks 64 * (3 head_dim + 2 v_dim) more. One head runs on one thread: what a token writes depends on the state,
+/// so that segments of a text cannot be worked on before those in front of them. NaN reaches no earlier token.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 /// @see linear_attention for shapes, scalars and memory; naive_gated_delta_rule, the definition.
 template <class Q, class K, class V, class G, class B, class M = Mods<>>

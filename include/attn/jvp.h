@@ -14,8 +14,8 @@ inline namespace ATTN_BUILT_FOR {
 ///     // tangent = d/dh attention(q + h dq, k + h dk, v + h dv) at h = 0
 ///
 /// With weights P and tangents of the scores Ẋ = slopes of the mods * scale * (dq kᵀ + q dkᵀ), the tangent is (P * (Ẋ -
-/// sum P * Ẋ)) v + P dv; with sigmoids in the place of the softmax it is (P * (1 - P) * Ẋ) v + P dv. Score lambdas are called with dual numbers (see Dual), so that nobody writes a derivative;
-/// what mods hold does not move.
+/// sum P * Ẋ)) v + P dv; with sigmoids in the place of the softmax it is (P * (1 - P) * Ẋ) v + P dv. Score lambdas are
+/// called with dual numbers (see Dual), so that nobody writes a derivative; what mods hold does not move.
 ///
 /// @param direction_query, direction_key, direction_value  shaped as query, key and value; zeros where one stands
 /// still.

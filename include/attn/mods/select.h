@@ -66,10 +66,11 @@ inline void check_lists(const KeyLists& lists, const Problem& p) {
 /// Keys are gathered, not masked: a call costs what its lists are long, whatever kv_len is, if they are shorter than a
 /// quarter of it (a half, where all queries share a list or there is one query). Each query reads its keys from memory,
 /// so heads that share a list are cheaper than others. In any_of() and its like, in gradients, for_each_weight_tile()
-/// and over caches nothing is gathered: tiles of up to 48 queries and 64 keys are visited in which a key is listed. Keys
-/// far from each other then cost what a call without a mask does, and gradients as much as those of such a call; over a
-/// KvCache, pass its keys(i) and values(i) instead, which are gathered. The indices are copied and put in order when the mod is made, O(1) each
-/// where they lie close and O(log n) where they do not; the order in which they are given changes no bit of the result.
+/// and over caches nothing is gathered: tiles of up to 48 queries and 64 keys are visited in which a key is listed.
+/// Keys far from each other then cost what a call without a mask does, and gradients as much as those of such a call;
+/// over a KvCache, pass its keys(i) and values(i) instead, which are gathered. The indices are copied and put in order
+/// when the mod is made, O(1) each where they lie close and O(log n) where they do not; the order in which they are
+/// given changes no bit of the result.
 /// @throws std::invalid_argument for an index below -1; in the call, if the shape does not fit, or for an index of a
 /// key that does not exist.
 template <class X>

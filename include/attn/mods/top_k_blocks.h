@@ -79,9 +79,9 @@ void choose_blocks(const TopKBlocks& config, const Range& positions, const T* sc
 inline namespace ATTN_BUILT_FOR {
 
 /// block_sparse() of the blocks of keys that promise most: those whose mean has the largest product with the query, or
-/// with the mean of a block of queries (MoBA: Lu et al. 2025, "MoBA: Mixture of block attention for long-context
-/// LLMs"; the choice of blocks of NSA: Yuan et al. 2025, "Native sparse attention"). A causal choice always has the query's own block, which counts, and none behind it; combine it
-/// with causal(), which drops the later keys of the own block.
+/// with the mean of a block of queries (MoBA: Lu et al. 2025, "MoBA: Mixture of block attention for long-context LLMs";
+/// the choice of blocks of NSA: Yuan et al. 2025, "Native sparse attention"). A causal choice always has the query's
+/// own block, which counts, and none behind it; combine it with causal(), which drops the later keys of the own block.
 ///
 ///     auto out = attn::attention(q, k, v, attn::top_k_blocks(q, k, {.count = 8, .block_q = 48}) | attn::causal());
 ///

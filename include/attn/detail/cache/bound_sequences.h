@@ -148,13 +148,13 @@ class CheckedSequences {
       if (to.out.data())
         b.rotation = rotation_of<T>(kept_.rope(), b.problem.q_offset - b.problem.kv_offset, b.problem.q_len);
       CallTensors<T> tensors{part(to.out, element, rows),
-                                   part(to.lse, element, rows),
-                                   part(q_, element, rows),
-                                   kept_.keys(s),
-                                   kept_.values(s),
-                                   b.problem,
-                                   s,
-                                   kept_.rope() ? &b.rotation : nullptr};
+                             part(to.lse, element, rows),
+                             part(q_, element, rows),
+                             kept_.keys(s),
+                             kept_.values(s),
+                             b.problem,
+                             s,
+                             kept_.rope() ? &b.rotation : nullptr};
       tensors.dots = kept_.dots();
       sequences_.push_back({tensors, b.mods()});
     });

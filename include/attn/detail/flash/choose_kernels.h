@@ -35,9 +35,9 @@ struct ChosenKernels {
 
 // There are no kernels for two extensions, on purpose. The dot product of AVX512-BF16 does as many multiplications a
 // cycle as float's on Intel's processors, beside which widening costs 1 or 2 %; on Zen 4 it does twice as many, but a
-// query or weight of float would be three numbers of bf16. The arithmetic of AVX512-FP16 does twice as many, but sums up
-// in binary16, which errs by several times what the naive path does and overflows at 65504. Both types are widened to
-// float.
+// query or weight of float would be three numbers of bf16. The arithmetic of AVX512-FP16 does twice as many, but sums
+// up in binary16, which errs by several times what the naive path does and overflows at 65504. Both types are widened
+// to float.
 
 /// Whether products of such tensors may be formed of numbers rounded to bf16. They may not be of integers, which have
 /// scales that the matrix unit's kernels do not know.

@@ -30,8 +30,9 @@ constexpr bool is_additive_score<AdditiveScore<T>> = true;
 template <class M>
 constexpr bool check_forward_mode() {
   constexpr bool kIsOfProducts = !is_additive_score<M>;
-  static_assert(kIsOfProducts,
-                "attn: additive attention has no forward mode; attn::additive_attention_backward() has its derivatives");
+  static_assert(
+      kIsOfProducts,
+      "attn: additive attention has no forward mode; attn::additive_attention_backward() has its derivatives");
   return kIsOfProducts;
 }
 

@@ -28,8 +28,8 @@ struct JvpCall {
 ///     sum      sum of w * t
 ///
 /// after all keys, each divided by the sum of w, the tangent of the output is tangent - sum * out. The three lie behind
-/// each other like one output with more rows, so stretches and their totals serve all of them. For sigmoids t is w * (1 -
-/// w) times the tangent of the score, and `sum` stays 0.
+/// each other like one output with more rows, so stretches and their totals serve all of them. With
+/// sigmoids t is w * (1 - w) times the tangent of the score, and `sum` stays 0.
 template <class T>
 class JvpLoop {
  public:
