@@ -51,6 +51,10 @@ struct Explanation {
   /// How many of query_tiles are single queries, because their sequence has at most few_queries. A tile computes whole
   /// vectors of queries, however few there are; a single query has its vectors along the features.
   Index single_queries = 0;
+  /// Those of single_queries that one kernel takes through all their keys: queries that share these with no other, over
+  /// keys and values that lie in one piece, row by row, in the type that is computed in, and are not fetched ahead; a
+  /// mask drops none of the keys that are visited, and no other mod stands between scores and values.
+  Index lone_queries = 0;
   Index few_queries = 0;  ///< the most queries of a sequence that are worked on one by one; more are tiles
   /// Whether keys and values of single queries are fetched before they are needed, because all together take more than
   /// what may be in the cache: 8 MiB, or 3 MiB where several queries share them.
@@ -95,6 +99,8 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
   } else {
     out << "single queries, at most " << e.few_queries << " in a sequence";
   }
+  if (e.lone_queries > 0 && e.lone_queries < e.single_queries) out << ", " << e.lone_queries << " of them";
+  if (e.lone_queries > 0) out << ", in one kernel";
   if (e.fetches_ahead) out << ", keys and values fetched ahead";
   out << '\n'
       << "passes           " << e.passes << '\n'

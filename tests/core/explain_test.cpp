@@ -185,6 +185,7 @@ TEST(Explain, TellsWhichLoopServesAndWhy) {
   EXPECT_EQ(single.few_queries, 4);
   EXPECT_EQ(line_of(single, "loop"), "single queries, at most 4 in a sequence");
   EXPECT_EQ(line_of(none, "loop"), "tiles of queries");
+  EXPECT_EQ(line_of(of(1, 100), "loop"), "single queries, at most 4 in a sequence, in one kernel");
 }
 
 /// Half a vector of 16 queries by themselves, where rows and keys are long enough.
@@ -223,7 +224,8 @@ TEST(Explain, SequencesOfACacheMayTakeBothLoops) {
   const Explanation e = explain(ragged(q, {50, 1}), cache);
   EXPECT_EQ(e.single_queries, 1);
   EXPECT_GT(e.query_tiles, 1);
-  EXPECT_EQ(line_of(e, "loop"), "tiles of queries, and 1 single query");
+  EXPECT_EQ(e.lone_queries, 1);
+  EXPECT_EQ(line_of(e, "loop"), "tiles of queries, and 1 single query, in one kernel");
 }
 
 TEST(Explain, TellsWhetherTheMatrixUnitServes) {

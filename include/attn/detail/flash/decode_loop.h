@@ -3,7 +3,7 @@
 
 #include "attn/detail/base/room_for.h"
 #include "attn/detail/flash/decode_state.h"
-#include "attn/detail/flash/kv_splits.h"
+#include "attn/detail/flash/lone_queries.h"
 #include "attn/detail/flash/query_blocks.h"
 
 namespace attn::detail {
@@ -31,7 +31,8 @@ class DecodeLoop {
         on_matrix_unit_(key_tiles_.suit_matrix_unit(pass.kernels)),
         dots_(key_tiles_.suit_dots(pass.kernels) ? pass.kernels.dots : nullptr),
         step_(on_matrix_unit_ ? kKeyTile : kLongStep),
-        splits_(problem_, QueryBlocks<T>(problem_, tiles, kMostQueries).count(), kMostQueries) {}
+        splits_(problem_, QueryBlocks<T>(problem_, tiles, kMostQueries).count(), kMostQueries),
+        lone_(pass, key_tiles_, splits_) {}
 
   bool on_matrix_unit() const { return on_matrix_unit_; }
   bool multiplies_integers() const { return dots_ != nullptr; }
@@ -59,6 +60,7 @@ class DecodeLoop {
            std::byte* partials) const {
     const Range keys = splits_.keys(now.split);
     const bool is_first = now.split == 0;
+    if (lone_.are_served() && run_lone(blocks.at(now.blocks.begin, 0), now, keys, memory, partials)) return;
     RoomFor<Row, kMostQueries * kMostTogether> room;
     RoomFor<DecodeState<T>, kMostTogether> states;
     const TileLayout<T> layout = this->layout(now.blocks.size());
@@ -89,7 +91,7 @@ class DecodeLoop {
         ++r;
       }
       if (splits_.count() == 1)
-        for (Index r = 0; const Row& row : state.rows()) store_result(row.queries, r++, state.memory());
+        for (Index r = 0; const Row& row : state.rows()) pass_.store_result(row.queries, r++, state.memory());
       else
         splits_.store_partial(state.memory(), blocks.size(block), now.split, partials + block * splits_.bytes());
       ++block;
@@ -99,7 +101,18 @@ class DecodeLoop {
   /// The result of a block from what its splits have left.
   void merge(const QueryBlocks<T>& blocks, Index block, std::byte* partials) const {
     const TileMemory<T> m = splits_.merged(blocks.size(block), partials + block * splits_.bytes());
-    for (Index r = 0; r < blocks.size(block); ++r) store_result(blocks.at(block, r), r, m);
+    for (Index r = 0; r < blocks.size(block); ++r) pass_.store_result(blocks.at(block, r), r, m);
+  }
+
+  /// Does one kernel take a query through all keys that it visits?
+  bool is_lone(const QueryTile& query) const {
+    bool all = lone_.are_served(), any = false;
+    for (Index split = 0; all && split < splits_.count(); ++split) {
+      const Range visited = intersect(pass_.visited(query), splits_.keys(split));
+      any |= !visited.empty();
+      all = visited.empty() || lone_.serves(query, visited);
+    }
+    return all && any;
   }
 
   /// Calls visit(tile of keys, coverage) for one query.
@@ -116,6 +129,17 @@ class DecodeLoop {
  private:
   using KvTile = typename DecodeTiles<T>::Tile;
   using Row = typename DecodeState<T>::Row;
+
+  /// The same for a block of one query, if the straight way serves it.
+  bool run_lone(const QueryTile& query, const Task& now, const Range& keys, std::byte* memory,
+                std::byte* partials) const {
+    const Range visited = intersect(pass_.visited(query), keys);
+    if (!lone_.serves(query, visited)) return false;
+    const bool stores = splits_.count() == 1;
+    const TileMemory<T> m = lone_.run(query, visited, now.split == 0, stores, memory);
+    if (!stores) splits_.store_partial(m, 1, now.split, partials + now.blocks.begin * splits_.bytes());
+    return true;
+  }
 
   /// For so many blocks at a time. Queries are there once more as the matrix unit reads them or as integers, or have
   /// weights of their scores behind them; see DecodeState.
@@ -170,15 +194,6 @@ class DecodeLoop {
     return key_tiles_.of(next.any_query(), key_tiles_.first(intersect(keys, next.visited())));
   }
 
-  /// out / sum and the log-sum-exp of a query, row number r; 0 where no key was kept.
-  void store_result(const QueryTile& query, Index r, const TileMemory<T>& m) const {
-    T* const out = m.out + r * problem_.v_dim;
-    const T inverse = m.sum[r] == T(0) ? T(0) : T(1) / m.sum[r];
-    pass_.kernels.full_precision.multiply(out, problem_.v_dim, inverse);
-    pass_.kernels.full_precision.unpack_rows(out, 1, problem_.v_dim, tensors_.output(query));
-    pass_.store_lse(query, m.max + r, m.sum + r);
-  }
-
   const PassContext<T>& pass_;
   const CallTensors<T>& tensors_;
   const Problem& problem_;
@@ -187,6 +202,7 @@ class DecodeLoop {
   const DotKernels<T>* dots_;  ///< null: keys are multiplied as floats
   Index step_;                 ///< keys that one step of the recurrence takes
   KvSplits<T> splits_;
+  LoneQueries<T> lone_;
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -49,6 +49,14 @@ class DecodeTiles {
   /// Those of any tile?
   bool copies_any(const KvRows<T>& t) const { return copies(t, 1); }
 
+  /// Does every head lie in one piece, as kernels compute with it?
+  bool lie_in_rows() const {
+    const auto lies = [](const KvRows<T>& t) {
+      return t.dtype() == DType::native && has_rows(t) && !t.is_gathered() && !t.is_cut();
+    };
+    return lies(tensors_.k) && lies(tensors_.v);
+  }
+
   /// Does the matrix unit serve, for whole tiles of keys? It reads rows of whole registers at any address. A query that
   /// shares them with no other would leave it idle.
   bool suit_matrix_unit(const ChosenKernels<T>& kernels) const {

@@ -117,6 +117,7 @@ class FlashPass {
           });
           e.full_tiles += full;
           e.masked_tiles += masked;
+          if (tiles_.are_single()) e.lone_queries += decode_loop_.is_lone(partition.blocks.at(block, i));
           // The first visited key may lie inside a tile, so that there may be one tile more than `all`.
           const Index all = ceil_div(problem_.kv_len, kKeyTile);
           e.skipped_tiles += std::max<Index>(all - full - masked, 0);
@@ -151,6 +152,7 @@ class FlashPass {
     const Index together = tiles_.are_single() ? decode_loop_.most_together() : 1;
     const Index tasks_per_worker = together > 1 ? 4 : 64;
     if (splits > 1 && together == 1) return 1;
+    if (workers == 1 && together == 1) return kMost;  // nobody to finish together with
     const Index wanted =
         std::clamp<Index>(blocks.count() * splits / (tasks_per_worker * std::max<Index>(workers, 1)), 1, kMost);
     const Index per_head = std::max<Index>(blocks.blocks_per_kv_head(), 1);

@@ -73,6 +73,15 @@ struct PassContext {
     return problem().sigmoid_bias ? SoftmaxState<T>{lone_score(0), 0} : SoftmaxState<T>{};
   }
 
+  /// out / sum and the log-sum-exp of a query, row number r of memory for single ones; 0 where no key was kept.
+  void store_result(const QueryTile& query, Index r, const TileMemory<T>& m) const {
+    T* const out = m.out + r * problem().v_dim;
+    const T inverse = m.sum[r] == T(0) ? T(0) : T(1) / m.sum[r];
+    kernels.full_precision.multiply(out, problem().v_dim, inverse);
+    kernels.full_precision.unpack_rows(out, 1, problem().v_dim, tensors.output(query));
+    store_lse(query, m.max + r, m.sum + r);
+  }
+
   /// Stores the log-sum-exps of the queries.
   void store_lse(const QueryTile& queries, const T* max, const T* sum) const {
     if (tensors.lse.data() == nullptr) return;

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "attn/detail/kernels/kernel_table.h"
 
@@ -125,8 +126,17 @@ KernelFamily<T> additive_family(VectorSet vectors) {
     family.by_vectors[0].score = CompiledAdditive<kOwn, AdditiveTileKernels<T, kBytes, 1>>::score;
     family.by_vectors[1].score = CompiledAdditive<kOwn, AdditiveTileKernels<T, kBytes, 2>>::score;
     family.by_vectors[2].score = CompiledAdditive<kOwn, AdditiveTileKernels<T, kBytes, 3>>::score;
-    family.decode.score = CompiledAdditive<kOwn, AdditiveDecodeKernels<T, kBytes>>::score;
-    family.decode.others = nullptr;
+    // This score reads keys of any type, and values of others than T are those of the family.
+    constexpr auto kScore = CompiledAdditive<kOwn, AdditiveDecodeKernels<T, kBytes>>::score;
+    family.decode.score = kScore;
+    family.decode.attend = nullptr;
+    if constexpr (std::is_same_v<T, float>) {
+      using Family = AnyFamilyOf<float, kOwn>;
+      static constexpr DecodeProducts<float> kProducts[] = {{kScore, Family::kProducts[0].value},
+                                                            {kScore, Family::kProducts[1].value},
+                                                            {kScore, Family::kProducts[2].value}};
+      family.decode.others = kProducts;
+    }
   });
   return family;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "attn/detail/kernels/decode_column_kernels.h"
+#include "attn/detail/kernels/decode_row_kernels.h"
 #include "attn/detail/kernels/decode_score_kernels.h"
 
 namespace attn::detail {
@@ -20,6 +21,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
   using Vec = typename S::Vec;
   using Packing = PackingKernels<T, Bytes>;
   using Columns = DecodeColumnKernels<T, Bytes, kRegisters>;
+  using Row = DecodeRowKernels<T, Bytes, kRegisters>;
   static constexpr int kLanes = S::kLanes;
   static constexpr int kWidth = kRegisters >= 32 ? 4 : 2;  // vectors of columns: 4 x 4 sums, of 32 registers
 
@@ -46,9 +48,12 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     const T old = m.max[row], highest = S::largest(top), max = old > highest ? old : highest;
     const T from = max == -kInfinity ? T(0) : max;  // as in TileKernels::softmax
     Vec sum = {};
-    S::splat(x, old - from);
-    S::exp(x);
-    const T rescale = first_lane(x);
+    T rescale = 0;  // of nothing
+    if (old != -kInfinity) {
+      S::splat(x, old - from);
+      S::exp(x);
+      rescale = first_lane(x);
+    }
     m.rescale[row] = rescale;
     m.max[row] = max;
     m.sum[row] *= rescale;
@@ -75,6 +80,12 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
                                 Prefetcher& fetching) {
     if constexpr (kReadsColumns)
       if (lie_side_by_side(value, v_dim)) return Columns::value(m, rows, value, keys, v_dim);
+    if constexpr (kStored == DType::native) {
+      if (rows == 1) {
+        if (!fetching.is_empty()) fetching.spread(fetching.lines_left(), Row::steps(keys, v_dim));
+        return Row::value(m, reinterpret_cast<const T*>(value.data), value.stride, keys, v_dim, fetching);
+      }
+    }
     if (!fetching.is_empty()) {
       const Index groups = kLanes >= kQueriesAtATime && rows > 1 ? ceil_div(rows, kQueriesAtATime) : rows;
       fetching.spread(fetching.lines_left(), groups * keys * (v_dim / (kWidth * kLanes)));

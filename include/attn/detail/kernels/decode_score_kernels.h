@@ -61,30 +61,29 @@ struct DecodeScoreKernels {
       TileMemory<T> row = m;
       row.query += r * head_dim;
       row.scores += r * m.row;
-      Index done = 0;
-      if constexpr (kDType == DType::native && kLanes > 1) done = score_row(row, key, keys, head_dim, fetching);
-      if (done == keys) continue;
-      row.scores += done;
-      const RowsToRead rest{key.data + done * key.stride * kSizeOf<T, kDType>, kDType, key.stride, key.column};
-      score_rows<1, kDType>(row, 0, 1, rest, keys - done, head_dim, fetching);
+      if constexpr (kDType == DType::native && kLanes > 1)
+        if (score_row(row, key, keys, head_dim, fetching)) continue;
+      score_rows<1, kDType>(row, 0, 1, key, keys, head_dim, fetching);
     }
   }
 
   /// Scores of one row, for keys that lie in memory as they are computed with. They are read in the order of memory,
   /// kLanes of them at a time with a vector of sums each, which a tree of exchanges makes a vector of scores. In the
-  /// order of score_rows, 8 heads of 512 keys took 1.1 times as long. Returns for how many keys.
-  static ATTN_INLINE Index score_row(const TileMemory<T>& m, const RowsToRead& key, Index keys, Index head_dim,
-                                     Prefetcher& fetching) {
+  /// order of score_rows, 8 heads of 512 keys took 1.1 times as long. Where keys fill no vector, the last one reaches
+  /// back. Returns whether it did.
+  static ATTN_INLINE bool score_row(const TileMemory<T>& m, const RowsToRead& key, Index keys, Index head_dim,
+                                    Prefetcher& fetching) {
+    if (keys < kLanes) return false;
     if (fetching.is_empty()) {
       if (head_dim == 2 * kLanes) return score_near<2>(m, key, keys);
       if (head_dim == 4 * kLanes) return score_near<4>(m, key, keys);
       if constexpr (kRegisters >= 32)
         if (head_dim == 8 * kLanes) return score_near<8>(m, key, keys);
     }
-    if (head_dim % (kChunk * kLanes) != 0) return 0;
-    const T* row = reinterpret_cast<const T*>(key.data);
-    Index j = 0;
-    for (; j + kLanes <= keys; j += kLanes) {
+    if (head_dim % (kChunk * kLanes) != 0) return false;
+    for (Index next = 0; next < keys; next += kLanes) {
+      const Index j = std::min(next, keys - kLanes);
+      const T* const row = reinterpret_cast<const T*>(key.data) + j * key.stride;
       Array<Vec, kLanes> sum = {};
       for (Index d = 0; d < head_dim; d += kChunk * kLanes) {
         Array<Vec, kChunk> q;
@@ -99,23 +98,22 @@ struct DecodeScoreKernels {
           }
         }
       }
-      row += kLanes * key.stride;
       S::sum_lanes(sum);
       S::store(m.scores + j, sum[0]);
     }
-    return j;
+    return true;
   }
 
   /// The same where nothing is fetched, for a query that fits into registers beside the sums: no sum leaves its
   /// register, and rows are read from end to end. From L2 a key of 32, 64 or 128 floats took 0.55, 0.52 or 0.6 of the
   /// time of the loop above with AVX-512. Numbers of 16 and 8 bits gained nothing: they are bound by their conversion.
   template <int kVectors>
-  static ATTN_INLINE Index score_near(const TileMemory<T>& m, const RowsToRead& key, Index keys) {
+  static ATTN_INLINE bool score_near(const TileMemory<T>& m, const RowsToRead& key, Index keys) {
     Array<Vec, kVectors> q;
     ATTN_UNROLL for (int c = 0; c < kVectors; ++c) S::load(q[c], m.query + c * kLanes);
-    const T* row = reinterpret_cast<const T*>(key.data);
-    Index j = 0;
-    for (; j + kLanes <= keys; j += kLanes) {
+    for (Index next = 0; next < keys; next += kLanes) {
+      const Index j = std::min(next, keys - kLanes);
+      const T* row = reinterpret_cast<const T*>(key.data) + j * key.stride;
       Array<Vec, kLanes> sum = {};
       ATTN_UNROLL for (int a = 0; a < kLanes; ++a, row += key.stride) {
         ATTN_UNROLL for (int c = 0; c < kVectors; ++c) {
@@ -127,7 +125,7 @@ struct DecodeScoreKernels {
       S::sum_lanes(sum);
       S::store(m.scores + j, sum[0]);
     }
-    return j;
+    return true;
   }
 
   /// Scores of `count` rows from `first` on.

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attn/detail/base/linker_hint.h"
-#include "attn/detail/kernels/decode_kernels.h"
+#include "attn/detail/kernels/lone_query_kernels.h"
 #include "attn/detail/kernels/masked_kernels.h"
 #include "attn/detail/kernels/packing_kernels.h"
 #include "attn/detail/kernels/tile_kernels.h"
@@ -35,7 +35,9 @@ struct DecodeKernelSet {
   decltype(DecodeProducts<T>::score) score;
   void (*softmax)(const TileMemory<T>&, Index row, Index keys, Prefetcher&);
   decltype(DecodeProducts<T>::value) value;
-  /// Products over f16, bf16 and i8. Null: there are none, or `score` and `value` read whatever comes.
+  /// All three for a query by itself. Null where a family has others in the place of the first two.
+  void (*attend)(const TileMemory<T>&, const LoneQuery<T>&);
+  /// Products over f16, bf16 and i8. Null: nobody asks for them, or `score` and `value` are those over bf16.
   const DecodeProducts<T>* others = nullptr;
 
   auto score_of(DType keys) const { return reads(keys) ? score : of(keys).score; }
@@ -169,6 +171,7 @@ struct Compiled;
     ATTN_KERNEL(score, target, void)              \
     ATTN_KERNEL(softmax, target, auto)            \
     ATTN_KERNEL(value, target, void)              \
+    ATTN_KERNEL(attend, target, void)             \
     ATTN_KERNEL(store_out, target, void)          \
     ATTN_KERNEL(copy_columns, target, void)       \
     ATTN_KERNEL(store_columns, target, void)      \
@@ -190,6 +193,7 @@ template <class T, VectorSet kSet>
 struct FamilyOf {
   static constexpr int kBytes = kVectorBytes<kSet>, kRegisters = kVectorRegisters<kSet>;
   using Decode = Compiled<kSet, DecodeKernels<T, kBytes, kRegisters>>;
+  using Lone = Compiled<kSet, LoneQueryKernels<T, kBytes, kRegisters>>;
   using Packing = Compiled<kSet, PackingKernels<T, kBytes, false>>;
   using Masked = Compiled<kSet, MaskedKernels<T, kBytes>>;
   using Total = Compiled<kSet, TotalKernels<T, kBytes>>;
@@ -210,7 +214,7 @@ struct FamilyOf {
                                                           .defers_value_product = false,
                                                           .fetches = true},
                                                .widest = kMaxVectors,
-                                               .decode = {Decode::score, Decode::softmax, Decode::value},
+                                               .decode = {Decode::score, Decode::softmax, Decode::value, Lone::attend},
                                                .by_vectors = {tiles<1>(), tiles<2>(), tiles<3>()},
                                                .load_columns = Packing::load_columns,
                                                .store_out = Packing::store_out,

@@ -117,6 +117,7 @@ KernelFamily<T> with_sigmoid(KernelFamily<T> family, VectorSet vectors) {
     family.by_vectors[1].softmax = CompiledSigmoid<kOwn, SigmoidTileKernels<T, kBytes, 2>>::softmax;
     family.by_vectors[2].softmax = CompiledSigmoid<kOwn, SigmoidTileKernels<T, kBytes, 3>>::softmax;
     family.decode.softmax = CompiledSigmoid<kOwn, SigmoidDecodeKernels<T, kBytes>>::softmax;
+    family.decode.attend = nullptr;
   });
   return family;
 }

@@ -1,0 +1,86 @@
+// The value product of a single query that shares its keys with no other: lanes run along v_dim.
+#pragma once
+
+#include "attn/detail/kernels/prefetcher.h"
+#include "attn/detail/kernels/tile_memory.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// For values that lie in memory as they are computed with. One row gives the processor one multiplication for each
+/// vector that is loaded, so what counts is that values are read in the order of memory and that enough sums are open
+/// at a time to hide the latency of an FMA: two for each column, of the even keys and of the odd ones, and as many
+/// columns as there are registers for.
+template <class T, int Bytes, int kRegisters>
+struct DecodeRowKernels {
+  using S = Simd<T, Bytes>;
+  using Vec = typename S::Vec;
+  static constexpr int kLanes = S::kLanes;
+  static constexpr int kWidest = kRegisters >= 32 ? 8 : 4;  // vectors of columns
+
+  /// out = rescale * out + weights * values, of the first row. Fetches what is left to be fetched meanwhile.
+  static ATTN_INLINE void value(const TileMemory<T>& m, const T* value, Index stride, Index keys, Index v_dim,
+                                Prefetcher& fetching) {
+    const T *const weights = m.scores, rescale = *m.rescale;
+    T* const out = m.out;
+    Index c = 0;
+    for (; c + kWidest * kLanes <= v_dim; c += kWidest * kLanes)
+      add_columns<kWidest>(out + c, weights, rescale, value + c, stride, keys, fetching);
+    if constexpr (kWidest > 4)
+      for (; c + 4 * kLanes <= v_dim; c += 4 * kLanes)
+        add_columns<4>(out + c, weights, rescale, value + c, stride, keys, fetching);
+    for (; c + 2 * kLanes <= v_dim; c += 2 * kLanes)
+      add_columns<2>(out + c, weights, rescale, value + c, stride, keys, fetching);
+    for (; c + kLanes <= v_dim; c += kLanes)
+      add_columns<1>(out + c, weights, rescale, value + c, stride, keys, fetching);
+    for (; c < v_dim; ++c) {
+      T sum = 0;
+      for (Index j = 0; j < keys; ++j) sum += weights[j] * value[j * stride + c];
+      out[c] = out[c] * rescale + sum;
+    }
+  }
+
+  /// How often value() asks the prefetcher for so many keys.
+  static ATTN_INLINE Index steps(Index keys, Index v_dim) {
+    Index passes = v_dim / (kWidest * kLanes);
+    for (Index rest = v_dim / kLanes % kWidest; rest > 0; rest /= 2) passes += rest % 2;
+    return passes * ceil_div(keys, 2);
+  }
+
+ private:
+  /// kVectors vectors of columns.
+  template <int kVectors>
+  static ATTN_INLINE void add_columns(T* out, const T* weights, T rescale, const T* value, Index stride, Index keys,
+                                      Prefetcher& fetching) {
+    Array<Vec, kVectors> even = {}, odd = {};
+    const auto add = [&](Vec * sum, Index j) __attribute__((always_inline)) {
+      const T w = weights[j];
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+        Vec x;
+        S::load(x, value + v * kLanes);
+        S::add_product(sum[v], x, w);
+      }
+      value += stride;
+    };
+    Index j = 0;
+    for (; j + 2 <= keys; j += 2) {
+      fetching.step();
+      add(even, j);
+      add(odd, j + 1);
+    }
+    if (j < keys) {
+      fetching.step();
+      add(even, j);
+    }
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
+      Vec before;
+      S::load(before, out + v * kLanes);
+      even[v] += odd[v];
+      S::add_product(even[v], before, rescale);
+      S::store(out + v * kLanes, even[v]);
+    }
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

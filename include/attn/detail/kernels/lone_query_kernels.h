@@ -1,0 +1,76 @@
+// All of the attention of a single query in one kernel, for the keys that are in the cache when they are asked for.
+#pragma once
+
+#include "attn/detail/kernels/decode_kernels.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// A query that shares its keys with no other, over keys and values that lie in one piece as they are computed with.
+template <class T>
+struct LoneQuery {
+  const T* query;  ///< (head_dim)
+  T scale;         ///< of the scores
+  Rows<T> key;     ///< (keys, head_dim)
+  Rows<T> value;   ///< (keys, v_dim)
+  Index keys, head_dim, v_dim;
+  Index begin;  ///< how many keys of its step and tile come before the first one
+  T* result;    ///< (v_dim): the output divided by the sum; null: it stays in TileMemory::out, not yet divided
+};
+
+/// What the loop over single queries does with its other kernels, in the same order and to the same bits, without what
+/// lies between these: steps of kLongStep keys, each scored, then its softmax, then its values tile by tile. Nothing is
+/// fetched ahead.
+template <class T, int Bytes, int kRegisters>
+struct LoneQueryKernels {
+  using S = Simd<T, Bytes>;
+  using Vec = typename S::Vec;
+  using Decode = DecodeKernels<T, Bytes, kRegisters>;
+  using Row = DecodeRowKernels<T, Bytes, kRegisters>;
+  static constexpr int kLanes = S::kLanes;
+
+  /// Maximum and sum stand in `memory` as they are before these keys. Reads and writes no other row than the first.
+  static ATTN_INLINE void attend(const TileMemory<T>& memory, const LoneQuery<T>& given) {
+    // Copies, which no store of a vector can have changed: the compiler need not read them again.
+    TileMemory<T> m = memory;
+    const LoneQuery<T> a = given;
+    Prefetcher nothing;
+    m.row = 0;
+    multiply(m.query, a.query, a.head_dim, a.scale);
+    std::fill_n(m.out, a.v_dim, T(0));
+    const T *key = a.key.data, *value = a.value.data;
+    for (Index left = a.keys, from = a.begin; left > 0; from = 0) {
+      const Index step = std::min(left, kLongStep - from);
+      const RowsToRead keys{reinterpret_cast<const std::byte*>(key), DType::native, a.key.stride, 1};
+      DecodeScoreKernels<T, Bytes, kRegisters>::score(m, 1, keys, step, a.head_dim, nothing);
+      Decode::softmax(m, 0, step, nothing);
+      TileMemory<T> tile = m;
+      for (Index done = 0, count = kKeyTile - from % kKeyTile; done < step; count = kKeyTile) {
+        count = std::min(count, step - done);
+        Row::value(tile, value, a.value.stride, count, a.v_dim, nothing);
+        tile.scores += count;
+        value += count * a.value.stride;
+        *tile.rescale = 1;
+        done += count;
+      }
+      key += step * a.key.stride;
+      left -= step;
+    }
+    add_rest(*m.sum, *m.sum_rest);
+    if (a.result != nullptr) multiply(a.result, m.out, a.v_dim, *m.sum == T(0) ? T(0) : T(1) / *m.sum);
+  }
+
+ private:
+  static ATTN_INLINE void multiply(T* to, const T* from, Index size, T factor) {
+    Index i = 0;
+    for (Vec x; i + kLanes <= size; i += kLanes) {
+      S::load(x, from + i);
+      x *= factor;
+      S::store(to + i, x);
+    }
+    for (; i < size; ++i) to[i] = from[i] * factor;
+  }
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

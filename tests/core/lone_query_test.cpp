@@ -1,0 +1,231 @@
+// One query a head over near keys: a kernel of its own does what the loop over single queries does, to the last bit.
+// The loop's results are compared with the definition elsewhere.
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <attn/attn.h>
+
+#include "support/compare.h"
+#include "support/paths.h"
+#include "support/random.h"
+
+namespace attn::test {
+namespace {
+
+/// Changes no score, but stands between scores and values, so that the loop serves.
+auto by_the_loop() {
+  return score_mod([](auto x, auto) { return x; });
+}
+
+template <class T>
+Tensor<T, 4> drawn(const Shape<4>& shape, Random& random) {
+  auto t = Tensor<T, 4>::uninitialized(shape);
+  for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<T>(random.uniform(-2, 2));
+  return t;
+}
+
+template <class Result>
+auto computed(const Result& r) {
+  using T = std::remove_cvref_t<decltype(*r.out.data())>;
+  return Computed<T>{{r.out.data(), r.out.data() + r.out.size()}, {r.lse.data(), r.lse.data() + r.lse.size()}};
+}
+
+/// A token of each head over keys of its own.
+template <class T>
+struct Call {
+  Call(Index heads, Index kv_len, Index head_dim, Index v_dim, Random& random)
+      : q(drawn<T>({1, heads, 1, head_dim}, random)),
+        k(drawn<T>({1, heads, kv_len, head_dim}, random)),
+        v(drawn<T>({1, heads, kv_len, v_dim}, random)) {}
+
+  /// Both ways give the same bits, and explain() says that they are two.
+  template <class M = Mods<>>
+  void expect_same(const Options& options, const M& mods = {}) const {
+    EXPECT_EQ(explain(q, k, v, mods, options).lone_queries, q.dim(1));
+    EXPECT_EQ(explain(q, k, v, mods | by_the_loop(), options).lone_queries, 0);
+    EXPECT_TRUE(same_bits(computed(attention(q, k, v, mods, options)),
+                          computed(attention(q, k, v, mods | by_the_loop(), options))));
+  }
+
+  Tensor<T, 4> q, k, v;
+};
+
+/// Lengths on both sides of vectors, tiles, steps and splits; of features, of all numbers of vectors that kernels take
+/// at a time, with a rest or not.
+template <class T>
+void expect_bits_of_the_loop() {
+  Random random(1);
+  for (Isa isa : instruction_sets()) {
+    SCOPED_TRACE(to_string(isa));
+    for (Index kv_len : {1, 2, 7, 8, 9, 15, 16, 17, 31, 63, 64, 65, 100, 128, 511, 512, 513, 600, 1025, 2048, 2300})
+      for (int i = 0; i < 2; ++i) {
+        const std::vector<Index> dims{1, 5, 8, 16, 17, 32, 48, 64, 96, 128, 130, 256};
+        const Index most = kv_len > 1000 ? 1 : 3;  // 8 MiB would be far
+        const Index head_dim = random.pick(dims), v_dim = std::min<Index>(random.pick(dims), most == 1 ? 128 : 256);
+        const Call<T> call(random.integer(1, most), kv_len, head_dim, v_dim, random);
+        SCOPED_TRACE(::testing::Message()
+                     << kv_len << " keys, head_dim " << call.q.dim(3) << ", v_dim " << call.v.dim(3));
+        call.expect_same({.executor = i == 0 ? serial() : threads(2), .isa = isa});
+        if (::testing::Test::HasFailure()) return;
+      }
+  }
+}
+TEST(LoneQuery, FloatHasTheBitsOfTheLoop) { expect_bits_of_the_loop<float>(); }
+TEST(LoneQuery, DoubleHasTheBitsOfTheLoop) { expect_bits_of_the_loop<double>(); }
+
+/// The largest score in the last step: all that was summed up before is rescaled.
+TEST(LoneQuery, LaterMaximaRescale) {
+  Random random(2);
+  for (Isa isa : instruction_sets())
+    for (Index kv_len : {65, 513, 1500, 2049}) {
+      Call<float> call(2, kv_len, 64, 64, random);
+      for (Index h = 0; h < 2; ++h)
+        for (Index d = 0; d < 64; ++d) call.k(0, h, kv_len - 1, d) = call.q(0, h, 0, d);
+      call.expect_same({.scale = 1, .executor = serial(), .isa = isa});
+      const auto r = attention(call.q, call.k, call.v, Options{.scale = 1, .isa = isa});
+      // A score of some 85 beside others of some 11 leaves the last value alone.
+      for (Index d = 0; d < 64; ++d) EXPECT_NEAR(r.out(0, 1, 0, d), call.v(0, 1, kv_len - 1, d), 1e-5f) << d;
+    }
+}
+
+TEST(LoneQuery, WindowsBeginAnywhere) {
+  Random random(3);
+  const Call<float> call(2, 2200, 64, 32, random);
+  for (Isa isa : instruction_sets())
+    for (Index window : {0, 1, 63, 64, 511, 700, 1100, 2100})
+      call.expect_same({.executor = serial(), .isa = isa}, causal() | sliding_window(window));
+}
+
+TEST(LoneQuery, SinksAreInTheSumOnce) {
+  Random random(4);
+  for (Isa isa : instruction_sets())
+    for (Index kv_len : {1, 70, 600, 2100}) {
+      const Call<float> call(2, kv_len, 64, 64, random);
+      call.expect_same({.executor = serial(), .isa = isa}, sinks(std::vector<float>{3, -1}));
+    }
+}
+
+/// What lies behind a row's keys is not read, or weighs nothing.
+TEST(LoneQuery, NanBehindTheKeysReachesNobody) {
+  Random random(5);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (Isa isa : instruction_sets())
+    for (Index length : {0, 1, 5, 16, 61, 64, 100}) {
+      Call<float> call(2, 128, 64, 64, random);
+      const auto wanted = attention(call.q, call.k, call.v, key_lengths({length}), {.isa = isa});
+      for (Index h = 0; h < 2; ++h)
+        for (Index j = length; j < 128; ++j)
+          for (Index d = 0; d < 64; ++d) call.k(0, h, j, d) = call.v(0, h, j, d) = nan;
+      EXPECT_EQ(explain(call.q, call.k, call.v, key_lengths({length}), {.isa = isa}).lone_queries, length > 0 ? 2 : 0);
+      const auto got = attention(call.q, call.k, call.v, key_lengths({length}), {.isa = isa});
+      EXPECT_TRUE(same_bits(computed(got), computed(wanted))) << length;
+      EXPECT_EQ(got.lse(0, 0, 0) == -std::numeric_limits<float>::infinity(), length == 0);
+    }
+}
+
+/// A key in the middle is dropped: not a query for this kernel.
+TEST(LoneQuery, MasksWithHolesGoThroughTheLoop) {
+  Random random(6);
+  Call<float> call(1, 200, 64, 64, random);
+  const auto mask = mask_mod([](auto p) { return p.kv != 77; });
+  for (Index d = 0; d < 64; ++d) call.v(0, 0, 77, d) = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(explain(call.q, call.k, call.v, mask).lone_queries, 0);
+  const auto out = attention(call.q, call.k, call.v, mask).out;
+  const auto truth = naive_attention(call.q, call.k, call.v, mask).out;
+  for (Index d = 0; d < 64; ++d) EXPECT_NEAR(out(0, 0, 0, d), truth(0, 0, 0, d), 1e-5f);
+}
+
+/// Whether anything is far depends on the whole call, what becomes of a head does not.
+TEST(LoneQuery, FarKeysGiveTheSameBits) {
+  Random random(7);
+  const Index heads = 64, kv_len = 700;
+  const Call<float> one(1, kv_len, 64, 64, random);
+  const auto repeated = [&](const Tensor<float, 4>& t) {
+    return TensorView<const float, 4>(t.data(), {1, heads, t.dim(2), 64}, {0, 0, 64, 1});
+  };
+  const auto q = repeated(one.q), k = repeated(one.k), v = repeated(one.v);
+  for (Isa isa : instruction_sets()) {
+    EXPECT_TRUE(explain(q, k, v, {.isa = isa}).fetches_ahead);
+    EXPECT_EQ(explain(q, k, v, {.isa = isa}).lone_queries, 0);
+    const auto near = attention(one.q, one.k, one.v, {.isa = isa}), far = attention(q, k, v, {.isa = isa});
+    for (Index h = 0; h < heads; ++h) {
+      EXPECT_EQ(near.lse(0, 0, 0), far.lse(0, h, 0));
+      for (Index d = 0; d < 64; ++d) ASSERT_EQ(near.out(0, 0, 0, d), far.out(0, h, 0, d)) << h << " " << d;
+    }
+  }
+}
+
+/// Queries and outputs that are no rows, or of 16 bits: they come in and go out by a copy.
+TEST(LoneQuery, QueriesAndOutputsMayLieAnyhow) {
+  Random random(8);
+  const Call<float> call(3, 90, 32, 32, random);
+  const auto wanted = attention(call.q, call.k, call.v);
+  const Index heads = 3, dim = 32;
+  std::vector<float> q(static_cast<std::size_t>(heads * dim)), out(q.size());
+  const Shape<4> shape{1, heads, 1, dim}, side_by_side{0, 1, 1, heads};
+  const TensorView<float, 4> q4(q.data(), shape, side_by_side), out4(out.data(), shape, side_by_side);
+  Tensor<Eigen::half, 4> narrow(shape);
+  for (Index h = 0; h < heads; ++h)
+    for (Index d = 0; d < dim; ++d) q4(0, h, 0, d) = call.q(0, h, 0, d);
+  EXPECT_EQ(explain(q4, call.k, call.v).lone_queries, heads);
+  attention_into(out4, q4, call.k, call.v);
+  attention_into(narrow, call.q, call.k, call.v);
+  for (Index h = 0; h < heads; ++h)
+    for (Index d = 0; d < dim; ++d) {
+      EXPECT_EQ(out4(0, h, 0, d), wanted.out(0, h, 0, d));
+      EXPECT_EQ(narrow(0, h, 0, d), static_cast<Eigen::half>(wanted.out(0, h, 0, d)));
+    }
+}
+
+/// Caches in one piece and in pages, with and without a rotary embedding; windows that begin inside a page's tile.
+TEST(LoneQuery, CachesInOnePieceAndInPagesAgree) {
+  Random random(9);
+  const Index heads = 2, dim = 64, kv_len = 1200;
+  const Call<float> call(heads, kv_len, dim, dim, random);
+  for (const bool turned : {false, true}) {
+    const std::optional<Rope> rope = turned ? std::optional<Rope>(Rope({.head_dim = dim})) : std::nullopt;
+    KvCache<float> piece({.kv_heads = heads, .capacity = 1300, .head_dim = dim, .rope = rope});
+    PagedKvCache<float> pages({.pages = 40, .page_size = 48, .kv_heads = heads, .head_dim = dim, .rope = rope});
+    const auto id = pages.add();
+    piece.append(call.k, call.v);
+    pages.append(id, call.k, call.v);
+    for (Isa isa : instruction_sets())
+      for (Index window : {kv_len, Index(100), Index(700), Index(1000)}) {
+        const auto mods = causal() | sliding_window(window);
+        const Options options{.executor = serial(), .isa = isa};
+        EXPECT_EQ(explain(call.q, piece, mods, options).lone_queries, heads);
+        const auto one = computed(attention(call.q, piece, mods, options));
+        EXPECT_TRUE(same_bits(one, computed(attention(call.q, pages.view(std::vector{id}), mods, options)))) << window;
+        EXPECT_TRUE(same_bits(one, computed(attention(call.q, piece, mods | by_the_loop(), options)))) << window;
+      }
+  }
+}
+
+/// What the kernel does not do is left to the loop.
+TEST(LoneQuery, OthersAreNotServed) {
+  Random random(10);
+  const Call<float> call(2, 100, 64, 64, random);
+  const auto lone = [&](const auto& mods, const Options& options) {
+    return explain(call.q, call.k, call.v, mods, options).lone_queries;
+  };
+  EXPECT_EQ(lone(full(), {}), 2);
+  EXPECT_EQ(lone(causal(), {}), 2);
+  EXPECT_EQ(lone(softcap(5), {}), 0);
+  EXPECT_EQ(lone(dropout(0.5, 1), {}), 0);
+  EXPECT_EQ(lone(full(), {.accumulate = true}), 0);
+  EXPECT_EQ(lone(full(), {.normaliser = Normaliser::sigmoid()}), 0);
+  const Tensor<float, 4> shared({1, 1, 100, 64}), column = drawn<float>({1, 2, 64, 100}, random);
+  EXPECT_EQ(explain(call.q, shared, shared).lone_queries, 0);
+  const TensorView<const float, 4> columns(column.data(), {1, 2, 100, 64}, {12800, 6400, 1, 100});
+  EXPECT_EQ(explain(call.q, columns, call.v).lone_queries, 0);
+  EXPECT_EQ(explain(call.q, call.k, columns).lone_queries, 0);
+  const Tensor<Eigen::half, 4> halves({1, 2, 100, 64});
+  EXPECT_EQ(explain(call.q, halves, call.v).lone_queries, 0);
+}
+
+}  // namespace
+}  // namespace attn::test
