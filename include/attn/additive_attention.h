@@ -25,7 +25,8 @@ using AdditiveScoreFor = AdditiveScore<detail::computed_t<typename detail::Trait
 /// @param score  W_q (hidden, head_dim), W_k (hidden, key_dim), w (hidden) and b (hidden); see AdditiveScore. All but w
 /// may be left out.
 /// @param mods     all of them, after the score.
-/// @param options  as in attention(), but scale is 1 by default, workspace is not used, and `compute` rounds nothing.
+/// @param options  as in attention(), but scale is 1 by default, `compute` rounds nothing, and workspace must have
+/// additive_workspace_bytes().
 /// @returns out and lse as attention() does, under the same contract.
 ///
 /// Work: q_len * kv_len * hidden hyperbolic tangents for each head, each as long as some 16 multiplications and
@@ -37,10 +38,10 @@ auto additive_attention(const Q& query, const K& key, const V& value, const Addi
                         const M& mods = {}, const Options& options = {}) {
   const detail::CheckedAdditive call(query, key, value, score, mods, options);
   auto result = detail::Answer<Q>::result(call.problem);
-  const detail::ProjectedCall<typename decltype(call)::T> projected(call);
   using T = typename decltype(call)::T;
+  const detail::ProjectedCall<T> projected(call, call.workspace);
   detail::flash(projected.tensors(detail::result_views<T>(call.problem, result.out, result.lse), call.v), call.passes(),
-                call.options);
+                projected.options());
   return result;
 }
 /// The same with options in the place of mods.
@@ -57,14 +58,44 @@ void additive_attention_into(Out&& out, Lse&& lse, const Q& query, const K& key,
   const detail::CheckedAdditive call(query, key, value, score, mods, options);
   using T = typename decltype(call)::T;
   const detail::ResultViews<T> to = detail::result_views<T>(call.problem, out, lse);
-  const detail::ProjectedCall<T> projected(call);
-  detail::flash(projected.tensors(to, call.v), call.passes(), call.options);
+  const detail::ProjectedCall<T> projected(call, call.workspace);
+  detail::flash(projected.tensors(to, call.v), call.passes(), projected.options());
 }
 /// The same with options in the place of mods.
 template <class Out, class Lse, class Q, class K, class V>
 void additive_attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                              const AdditiveScoreFor<Q>& score, const Options& options) {
   additive_attention_into(out, lse, query, key, value, score, Mods<>(), options);
+}
+
+/// What such a call would do, without doing it: explain() for this score. Its workspace is additive_workspace_bytes().
+template <class Q, class K, class V, class M = Mods<>>
+Explanation explain_additive(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
+                             const M& mods = {}, const Options& options = {}) {
+  const detail::CheckedAdditive call(query, key, value, score, mods, options);
+  return detail::ProjectedCall<typename decltype(call)::T>::explanation(call);
+}
+/// The same with options in the place of mods.
+template <class Q, class K, class V>
+Explanation explain_additive(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
+                             const Options& options) {
+  return explain_additive(query, key, value, score, Mods<>(), options);
+}
+
+/// The bytes that Options::workspace must have for such a call: queries and keys with `hidden` features, and what
+/// workspace_bytes() says of attention() over these. What is left to allocate does not grow with the lengths: copies
+/// of the parameters, and for each thread the tiles in which queries and keys are multiplied by theirs.
+template <class Q, class K, class V, class M = Mods<>>
+std::size_t additive_workspace_bytes(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
+                                     const M& mods = {}, const Options& options = {}) {
+  const detail::CheckedAdditive call(query, key, value, score, mods, options);
+  return static_cast<std::size_t>(detail::ProjectedCall<typename decltype(call)::T>::workspace_bytes(call));
+}
+/// The same with options in the place of mods.
+template <class Q, class K, class V>
+std::size_t additive_workspace_bytes(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
+                                     const Options& options) {
+  return additive_workspace_bytes(query, key, value, score, Mods<>(), options);
 }
 
 /// Additive attention by its definition, with all weights in memory: the reference for tests and the yardstick for

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "attn/mods.h"
 #include "support/allocations.h"
+#include "support/refused.h"
 
 namespace attn::test {
 namespace {
@@ -43,6 +45,51 @@ TEST(AdditiveMemory, IsLinearInTheLengths) {
   // keys, and rows that attention_backward() prepares; all pairs would be 17 MB, and with their features 540 MB.
   EXPECT_LT(once.backward, 10 * 1024 * 1024);
   EXPECT_LT(twice.backward, once.backward * 21 / 10);
+}
+
+/// With a workspace of exactly the size it asks for, a call allocates copies of the parameters and what linear maps work
+/// in, and not the 80 KB of projected rows of queries, or of keys.
+TEST(AdditiveMemory, TakesAWorkspace) {
+  using Rows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const Index len = 500, hidden = 40;
+  const Rows q = Rows::Random(len, 12), k = Rows::Random(len, 9), own = Rows::Random(len, hidden);
+  const Eigen::MatrixXf query_weight = Eigen::MatrixXf::Random(hidden, 12),
+                        key_weight = Eigen::MatrixXf::Random(hidden, 9);
+  const Eigen::VectorXf w = Eigen::VectorXf::Random(hidden);
+  const auto check = [&](const Rows& key, const AdditiveScore<float>& score, const auto& mods) {
+    Options options{.executor = serial()};
+    const auto want = additive_attention(q, key, k, score, mods, options);
+    const std::size_t bytes = additive_workspace_bytes(q, key, k, score, mods, options);
+    EXPECT_EQ(static_cast<std::size_t>(explain_additive(q, key, k, score, mods, options).workspace_bytes), bytes);
+    std::vector<std::byte> memory(bytes + 64, std::byte{0x5a});
+    Rows out(len, 9);
+    Eigen::VectorXf lse(len);
+    for (const std::size_t shift : {std::size_t(0), std::size_t(17)}) {
+      options.workspace = std::span(memory).subspan(shift, bytes);
+      const std::ptrdiff_t peak =
+          allocations_of([&] { additive_attention_into(out, lse, q, key, k, score, mods, options); }).peak;
+      EXPECT_LT(peak, 64 * 1024);
+      EXPECT_TRUE(out == want.out && lse == want.lse);
+      for (std::size_t i = bytes + shift; i < memory.size(); ++i) EXPECT_EQ(memory[i], std::byte{0x5a});
+    }
+    options.workspace = std::span(memory).first(bytes - 1);
+    expect_refused("a byte less", {std::to_string(bytes), std::to_string(bytes - 1)},
+                   [&] { additive_attention_into(out, lse, q, key, k, score, mods, options); });
+  };
+  check(k, {query_weight, key_weight, w}, causal());
+  check(own, {query_weight, {}, w}, strided_sparse(9));
+}
+
+TEST(AdditiveMemory, IsExplained) {
+  const Eigen::MatrixXf q = Eigen::MatrixXf::Random(200, 16);
+  const Eigen::VectorXf w = Eigen::VectorXf::Random(16);
+  const Explanation e = explain_additive(q, q, q, {{}, {}, w}, causal(), {.executor = serial(), .isa = Isa::generic});
+  EXPECT_EQ(e.isa, Isa::generic);
+  EXPECT_EQ(e.amx, Amx::not_for_these);
+  EXPECT_EQ(e.threads, 1);
+  EXPECT_GT(e.skipped_tiles, 0);
+  EXPECT_EQ(e.skipped_tiles, explain(q, q, q, causal(), {.executor = serial(), .isa = Isa::generic}).skipped_tiles);
+  EXPECT_EQ(explain_additive(q, q, q, {{}, {}, w}, {.isa = Isa::generic}).skipped_tiles, 0);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ void for_each_head(Index batch, Index heads, const Options& options, const Visit
 /// to (batch, heads, len, hidden) = x * weightᵀ + bias, or x + bias where there is no weight.
 template <class T>
 void project(const DTypeView<const T>& x, const HeadParameter<T>& weight, const HeadParameter<T>& bias,
-             Tensor<T, 4>& to, const Options& options) {
+             const TensorView<T, 4>& to, const Options& options) {
   const Index len = to.dim(2), hidden = to.dim(3);
   if (to.size() == 0) return;
   const KernelFamily<T>& family = kernel_family<T>(vectors_of(isa_of(options)));

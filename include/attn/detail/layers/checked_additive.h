@@ -34,6 +34,7 @@ class CheckedAdditive {
         k(as_rank4(view(k_held_))),
         v(as_rank4(view(v_held_))),
         options(of_loops(given_options)),
+        workspace(given_options.workspace),
         parameters(score, q.shape(), k.shape(), given_options.scale.value_or(1)),
         problem(make_problem<T>(with_features(q), with_features(k), v, options)),
         mods(bind_call(given_mods, problem)) {
@@ -43,7 +44,8 @@ class CheckedAdditive {
   CheckedAdditive(const CheckedAdditive&) = delete;
 
   const DTypeView<const T> q, k, v;
-  const Options options;  ///< of the loops
+  const Options options;  ///< of the loops, without a workspace
+  const std::span<std::byte> workspace;
   const AdditiveParameters<T> parameters;
   const Problem problem;
   const Bound<M> mods;
@@ -61,8 +63,8 @@ class CheckedAdditive {
   }
 
  private:
-  /// What the loops are not told: the scale, which belongs to the score's weights; the caller's workspace, which has no
-  /// room for projected rows; and `compute`, since no product is left that the matrix unit could round.
+  /// What the loops are not told: the scale, which belongs to the score's weights; the caller's workspace, of which they
+  /// get what projected rows leave; and `compute`, since no product is left that the matrix unit could round.
   static Options of_loops(Options options) {
     options.scale = 1;
     options.workspace = {};
@@ -79,43 +81,98 @@ class CheckedAdditive {
 template <class T>
 class ProjectedCall {
  public:
-  /// `options`: those of the loops.
+  /// `workspace`: the caller's, which begins with these rows; none: they are allocated.
   template <class Call>
-  explicit ProjectedCall(const Call& call)
-      : problem_(call.problem),
-        query_(Tensor<T, 4>::uninitialized({problem_.batch, problem_.heads, problem_.q_len, problem_.head_dim})),
-        key_(call.k),
-        weight_(call.parameters.score_weight),
-        score_{family(vectors_of(isa_of(call.options)), problem_), weight_.of(0), weight_.stride(), nullptr} {
-    for (Index h = 0; h < weight_.heads(); ++h)
-      for (Index f = 0; f < weight_.size_of_head(); ++f) weight_.of(h)[f] *= call.parameters.scale;
-    const Options& options = call.options;
-    project(call.q, call.parameters.query_weight, call.parameters.bias, query_, options);
+  explicit ProjectedCall(const Call& call, std::span<std::byte> workspace = {}) : ProjectedCall(call, Sizes()) {
+    loops_.workspace = workspace;
+    if (workspace.data()) loops_.workspace = checked_workspace(workspace, workspace_bytes(call));
+    const Problem& p = problem_;
+    T* const query = take(own_query_, bytes_of(p.heads * p.q_len));
+    query_ = {query, query_.shape()};
+    project(call.q, call.parameters.query_weight, call.parameters.bias, TensorView<T, 4>(query, query_.shape()),
+            loops_);
     if (!call.parameters.key_weight.is_given()) return;
-    key_rows_ = Tensor<T, 4>::uninitialized({problem_.batch, problem_.kv_heads, problem_.kv_len, problem_.head_dim});
-    project(call.k, call.parameters.key_weight, {}, key_rows_, options);
-    key_ = DTypeView<const T>(std::as_const(key_rows_).view());
+    T* const key = take(own_key_, bytes_of(p.kv_heads * p.kv_len));
+    const TensorView<T, 4> rows(key, {p.batch, p.kv_heads, p.kv_len, p.head_dim});
+    project(call.k, call.parameters.key_weight, {}, rows, loops_);
+    key_ = DTypeView<const T>(TensorView<const T, 4>(rows));
   }
   ProjectedCall(const ProjectedCall&) = delete;
+
+  /// The bytes that a call needs of a workspace: for these rows and for the loops.
+  template <class Call>
+  static Index workspace_bytes(const Call& call) {
+    const ProjectedCall sizes(call, Sizes());
+    const Problem& p = call.problem;
+    return sizes.bytes_of(p.heads * p.q_len) +
+           (call.parameters.key_weight.is_given() ? sizes.bytes_of(p.kv_heads * p.kv_len) : 0) +
+           flash_workspace_bytes(sizes.tensors({}, call.v), call.passes(), call.options) + kAlignment - 1;
+  }
+  /// What the loops will do.
+  template <class Call>
+  static Explanation explanation(const Call& call) {
+    const ProjectedCall sizes(call, Sizes());
+    Explanation e = flash_explanation(sizes.tensors({}, call.v), call.passes(), call.options);
+    e.workspace_bytes = workspace_bytes(call);
+    return e;
+  }
 
   /// With kernels for the backward pass as well.
   void wants_gradients(VectorSet vectors) { score_.add_gradients = additive_gradients<T>(vectors); }
 
+  /// Those of the loops, with what is left of the workspace.
+  const Options& options() const { return loops_; }
   /// The tensors as the loops see them.
   CallTensors<T> tensors(const ResultViews<T>& to, const DTypeView<const T>& value) const {
-    CallTensors<T> t{to.out, to.lse, DTypeView<const T>(query_.view()), key_, value, problem_};
+    CallTensors<T> t{to.out, to.lse, DTypeView<const T>(query_), key_, value, problem_};
     t.score = &score_;
     return t;
   }
 
  private:
+  struct Sizes {};
+
+  /// Without rows: their views have sizes and strides, and no numbers behind them.
+  template <class Call>
+  ProjectedCall(const Call& call, Sizes)
+      : problem_(call.problem),
+        loops_(call.options),
+        key_(call.k),
+        weight_(call.parameters.score_weight),
+        score_{family(vectors_of(isa_of(call.options)), problem_), weight_.of(0), weight_.stride(), nullptr} {
+    const Problem& p = problem_;
+    for (Index h = 0; h < weight_.heads(); ++h)
+      for (Index f = 0; f < weight_.size_of_head(); ++f) weight_.of(h)[f] *= call.parameters.scale;
+    query_ = {weight_.of(0), {p.batch, p.heads, p.q_len, p.head_dim}};
+    if (call.parameters.key_weight.is_given())
+      key_ = DTypeView<const T>(TensorView<const T, 4>(weight_.of(0), {p.batch, p.kv_heads, p.kv_len, p.head_dim}));
+  }
+
+  Index bytes_of(Index rows) const {
+    return padded(problem_.batch * rows * problem_.head_dim * static_cast<Index>(sizeof(T)), kAlignment);
+  }
+  /// The next bytes of the workspace, or memory of its own.
+  T* take(Tensor<std::byte, 1>& own, Index bytes) {
+    std::span<std::byte>& left = loops_.workspace;
+    std::byte* from = left.data();
+    if (from) {
+      left = left.subspan(static_cast<std::size_t>(bytes));
+    } else {
+      own = Tensor<std::byte, 1>::uninitialized({bytes});
+      from = own.data();
+    }
+    return reinterpret_cast<T*>(from);
+  }
+
   static KernelFamily<T> family(VectorSet vectors, const Problem& problem) {
     const KernelFamily<T> additive = additive_family<T>(vectors);
     return problem.sigmoid_bias ? with_sigmoid(additive, vectors) : additive;
   }
 
   const Problem& problem_;
-  Tensor<T, 4> query_, key_rows_;
+  Options loops_;
+  Tensor<std::byte, 1> own_query_, own_key_;
+  TensorView<const T, 4> query_;
   DTypeView<const T> key_;
   HeadParameter<T> weight_;  ///< of the scores, times the scale
   OtherScore<T> score_;
