@@ -58,10 +58,11 @@ inline namespace ATTN_BUILT_FOR {
 /// Cost: 2 features * v_dim flops for each query and as many for each key; causal, 1.5 times that with chunks of 64
 /// tokens at head_dim 64. Memory: a state (features, v_dim) and some chunks for each thread.
 ///
-/// Heads of keys and values are shared out among threads. Where these are more by half than the heads, a text of more
-/// than 1,024 tokens is cut into up to 32 segments, whose sums are formed side by side, added up in order, and then
-/// read side by side. Causal calls form the sums twice for that, a third more work in all; each segment takes memory
-/// for a state. The cut follows from the sizes, so results are the same bits for any number of threads.
+/// Heads of keys and values are shared out among threads. Where there are fewer than 8 of them, a text of more than
+/// 1,024 tokens is cut into up to 32 segments. If threads are more by half than all heads, the sums of segments are
+/// formed side by side, added up in order, and then read side by side. Causal calls form the sums twice for that, a
+/// third more work in all; each segment takes memory for a state. The cut follows from the sizes, so results are the
+/// same bits for any number of threads.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class Q, class K, class V, class Map, class M = Mods<>>
 requires(!detail::is_recurrent_state<Q>) auto linear_attention(const Q& query, const K& key, const V& value,
