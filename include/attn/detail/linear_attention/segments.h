@@ -14,9 +14,9 @@ inline namespace ATTN_BUILT_FOR {
 constexpr Index kSegment = 16 * kChunk;
 /// Each segment needs memory for a state where threads share a head.
 constexpr Index kMostSegments = 32;
-/// So many heads of keys and values keep the cores of most machines busy by themselves, and are not cut: with a gate for
-/// each token and head_dim 128, the additions that come with segments took 9 % of the time of one thread. Batch elements
-/// do not count, so that none depends on how many there are.
+/// So many heads of keys and values keep the cores of most machines busy by themselves, and are not cut: with a gate
+/// for each token and head_dim 128, the additions that come with segments took 9 % of the time of one thread. Batch
+/// elements do not count, so that none depends on how many there are.
 constexpr Index kManyHeads = 8;
 
 /// How a run is cut. It follows from sizes alone, whoever computes the segments, so that threads change no bit.
