@@ -127,7 +127,8 @@ KernelFamily<T> additive_family(VectorSet vectors) {
     family.by_vectors[1].score = CompiledAdditive<kOwn, AdditiveTileKernels<T, kBytes, 2>>::score;
     family.by_vectors[2].score = CompiledAdditive<kOwn, AdditiveTileKernels<T, kBytes, 3>>::score;
     // This score reads keys of any type, and values of others than T are those of the family.
-    constexpr auto kScore = CompiledAdditive<kOwn, AdditiveDecodeKernels<T, kBytes>>::score;
+    constexpr decltype(DecodeKernelSet<T>::score) kScore =
+        CompiledAdditive<kOwn, AdditiveDecodeKernels<T, kBytes>>::score;
     family.decode.score = kScore;
     family.decode.attend = nullptr;
     if constexpr (std::is_same_v<T, float>) {
