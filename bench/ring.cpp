@@ -219,7 +219,7 @@ class Parcels {
 };
 
 /// What the model is told of the machine: a short message, a long one, attention as a rank computes it while the others
-/// do the same, and how much slower that is while messages travel, which take time of the cores too.
+/// do the same; and how far messages come meanwhile, and how much time of the cores they take.
 Cluster measured_cluster(const Settings& s, const World& world, bool quick) {
   Cluster cluster{1, 0, 1e300};
   if (world.ranks() > 1) {
@@ -255,16 +255,21 @@ Cluster measured_cluster(const Settings& s, const World& world, bool quick) {
   const auto n = static_cast<double>(len);
   cluster.flops_per_second = 4 * n * n * static_cast<double>(s.heads * s.dim) / time;
   if (world.ranks() > 1) {
-    // As much as travels in half of the time, so that it has arrived before the end.
-    Parcels parcels(s, world, static_cast<std::size_t>(std::min(time * cluster.bandwidth / 2, 64e6)));
+    // More than can travel meanwhile: what has not come at the end shows how much has.
+    Parcels parcels(s, world, static_cast<std::size_t>(std::min(2 * time * cluster.bandwidth, 64e6)));
     const attn::Executor polling(std::make_shared<attn::detail::ProgressBackend>(own, [&] { parcels.poll(); }));
+    std::vector<double> rest;
     for (int round = 0; round < 5; ++round) {
       world.meet();
       parcels.begin();
       beside.push_back(world.most(compute(polling)));
-      parcels.end();
+      rest.push_back(world.most(seconds([&] { parcels.end(); })));
     }
-    cluster.lost = std::max(0.0, median(beside) - time) / parcels.bytes();
+    const double moved = std::max(parcels.bytes() - median(rest) * cluster.bandwidth, 0.01 * parcels.bytes());
+    cluster.lost = moved < 0.05 * parcels.bytes() ? 0 : std::max(0.0, median(beside) - time) / moved;
+    // If all of it has come before the end, it went as fast as it can.
+    cluster.bandwidth_beside =
+        moved < 0.98 * parcels.bytes() ? std::min(moved / median(beside), cluster.bandwidth) : cluster.bandwidth;
   }
   return cluster;
 }
@@ -357,7 +362,8 @@ void run(Program& program, const Settings& settings, const World& world) {
        std::initializer_list<std::pair<const char*, double>>{{"flops_per_second", cluster.flops_per_second},
                                                              {"latency", cluster.latency},
                                                              {"bandwidth", cluster.bandwidth},
-                                                             {"lost", cluster.lost}})
+                                                             {"bandwidth_beside", cluster.bandwidth_beside},
+                                                             {"lost_ms_per_mib", 1e3 * cluster.lost * (1 << 20)}})
     program.results().about(key, std::to_string(value));
   program.draw(chart);
 }

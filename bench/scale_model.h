@@ -15,6 +15,8 @@ struct Cluster {
   double flops_per_second;  ///< of attention itself, as one rank computes it
   double latency;           ///< seconds from one rank to another
   double bandwidth;         ///< bytes per second into a rank, and out of it
+  /// The same while the rank computes: MPI moves messages on when it is asked to, between tasks. 0: no less.
+  double bandwidth_beside = 0;
   /// Seconds of computing that a rank loses by a byte which leaves while another arrives: cores copy and cut messages,
   /// unless the network's own hardware does.
   double lost = 0;
@@ -35,7 +37,7 @@ inline constexpr std::string_view kWayNames[] = {"contiguous", "zigzag", "by hea
 
 struct Prediction {
   double seconds;     ///< that the slowest rank takes
-  double exposed;     ///< how many of these it only waits
+  double exposed;     ///< seconds of them in which it waits, or is busy with messages
   double bytes_sent;  ///< by all ranks
   double efficiency;  ///< work / (ranks * their speed * seconds)
 };
@@ -50,31 +52,47 @@ inline double all_pairs(const Text& t) { return t.causal ? t.len * (t.len + 1) /
 /// bytes, each a tree.
 inline double agreement(const Cluster& c, int ranks) { return 4 * std::ceil(std::log2(ranks)) * c.latency; }
 
-/// Keys that a rank works on at once and that travel as one parcel, half of a rank's keys: how many pairs its queries
-/// make with them, and how many of the keys it needs.
+/// Keys that a rank works on at once, which travel as one parcel, half of those of a rank: how many pairs its queries
+/// make with them, and how many of them it needs of another rank.
 struct Parcel {
   double pairs, keys;
+  int from;
 };
 
 /// What rank `rank` works on, in its order: its own keys first, then those of rank - 1, rank - 2, …
 inline std::vector<Parcel> parcels_of(const Text& t, Way way, int ranks, int rank) {
   const double half = t.len / ranks / 2;
   const double own_pairs = t.causal ? half * (2 * half + 1) : 4 * half * half;
-  std::vector<Parcel> parcels{{own_pairs, 0}};
+  std::vector<Parcel> parcels{{own_pairs, 0, rank}};
   for (int step = 1; step < ranks; ++step) {
     const int of = (rank - step + ranks) % ranks;
     if (!t.causal || (way == Way::contiguous && of < rank)) {
-      parcels.insert(parcels.end(), 2, {2 * half * half, half});
+      parcels.insert(parcels.end(), 2, {2 * half * half, half, of});
     } else if (way == Way::zigzag) {
       // The first half of the queries sees the first halves of the ranks before. The second half of the queries sees
       // the first halves of all ranks, and the second halves of the ranks behind.
       if (of < rank)
-        parcels.push_back({2 * half * half, half});
+        parcels.push_back({2 * half * half, half, of});
       else
-        parcels.insert(parcels.end(), 2, {half * half, half});
+        parcels.insert(parcels.end(), 2, {half * half, half, of});
     }
   }
   return parcels;
+}
+
+/// What a rank takes to compute for some seconds, while so many bytes leave and arrive. What has not come meanwhile
+/// comes then, with nothing beside it.
+/// `share`: of what both directions lose, where more arrives than leaves.
+inline double step_of(const Cluster& c, double computing, double bytes, double share) {
+  if (bytes <= 0) return computing;
+  const double beside = c.bandwidth_beside > 0 ? c.bandwidth_beside : c.bandwidth;
+  const double lost = c.lost * share;
+  double busy = computing + lost * bytes, moved = bytes;
+  if (bytes > beside * busy) {
+    busy = computing / std::max(0.01, 1 - lost * beside);
+    moved = std::min(bytes, beside * busy);
+  }
+  return std::max(busy + (bytes - moved) / c.bandwidth, c.latency + bytes / c.bandwidth);
 }
 
 /// The ring: keys and values of the next parcel arrive while one is computed. Backward, the gradients of keys and
@@ -83,9 +101,16 @@ inline std::vector<Parcel> parcels_of(const Text& t, Way way, int ranks, int ran
 inline Prediction predict_ring(const Text& t, Way way, int ranks, const Cluster& c) {
   const double numbers_of_key = 2 * t.kv_heads * t.dim;
   const double setup = ranks > 1 ? agreement(c, ranks) : 0;
-  const auto travelling = [&](double bytes) { return bytes > 0 ? c.latency + bytes / c.bandwidth : 0; };
   Prediction p{0, 0, 0, 0};
+  std::vector<double> sent(static_cast<std::size_t>(ranks)), received(sent);
+  for (int rank = 0; rank < ranks; ++rank)
+    for (const Parcel& parcel : parcels_of(t, way, ranks, rank)) {
+      sent[static_cast<std::size_t>(parcel.from)] += parcel.keys;
+      received[static_cast<std::size_t>(rank)] += parcel.keys;
+    }
   for (int rank = 0; rank < ranks; ++rank) {
+    const double in = received[static_cast<std::size_t>(rank)], out = sent[static_cast<std::size_t>(rank)];
+    const double share = in > 0 && !t.backward ? (in + out) / (2 * in) : 1;  // backward, as much returns
     double seconds = setup, exposed = setup;
     double home = 0;  // bytes of gradients that leave while the next parcel is computed
     const std::vector<Parcel> parcels = parcels_of(t, way, ranks, rank);
@@ -95,9 +120,9 @@ inline Prediction predict_ring(const Text& t, Way way, int ranks, const Cluster&
       // The link carries both directions at once: as much leaves here as arrives elsewhere.
       const double bytes =
           home + (i + 1 < parcels.size() ? parcels[i + 1].keys * numbers_of_key * t.bytes_of_number : 0);
-      const double busy = computing > 0 ? computing + c.lost * bytes : 0;
-      seconds += std::max(busy, travelling(bytes));
-      exposed += std::max(0.0, travelling(bytes) - busy);
+      const double step = step_of(c, computing, bytes, share);
+      seconds += step;
+      exposed += step - computing;
       p.bytes_sent += bytes;
       home = computes && t.backward ? parcels[i].keys * numbers_of_key * 4 : 0;
     }
