@@ -152,7 +152,7 @@ class FlashPass {
     const Index together = tiles_.are_single() ? decode_loop_.most_together() : 1;
     const Index tasks_per_worker = together > 1 ? 4 : 64;
     if (splits > 1 && together == 1) return 1;
-    if (workers == 1 && together == 1) return kMost;  // nobody to finish together with
+    if (workers == 1 && tiles_.are_single() && together == 1) return kMost;  // nobody to finish together with
     const Index wanted =
         std::clamp<Index>(blocks.count() * splits / (tasks_per_worker * std::max<Index>(workers, 1)), 1, kMost);
     const Index per_head = std::max<Index>(blocks.blocks_per_kv_head(), 1);
