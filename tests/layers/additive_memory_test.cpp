@@ -47,8 +47,8 @@ TEST(AdditiveMemory, IsLinearInTheLengths) {
   EXPECT_LT(twice.backward, once.backward * 21 / 10);
 }
 
-/// With a workspace of exactly the size it asks for, a call allocates copies of the parameters and what linear maps work
-/// in, and not the 80 KB of projected rows of queries, or of keys.
+/// With a workspace of exactly the size it asks for, a call allocates copies of the parameters and what linear maps
+/// work in, and not the 80 KB of projected rows of queries, or of keys.
 TEST(AdditiveMemory, TakesAWorkspace) {
   using Rows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const Index len = 500, hidden = 40;

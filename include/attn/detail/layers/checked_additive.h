@@ -63,8 +63,8 @@ class CheckedAdditive {
   }
 
  private:
-  /// What the loops are not told: the scale, which belongs to the score's weights; the caller's workspace, of which they
-  /// get what projected rows leave; and `compute`, since no product is left that the matrix unit could round.
+  /// What the loops are not told: the scale, which belongs to the score's weights; the caller's workspace, of which
+  /// they get what projected rows leave; and `compute`, since no product is left that the matrix unit could round.
   static Options of_loops(Options options) {
     options.scale = 1;
     options.workspace = {};
