@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "chosen_masks.h"
 #include "numbers.h"
 #include "oracle.h"
 
@@ -52,11 +53,12 @@ auto lookup(const TensorView<const T, 4>& t, const Place& p) {
 }
 
 /// How many kinds of masks there are below. One that does not suit the sizes makes way for another.
-constexpr Index kMasks = 21;
+constexpr Index kMasks = 21 + kChosenMasks;
 
 template <class Use>
 void with_mask(Case& c, Index kind, const Sizes& s, const Use& use) {
   using attn::mask_mod;
+  if (kind >= kMasks - kChosenMasks) return with_chosen_mask(c, kind - (kMasks - kChosenMasks), s, use);
   Random& r = c.random;
   const bool even = s.even();
   const Lens l = even ? s.each[0] : Lens{};

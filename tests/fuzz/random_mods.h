@@ -39,6 +39,12 @@ void with_grouped_mods(Case& c, const Sizes& s, const Make& make) {
   ScoreChoice x = random_score(c, s);
   MaskChoice other = random_mask(c, s, 1);
   auto sinks = random_sinks(c.random, s.heads);
+  const auto gather = [&](const auto& mask, const Meaning& meaning) {
+    make(as_mod(x.score) | mask | as_mod<true>(other.mask) | attn::sinks(sinks.first),
+         Meanings{x.meaning, meaning, other.meaning, sinks.second});
+  };
+  const Index kind = c.random.from(0, 3);
+  if (kind < 2 && with_gathered_mask(c, kind, s, gather)) return;
   const Index stride = c.random.from(1, 40);
   make(as_mod(x.score) | attn::strided_sparse(stride) | as_mod<true>(other.mask) | attn::sinks(sinks.first),
        Meanings{x.meaning,
