@@ -201,5 +201,36 @@ TEST(Segments, WorkInExactlyTheWorkspaceTheyAskFor) {
   }
 }
 
+// No row sees the keys behind the last one, but a state goes on to them.
+TEST(Segments, AStateTakesKeysBehindAllRowsInTheSameWorkspace) {
+  const LongText<float> x(1, 1, 1, 64, 4096, 10, 7);
+  for (const int workers : {1, 3}) {
+    Options options{.q_offset = 0, .executor = threads(workers)};
+    RecurrentState<float> plain({.kv_heads = 1, .features = 10, .v_dim = 7}), given = plain;
+    Tensor<float, 4> expected({1, 1, 64, 7}), out = expected;
+    linear_attention_into(expected, plain, x.q, x.k, x.v, elu1(), causal(), options);
+    std::vector<std::byte> memory(linear_workspace_bytes(x.q, x.k, x.v, elu1(), causal(), options));
+    options.workspace = memory;
+    linear_attention_into(out, given, x.q, x.k, x.v, elu1(), causal(), options);
+    EXPECT_TRUE(same_bits(expected, out)) << workers;
+    EXPECT_TRUE(same_bits(linear_attention(x.q, x.k, x.v, elu1(), causal(), options).out, out)) << workers;
+  }
+}
+
+// As in a text of one segment, and as in parts over a state.
+TEST(Segments, AGateThatForgetsAllForgetsNaN) {
+  LongText<float> x(1, 1, 1, 3000, 3000, 10, 7);
+  constexpr Index kForgets = 1500;
+  x.v(0, 0, 10, 3) = std::numeric_limits<float>::quiet_NaN();
+  x.gate(0, 0, kForgets) = -std::numeric_limits<float>::infinity();
+  for (const int workers : {1, 3}) {
+    const auto out = gated_attention(x.q, x.k, x.v, x.gate, Options{.executor = threads(workers)}).out;
+    EXPECT_TRUE(std::isnan(out(0, 0, 10, 3)));
+    const Index next_chunk = kForgets / 64 * 64 + 64;
+    for (Index i = next_chunk; i < 3000; ++i)
+      for (Index c = 0; c < 7; ++c) ASSERT_TRUE(std::isfinite(out(0, 0, i, c))) << i << ", " << c;
+  }
+}
+
 }  // namespace
 }  // namespace attn::test

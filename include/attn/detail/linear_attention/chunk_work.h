@@ -1,6 +1,8 @@
 // The work on a chunk of tokens: reading it, finding what it adds to the state, and adding that.
 #pragma once
 
+#include <algorithm>
+
 #include "attn/detail/linear_attention/chunk_scores.h"
 #include "attn/detail/linear_attention/segments.h"
 
@@ -175,8 +177,14 @@ struct ChunkWork {
   }
   /// The same in a run of several segments: adds them to two states, or one, some features at a time, whose part of the
   /// product is then in the L1 cache. Null: there is none. Both are rounded alike, whether the other is there or not.
+  /// As in add_to_state(), a state that a token's gate forgets altogether is not read, so that no NaN of it stays.
   void add_to_states(const HeadState<T>* running, const SegmentSums<T>* segment) {
     const Rows<T> added = faded_keys();
+    const bool forgets = call.gates == Gates::of_tokens && m.gates.over_all_of_token() == T(0);
+    const auto advance = [&](const Block<T>& to, const Block<T>& by, const T* minus_decay) {
+      if (!forgets) return kernels.subtract_from(to, minus_decay, by);
+      for (Index i = 0; i < to.rows; ++i) std::copy_n(by.row(i), to.columns, to.row(i));
+    };
     for (Index f = 0; f < call.features(); ++f)
       m.decay[f] = call.gates == Gates::none        ? T(-1)
                    : call.gates == Gates::of_tokens ? -m.gates.over_all_of_token()
@@ -186,8 +194,8 @@ struct ChunkWork {
       const Block<T> x = m.added.from(0, n);
       kernels.product(
           {x.data, x.stride, added.data + f, 1, added.stride, value.data, value.stride, n, x.columns, tokens});
-      if (running) kernels.subtract_from(running->sums.from(f, n), m.decay + f, x);
-      if (segment) kernels.subtract_from(segment->sums.sums.from(f, n), m.decay + f, x);
+      if (running) advance(running->sums.from(f, n), x, m.decay + f);
+      if (segment) advance(segment->sums.sums.from(f, n), x, m.decay + f);
     }
     if (segment && call.gates != Gates::none)
       for (Index f = 0; f < call.features(); ++f) segment->minus_decay[f] *= -m.decay[f];

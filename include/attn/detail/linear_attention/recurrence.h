@@ -1,6 +1,7 @@
 // A recurrence over all heads of a call.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "attn/detail/flash/query_tiles.h"
@@ -58,8 +59,16 @@ class RecurrencePlan {
 /// The bytes of Options::workspace that recurrence() needs.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index recurrence_bytes(const RecurrenceCall<T>& call, const Options& options) {
-  const RecurrencePlan<T> plan(call, options);
-  return Workspace::needed(plan.bytes(), plan.executor().concurrency(), plan.shared_bytes());
+  const auto needed = [&](const RecurrenceCall<T>& c) {
+    const RecurrencePlan<T> plan(c, options);
+    return Workspace::needed(plan.bytes(), plan.executor().concurrency(), plan.shared_bytes());
+  };
+  // A call with a state has no memory for one of its own, but goes on to keys that no row sees, of which there may be
+  // segments more. The state here is only counted with.
+  RecurrenceCall<T> with_state = call, without = call;
+  T number;
+  with_state.state = {&number, &number}, without.state = {};
+  return std::max(needed(with_state), needed(without));
 }
 
 /// Few heads of long runs: the sums of their segments are formed side by side, added up in order, and then outputs are

@@ -102,9 +102,12 @@ struct SegmentSums {
     sums.clear(call);
     std::fill_n(minus_decay, call.row_of_features(), T(-1));
   }
-  /// The segment goes by.
+  /// The segment goes by. A state that is forgotten altogether is not read, so that no NaN of it stays.
   void advance(const RecurrenceFamily<T>& kernels, const RecurrenceCall<T>& call, const HeadState<T>& state) const {
-    kernels.subtract_from(state.sums, minus_decay, sums.sums);
+    if (call.gates == Gates::of_tokens && minus_decay[0] == T(0))
+      std::copy_n(sums.sums.data, call.size_of_state(), state.sums.data);
+    else
+      kernels.subtract_from(state.sums, minus_decay, sums.sums);
     if (call.is_normalised)
       for (Index f = 0; f < call.features(); ++f) state.normaliser[f] += sums.normaliser[f];
   }
