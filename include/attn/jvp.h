@@ -1,6 +1,9 @@
 // Attention in forward mode: the output and its derivative in a direction.
 #pragma once
 
+#include <type_traits>
+
+#include "attn/additive_score.h"
 #include "attn/attention.h"
 #include "attn/detail/forward_mode/checked_jvp.h"
 
@@ -32,6 +35,15 @@ auto attention_jvp(const Q& query, const K& key, const V& value, const DQ& direc
   auto result = call.result();
   call.run(result.out, result.tangent, options);
   return result;
+}
+/// Not to be called: does not compile, with a sentence that says where the derivatives are.
+template <class Q, class K, class V, class DQ, class DK, class DV, class T>
+void attention_jvp(const Q&, const K&, const V&, const DQ&, const DK&, const DV&, const AdditiveScore<T>&,
+                   const Options& = {}) {
+  constexpr bool kIsOfProducts = std::is_void_v<T>;
+  static_assert(
+      kIsOfProducts,
+      "attn: additive attention has no forward mode; attn::additive_attention_backward() has its derivatives");
 }
 /// As above, with options in place of mods.
 template <class Q, class K, class V, class DQ, class DK, class DV>

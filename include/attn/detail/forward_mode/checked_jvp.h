@@ -1,7 +1,6 @@
 // A call in forward mode, checked: what CheckedCall is to attention().
 #pragma once
 
-#include "attn/additive_score.h"
 #include "attn/detail/flash/checked_call.h"
 #include "attn/detail/forward_mode/jvp.h"
 #include "attn/detail/naive/naive_jvp.h"
@@ -21,24 +20,8 @@ DTypeView<const T> checked_direction(const X& x, const DTypeView<const T>& of, c
   return v;
 }
 
-template <class M>
-constexpr bool is_additive_score = false;
-template <class T>
-constexpr bool is_additive_score<AdditiveScore<T>> = true;
-
-/// Says in one sentence where the derivatives are that the forward mode has not.
-template <class M>
-constexpr bool check_forward_mode() {
-  constexpr bool kIsOfProducts = !is_additive_score<M>;
-  static_assert(
-      kIsOfProducts,
-      "attn: additive attention has no forward mode; attn::additive_attention_backward() has its derivatives");
-  return kIsOfProducts;
-}
-
 template <class Q, class K, class V, class DQ, class DK, class DV, class M>
 class CheckedJvp {
-  static_assert(check_forward_mode<M>());
   const CheckedCall<Q, K, V, M> call_;
   const Held<DQ> q_held_;
   const Held<DK> k_held_;
