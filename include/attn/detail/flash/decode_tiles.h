@@ -70,7 +70,8 @@ class DecodeTiles {
 
   /// Do kernels that multiply integers serve?
   bool suit_dots(const ChosenKernels<T>& kernels) const {
-    return kernels.dots && problem_.head_dim % kernels.dots->columns == 0 &&
+    constexpr Index kLongest = 1 << 16;  // 32 bits hold sums of 2^17 products of two digits
+    return kernels.dots && problem_.head_dim <= kLongest && problem_.head_dim % kernels.dots->columns == 0 &&
            problem_.v_dim % kernels.dots->columns == 0 && has_rows(tensors_.k) && has_rows(tensors_.v);
   }
 

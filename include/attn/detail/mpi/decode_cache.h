@@ -225,10 +225,15 @@ class DecodeCall {
       if (stretch >= of.stretches.size()) return;
       const Stretch& own = of.stretches[stretch];
       const Part& p = parts.emplace_back(of, own_[static_cast<std::size_t>(s)], own, comm_.rank() == 0 && stretch == 0);
-      sequences.push_back(
-          {{part(shared.out(), element, rows), part(shared.lse(), element, rows), part(q_, element, rows),
-            kept_.keys(s).from(own.first_row), kept_.values(s).from(own.first_row), p.problem, s},
-           p.passes.in_one()});
+      CallTensors<T> tensors{part(shared.out(), element, rows),
+                             part(shared.lse(), element, rows),
+                             part(q_, element, rows),
+                             kept_.keys(s).from(own.first_row),
+                             kept_.values(s).from(own.first_row),
+                             p.problem,
+                             s};
+      tensors.dots = kept_.dots();
+      sequences.push_back({tensors, p.passes.in_one()});
     });
     if (sequences.empty()) return false;
     Options of_parts = options;
