@@ -83,8 +83,9 @@ Explanation explain_additive(const Q& query, const K& key, const V& value, const
 }
 
 /// The bytes that Options::workspace must have for such a call: queries and keys with `hidden` features, and what
-/// workspace_bytes() says of attention() over these. What is left to allocate does not grow with the lengths: copies
-/// of the parameters, and for each thread the tiles in which queries and keys are multiplied by theirs.
+/// workspace_bytes() says of attention() over these. What is left to allocate are copies of the parameters, for each
+/// thread the tiles in which queries and keys are multiplied by theirs, and, where an output has 16 bits and a mask
+/// takes several passes, the output in float.
 template <class Q, class K, class V, class M = Mods<>>
 std::size_t additive_workspace_bytes(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
                                      const M& mods = {}, const Options& options = {}) {

@@ -40,7 +40,7 @@ constexpr std::string_view to_string(Amx amx) {
 
 /// How the flash path carries out a call; made by explain().
 struct Explanation {
-  Isa isa = Isa::generic;             ///< whose kernels run
+  Isa isa = Isa::generic;             ///< whose kernels run; of several sequences, those of the last one
   std::string_view ignored_isa = {};  ///< what the environment variable ATTN_ISA names, if that is not available here
   Amx amx = Amx::not_for_these;       ///< whether the matrix unit forms the products
   /// Passes over the output; more than one if a mask groups tokens. All numbers below are for all passes together.

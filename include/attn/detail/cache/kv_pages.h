@@ -1,7 +1,12 @@
 // The memory of a cache: pages of keys and values, and how tokens get into them.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
+#include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 

@@ -1,6 +1,10 @@
 // The kernels of a call, by what its tensors hold and what the machine has.
 #pragma once
 
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+
 #include "attn/detail/base/linker_hint.h"
 #include "attn/detail/flash/call_tensors.h"
 #include "attn/detail/kernels/amx/tile_kernels.h"

@@ -1,6 +1,9 @@
 // Single queries, a few at a time that see the same keys: attention when tokens are decoded.
 #pragma once
 
+#include <algorithm>
+#include <span>
+
 #include "attn/detail/base/room_for.h"
 #include "attn/detail/flash/decode_state.h"
 #include "attn/detail/flash/lone_queries.h"

@@ -11,6 +11,10 @@
 // bf16, which makes it slower than to widen keys once for four queries.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
 #include "attn/detail/kernels/kernel_table.h"
 #include "attn/detail/kernels/vnni_vectors.h"
 

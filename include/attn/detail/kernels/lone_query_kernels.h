@@ -1,6 +1,8 @@
 // All of the attention of a single query in one kernel, for the keys that are in the cache when they are asked for.
 #pragma once
 
+#include <algorithm>
+
 #include "attn/detail/kernels/decode_kernels.h"
 
 namespace attn::detail {

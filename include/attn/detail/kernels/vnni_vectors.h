@@ -1,6 +1,7 @@
 // Vectors of integers of 8 bits and of the digits that numbers are cut into, for detail/kernels/dot_kernels.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <utility>

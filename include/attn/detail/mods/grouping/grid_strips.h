@@ -1,6 +1,8 @@
 // The tokens of a grid gathered into strips, so that tiles of queries are compact in it.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
