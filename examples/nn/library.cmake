@@ -25,6 +25,15 @@ target_include_directories(attn_nn_base PUBLIC ${ATTN_NN_DIR})
 target_link_libraries(attn_nn_base PUBLIC ${loops} PRIVATE nlohmann_json::nlohmann_json)
 set_target_properties(attn_nn_base PROPERTIES CXX_EXTENSIONS OFF)
 
+# Two thirds of the time of most units went into reading the library's headers and Eigen's.
+target_precompile_headers(attn_nn_base PRIVATE <attn/attn.h>)
+attn_precompiled(attn_nn_base)
+# attn_nn_precompiled(<target>): a library with the flags of attn_nn_base takes what is precompiled there.
+function(attn_nn_precompiled target)
+  target_precompile_headers(${target} REUSE_FROM attn_nn_base)
+  attn_precompiled(${target})
+endfunction()
+
 # attn_nn_library(<name> <scalar>)
 function(attn_nn_library name scalar)
   list(TRANSFORM ARGN PREPEND ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/)
@@ -32,6 +41,7 @@ function(attn_nn_library name scalar)
   target_link_libraries(${name} PUBLIC attn_nn_base)
   target_compile_definitions(${name} PRIVATE NN_SCALAR=${scalar})
   set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
+  attn_nn_precompiled(${name})
 endfunction()
 
 set(ATTN_NN_MODELS encoder.cpp gpt.cpp transformer.cpp)

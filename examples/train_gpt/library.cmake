@@ -17,6 +17,7 @@ add_library(
 target_include_directories(attn_train_gpt PUBLIC ${CMAKE_CURRENT_LIST_DIR})
 target_link_libraries(attn_train_gpt PUBLIC attn_nn attn_training)
 set_target_properties(attn_train_gpt PROPERTIES CXX_EXTENSIONS OFF)
+attn_nn_precompiled(attn_train_gpt)
 attn_embed(attn_train_gpt kOwnText ${CMAKE_CURRENT_LIST_DIR}/own_text.txt)
 
 # What joins several processes, apart: nothing else has to do with MPI.

@@ -20,4 +20,5 @@ add_library(
 target_include_directories(attn_train_translation PUBLIC ${CMAKE_CURRENT_LIST_DIR})
 target_link_libraries(attn_train_translation PUBLIC attn_nn attn_training)
 set_target_properties(attn_train_translation PROPERTIES CXX_EXTENSIONS OFF)
+attn_nn_precompiled(attn_train_translation)
 attn_embed(attn_train_translation kPhraseBook ${CMAKE_CURRENT_LIST_DIR}/phrase_book.tsv)

@@ -25,6 +25,7 @@ add_library(
 target_include_directories(attn_training PUBLIC ${ATTN_TRAINING_DIR} ${ATTN_TRAINING_DIR}/../display)
 target_link_libraries(attn_training PUBLIC attn_nn_base PRIVATE nlohmann_json::nlohmann_json)
 set_target_properties(attn_training PROPERTIES CXX_EXTENSIONS OFF)
+attn_nn_precompiled(attn_training)
 attn_embed(attn_training kReportStyle ${ATTN_TRAINING_DIR}/report.css)
 attn_embed(attn_training kReportScript ${ATTN_TRAINING_DIR}/report.js)
 
