@@ -23,7 +23,7 @@ template <class T>
 DTypeView<T> heads_of_tensor(const DTypeView<T>& t, const Range& heads) {
   typename DTypeView<T>::Shape shape = t.shape();
   shape[1] = heads.size();
-  return t.part(heads.empty() ? 0 : heads.begin * t.stride(1), shape, t.strides());
+  return t.part(heads.empty() || t.data() == nullptr ? 0 : heads.begin * t.stride(1), shape, t.strides());
 }
 /// The rows of a whole text that are some tokens.
 template <class T>
@@ -31,7 +31,7 @@ DTypeView<T> tokens_of_tensor(const DTypeView<T>& t, const Progression& tokens) 
   typename DTypeView<T>::Shape shape = t.shape(), strides = t.strides();
   shape[2] = tokens.count;
   if (tokens.count > 1) strides[2] *= tokens.step;
-  return t.part(tokens.count == 0 ? 0 : tokens.first * t.stride(2), shape, strides);
+  return t.part(tokens.count == 0 || t.data() == nullptr ? 0 : tokens.first * t.stride(2), shape, strides);
 }
 
 /// A tensor of our own for whole texts of some heads, of numbers like those of another tensor.

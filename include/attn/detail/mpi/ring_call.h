@@ -25,12 +25,12 @@ struct Traffic {
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Some rows of a tensor.
+/// Some rows of a tensor. One without numbers has no memory to count rows in.
 template <class T>
 DTypeView<T> rows_of_tensor(const DTypeView<T>& t, Index first, Index count) {
   typename DTypeView<T>::Shape shape = t.shape();
   shape[2] = count;
-  return t.part(count == 0 ? 0 : first * t.stride(2), shape, t.strides());
+  return t.part(count == 0 || t.data() == nullptr ? 0 : first * t.stride(2), shape, t.strides());
 }
 
 /// Memory of our own for keys, or their gradients, with values behind them. All heads of a row lie together.

@@ -32,7 +32,7 @@ TensorView<T, 4> rows_at(const TensorView<T, 4>& t, const Progression& tokens) {
   Shape<4> shape = t.shape(), strides = t.strides();
   shape[2] = tokens.count;
   strides[2] = tokens.count > 1 ? t.stride(2) * tokens.step : t.stride(2);
-  return t.part(tokens.count == 0 ? 0 : tokens.first * t.stride(2), shape, strides);
+  return t.part(tokens.count == 0 || t.data() == nullptr ? 0 : tokens.first * t.stride(2), shape, strides);
 }
 /// A rank's rows of one of its parts, in the memory of the rank.
 template <class T>
