@@ -5,7 +5,38 @@
 
 #include <iostream>
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define LOOKS_FOR_LEAKS
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#define LOOKS_FOR_LEAKS
+#endif
+#ifdef LOOKS_FOR_LEAKS
+#include <sanitizer/lsan_interface.h>
+#endif
+
 namespace {
+
+/// MPI tries libraries that it unloads at once, and keeps what they have allocated: nobody knows whose a leak is then,
+/// and leaks.txt names libraries.
+void init(int* argc, char*** argv) {
+  int support = 0;
+#ifdef LOOKS_FOR_LEAKS
+  const __lsan::ScopedDisabler none;
+#endif
+  MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &support);
+}
+
+/// MPI_Finalize unloads the other libraries. So this makes the check that would be made at the end of the program, and
+/// ends it if there is a leak.
+void finalize() {
+#ifdef LOOKS_FOR_LEAKS
+  __lsan_do_leak_check();
+#endif
+  MPI_Finalize();
+}
 
 class Failures : public ::testing::EmptyTestEventListener {
  public:
@@ -23,8 +54,8 @@ class Failures : public ::testing::EmptyTestEventListener {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int support = 0, rank = 0;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &support);
+  init(&argc, &argv);
+  int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   ::testing::InitGoogleTest(&argc, argv);
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
@@ -33,6 +64,6 @@ int main(int argc, char** argv) {
     listeners.Append(new Failures(rank));
   }
   const int failed = RUN_ALL_TESTS();
-  MPI_Finalize();
+  finalize();
   return failed;
 }

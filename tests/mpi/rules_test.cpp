@@ -52,7 +52,8 @@ TEST(Rules, RanksThatDisagreeAreRefused) {
     on_ranks(count, mpi::Layout::contiguous, [](mpi::Ring& ring) {
       const bool odd = ring.rank() == ring.ranks() - 1;
       const std::string last = std::to_string(ring.ranks() - 1);
-      auto [q, k, v] = own_texts(ring, 40);
+      const Texts own = own_texts(ring, 40);
+      const Tensor<float, 4>&q = own.q, &k = own.k, &v = own.v;
       const auto all = [&](const auto& call) { return refusal(ring, call); };
       EXPECT_EQ(all([&] { ring.attention(q, k, v); }), "nothing");
 
@@ -98,7 +99,8 @@ TEST(Rules, RanksThatDisagreeAreRefused) {
 TEST(Rules, WhatOneRankRefusesAllRefuse) {
   on_ranks(3, mpi::Layout::zigzag, [](mpi::Ring& ring) {
     const bool odd = ring.rank() == 1;
-    auto [q, k, v] = own_texts(ring, 40);
+    const Texts own = own_texts(ring, 40);
+    const Tensor<float, 4>&q = own.q, &k = own.k, &v = own.v;
     const auto all = [&](const auto& call) { return refusal(ring, call); };
     const Tensor<float, 4> wide(Shape<4>{1, 2, k.dim(2), 9});
     std::string text = all([&] { ring.attention(q, odd ? wide : k, v); });
@@ -165,7 +167,8 @@ TEST(Rules, NobodyWaitsForARankWhoseModThrows) {
     for (const mpi::Layout layout : kRankLayouts)
       on_ranks(count, layout, [&](mpi::Ring& ring) {
         const int odd = ring.ranks() / 2;
-        auto [q, k, v] = own_texts(ring, 300, 8, 8);
+        const Texts own = own_texts(ring, 300, 8, 8);
+        const Tensor<float, 4>&q = own.q, &k = own.k, &v = own.v;
         const auto r = ring.attention(q, k, v);
         // Not where ranks compare their mods.
         const auto throwing = [&, calls = std::make_shared<std::atomic<int>>(0)](auto) {
