@@ -35,8 +35,9 @@ int MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
   return random_bits()() % 8 != 0 ? MPI_SUCCESS : PMPI_Test(request, done, status);
 }
 
-int MPI_Allreduce(const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+int MPI_Iallreduce(const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
+                   MPI_Request* request) {
   wait_a_little();
-  return PMPI_Allreduce(from, to, count, type, op, comm);
+  return PMPI_Iallreduce(from, to, count, type, op, comm, request);
 }
 }

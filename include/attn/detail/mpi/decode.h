@@ -80,9 +80,10 @@ void merge_ranks(const Communicator& comm, PartialResults<T>& own, PartialResult
     own_firsts[r] = static_cast<int>(static_cast<Index>(r) * share);
   }
   const RowType row((v_dim + 1) * static_cast<Index>(sizeof(T)));
-  check_mpi(MPI_Alltoallv(own.data(), counts.data(), firsts.data(), row.get(), of_ranks.data(), own_counts.data(),
-                          own_firsts.data(), row.get(), comm.get()),
-            "MPI_Alltoallv");
+  run_together("MPI_Ialltoallv", [&](MPI_Request* r) {
+    return MPI_Ialltoallv(own.data(), counts.data(), firsts.data(), row.get(), of_ranks.data(), own_counts.data(),
+                          own_firsts.data(), row.get(), comm.get(), r);
+  });
   for (Index distance = 1; distance < ranks && share > 0; distance *= 2)
     for (Index r = 0; r + distance < ranks; r += 2 * distance) {
       const auto to = of_ranks.out(r * share, share), from = of_ranks.out((r + distance) * share, share);
@@ -91,9 +92,10 @@ void merge_ranks(const Communicator& comm, PartialResults<T>& own, PartialResult
       else
         merge_into(to, of_ranks.lse(r * share, share), from, of_ranks.lse((r + distance) * share, share));
     }
-  check_mpi(MPI_Allgatherv(of_ranks.data(), counts[mine], row.get(), own.data(), counts.data(), firsts.data(),
-                           row.get(), comm.get()),
-            "MPI_Allgatherv");
+  run_together("MPI_Iallgatherv", [&](MPI_Request* r) {
+    return MPI_Iallgatherv(of_ranks.data(), counts[mine], row.get(), own.data(), counts.data(), firsts.data(),
+                           row.get(), comm.get(), r);
+  });
 }
 
 /// The results of a call that all ranks want, and of which each has computed a part.

@@ -1,7 +1,6 @@
 // Rows of a tensor on their way from rank to rank, while others are worked on.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <list>
 #include <thread>
@@ -46,15 +45,6 @@ class RowsType {
 
 /// What a message brings. Those of a kind, from one rank to another, arrive in the order in which they were sent.
 enum class MessageKind { keys, values, key_gradients, value_gradients, rows };
-
-/// Calls advance() until it returns true, and lets others have the core meanwhile. Returns the seconds that this took.
-template <class Advance>
-double wait_for(const Advance& advance) {
-  if (advance()) return 0;
-  const auto begin = std::chrono::steady_clock::now();
-  while (!advance()) std::this_thread::yield();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 /// The messages of a call that are under way. They move on in poll() alone, which the calling thread calls between its
 /// tasks. There is no thread for it, so that MPI_THREAD_FUNNELED is enough.
