@@ -68,6 +68,43 @@ TEST(Ways, SinksAndHeads) {
   });
 }
 
+/// Keys whose first one is not at position 0 (Options::kv_offset), as a machine with all of them has them.
+TEST(Ways, KeysFromAPositionOn) {
+  for_each_ring(34, [&](mpi::Ring& ring, Random&, Sample&) {
+    const auto q = drawn<float>({2, 7, 26, 6}, 1), k = drawn<float>({2, 7, 31, 6}, 2),
+               v = drawn<float>({2, 7, 31, 5}, 3), grad = drawn<float>({2, 7, 26, 5}, 4);
+    const auto mods = attn::causal() | attn::sliding_window(14) |
+                      attn::score_mod([](auto x, auto p) { return x + 0.3f * float((3 * p.kv + p.q) % 5); });
+    const Options options{.q_offset = 1010, .kv_offset = 1003};
+    const auto whole = attn::attention(q, k, v, mods, options);
+    const auto gradients = attn::attention_backward(grad, q, k, v, whole, mods, options);
+    const auto expect_same = [](const auto& got, const auto& want, const char* what) {
+      ASSERT_EQ(got.shape(), want.shape());
+      for (Index i = 0; i < want.size(); ++i) {
+        if (got.data()[i] == want.data()[i]) continue;  // -inf too
+        ASSERT_NEAR(got.data()[i], want.data()[i], 1e-4) << what << ' ' << i;
+      }
+    };
+    const auto own_q = ring.scatter(q), own_k = ring.scatter(k), own_v = ring.scatter(v), own_grad = ring.scatter(grad);
+    const auto check = [&](const auto& r, const auto& g, const char* way) {
+      SCOPED_TRACE(way);
+      expect_same(ring.gather(r.out), whole.out, "out");
+      expect_same(ring.gather(r.lse), whole.lse, "lse");
+      expect_same(ring.gather(g.query), gradients.query, "query");
+      expect_same(ring.gather(g.key), gradients.key, "key");
+      expect_same(ring.gather(g.value), gradients.value, "value");
+    };
+    const auto r = ring.attention(own_q, own_k, own_v, mods, options);
+    check(r, ring.attention_backward(own_grad, own_q, own_k, own_v, r, mods, options), "ring");
+    const auto by_heads = ring.attention_by_heads(own_q, own_k, own_v, mods, options);
+    check(by_heads, ring.attention_by_heads_backward(own_grad, own_q, own_k, own_v, by_heads, mods, options),
+          "by heads");
+    const auto decoded = ring.decode(q, own_k, own_v, mods, options);
+    expect_same(decoded.out, whole.out, "decoded");
+    expect_same(decoded.lse, whole.lse, "decoded lse");
+  });
+}
+
 TEST(Ways, MatricesGoWhereTensorsGo) {
   for_each_ring(32, [&](mpi::Ring& ring, Random&, Sample&) {
     std::srand(5);  // what Random() draws from: the same on all ranks
