@@ -5,15 +5,13 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <iostream>
-#include <memory>
+#include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,6 +22,7 @@
 #include "program.h"
 #include "progress.h"
 #include "random_tensor.h"
+#include "ring_machine.h"
 #include "scale_model.h"
 #include "table.h"
 #include "timing.h"
@@ -31,23 +30,6 @@
 namespace {
 
 using namespace bench;
-using attn::Index;
-
-/// One row of the table.
-struct Work {
-  Index len;
-  bool causal = false;
-  Index window = 0;  ///< 0: none
-  bool backward = false;
-  Way way = Way::zigzag;
-};
-
-struct Settings {
-  Index len = 0;  ///< 0: those of the table
-  Index heads = 8, kv_heads = 8, dim = 64;
-  int threads = 1, rounds = 3;
-  std::string only;  ///< of the rows those whose names have it
-};
 
 std::string text(const Work& w) {
   return "N=" + std::to_string(w.len) + (w.causal ? " causal" : "") +
@@ -55,40 +37,6 @@ std::string text(const Work& w) {
 }
 
 std::string way_text(const Work& w) { return "/" + std::string(kWayNames[static_cast<std::size_t>(w.way)]); }
-
-/// The ranks, as this program meets them.
-class World {
- public:
-  World() {
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
-  }
-  int rank() const { return rank_; }
-  int ranks() const { return ranks_; }
-  bool is_first() const { return rank_ == 0; }
-
-  double most(double x) const { return reduced(x, MPI_MAX); }
-  double sum(double x) const { return reduced(x, MPI_SUM); }
-
-  /// Waits for all ranks, asleep: rank 0 may have the whole machine to itself meanwhile.
-  void meet() const {
-    MPI_Request request;
-    MPI_Ibarrier(MPI_COMM_WORLD, &request);
-    for (int done = 0; !done;) {
-      MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-      if (!done) std::this_thread::sleep_for(std::chrono::microseconds(200));
-    }
-  }
-
- private:
-  static double reduced(double x, MPI_Op op) {
-    double result = 0;
-    MPI_Allreduce(&x, &result, 1, MPI_DOUBLE, op, MPI_COMM_WORLD);
-    return result;
-  }
-
-  int rank_ = 0, ranks_ = 1;
-};
 
 /// Rank 0 is compared with as many threads as all ranks have, which must not share a core.
 void expect_cores(const Settings& s, const World& world) {
@@ -189,91 +137,6 @@ Row measure(const Work& w, const Settings& s, const World& world, Progress* prog
   return row;
 }
 
-/// Rows of half of a rank's keys, of about so many bytes: they go to the next rank while others come from the last.
-class Parcels {
- public:
-  Parcels(const Settings& s, const World& world, std::size_t bytes)
-      : next_((world.rank() + 1) % world.ranks()),
-        last_((world.rank() + world.ranks() - 1) % world.ranks()),
-        rows_(std::max<Index>(1, static_cast<Index>(bytes / sizeof(float)) / (s.kv_heads * s.dim))),
-        out_({1, s.kv_heads, 2 * rows_, s.dim}),
-        in_(out_.shape()),
-        messages_(comm_) {}
-
-  void begin() {
-    using attn::detail::DTypeView, attn::detail::MessageKind, attn::detail::rows_of_tensor;
-    messages_.receive(rows_of_tensor(DTypeView<float>(in_.view()), 0, rows_), last_, MessageKind::keys, under_way_);
-    messages_.send(rows_of_tensor(DTypeView<const float>(out_.view()), 0, rows_), next_, MessageKind::keys, under_way_);
-  }
-  void poll() { messages_.poll(); }
-  void end() { messages_.finish(under_way_); }
-  double bytes() const { return static_cast<double>(out_.size() / 2) * sizeof(float); }
-
- private:
-  const int next_, last_;
-  const Index rows_;
-  attn::Tensor<float, 4> out_, in_;
-  attn::detail::Communicator comm_{MPI_COMM_WORLD};
-  int under_way_ = 0;
-  attn::detail::Messages messages_;
-};
-
-/// What the model is told of the machine: a short message, a long one, attention as a rank computes it while the others
-/// do the same; and how far messages come meanwhile, and how much time of the cores they take.
-Cluster measured_cluster(const Settings& s, const World& world, bool quick) {
-  Cluster cluster{1, 0, 1e300};
-  if (world.ranks() > 1) {
-    const auto one_way = [&](std::size_t bytes, int rounds) {
-      Parcels parcels(s, world, bytes);
-      std::vector<double> times;
-      for (int round = 0; round <= rounds; ++round) {  // the first makes connections
-        MPI_Barrier(MPI_COMM_WORLD);
-        times.push_back(world.most(seconds([&] {
-          parcels.begin();
-          parcels.end();
-        })));
-      }
-      times.erase(times.begin());
-      return std::pair(median(times), parcels.bytes());
-    };
-    cluster.latency = one_way(1, 50).first;
-    const auto [time, bytes] = one_way(std::size_t{16} << 20, 5);
-    cluster.bandwidth = bytes / time;
-  }
-  const Index len = quick ? 512 : 2048;
-  const auto q = random_tensor({1, s.heads, len, s.dim}, 5), k = random_tensor({1, s.kv_heads, len, s.dim}, 6);
-  const attn::Executor own = s.threads == 1 ? attn::serial() : attn::threads(s.threads);
-  const auto compute = [&](const attn::Executor& executor) {
-    return seconds([&] { attn::attention(q, k, k, attn::Options{.executor = executor}); });
-  };
-  std::vector<double> alone, beside;
-  for (int round = 0; round < 5; ++round) {
-    world.meet();
-    alone.push_back(world.most(compute(own)));
-  }
-  const double time = median(alone);
-  const auto n = static_cast<double>(len);
-  cluster.flops_per_second = 4 * n * n * static_cast<double>(s.heads * s.dim) / time;
-  if (world.ranks() > 1) {
-    // More than can travel meanwhile: what has not come at the end shows how much has.
-    Parcels parcels(s, world, static_cast<std::size_t>(std::min(2 * time * cluster.bandwidth, 64e6)));
-    const attn::Executor polling(std::make_shared<attn::detail::ProgressBackend>(own, [&] { parcels.poll(); }));
-    std::vector<double> rest;
-    for (int round = 0; round < 5; ++round) {
-      world.meet();
-      parcels.begin();
-      beside.push_back(world.most(compute(polling)));
-      rest.push_back(world.most(seconds([&] { parcels.end(); })));
-    }
-    const double moved = std::max(parcels.bytes() - median(rest) * cluster.bandwidth, 0.01 * parcels.bytes());
-    cluster.lost = moved < 0.05 * parcels.bytes() ? 0 : std::max(0.0, median(beside) - time) / moved;
-    // If all of it has come before the end, it went as fast as it can.
-    cluster.bandwidth_beside =
-        moved < 0.98 * parcels.bytes() ? std::min(moved / median(beside), cluster.bandwidth) : cluster.bandwidth;
-  }
-  return cluster;
-}
-
 /// Bytes of the keys and values that ranks need of others, at least: those up to a window before their own.
 double bytes_needed(const Work& w, const Settings& s, int ranks) {
   const double window = static_cast<double>(w.window - 1);
@@ -302,7 +165,14 @@ void run(Program& program, const Settings& settings, const World& world) {
   const std::vector<Work> all = works(program.quick(), world.ranks(), s);
   std::optional<Progress> progress;
   if (world.is_first()) progress.emplace(all.size());
-  const Cluster cluster = measured_cluster(s, world, program.quick());
+  std::map<std::string, Cluster> clusters;  // for each length, pass and kind of messages
+  const auto cluster_of = [&](const Work& w) {
+    const std::string key =
+        "N=" + std::to_string(w.len) + (w.backward ? " backward" : "") + (w.way == Way::by_heads ? " by heads" : "");
+    if (!clusters.contains(key)) clusters[key] = measured_cluster(w, s, world);
+    return clusters[key];
+  };
+  const Cluster first = cluster_of(all.front());
 
   Table table(2);
   for (const auto& [heading, below] :
@@ -318,21 +188,22 @@ void run(Program& program, const Settings& settings, const World& world) {
   BarChart chart{.title = "Attention over " + std::to_string(world.ranks()) + " ranks of " + std::to_string(s.threads) +
                           (s.threads == 1 ? " thread" : " threads"),
                  .notes = {std::to_string(s.heads) + " heads of " + std::to_string(s.dim) + " features, float; " +
-                           fixed(cluster.flops_per_second / 1e9, 0) + " GFLOP/s a rank, " + time_text(cluster.latency) +
-                           " and " + fixed(cluster.bandwidth / 1e9, 2) + " GB/s between ranks"},
+                           fixed(first.flops_per_second / 1e9, 0) + " GFLOP/s a rank, " + time_text(first.latency) +
+                           " and " + fixed(first.bandwidth / 1e9, 2) + " GB/s between ranks"},
                  .series = {"measured", "predicted"},
                  .mark = "one process with as many threads",
                  .axes = {{.heading = "time (shorter is better)", .unit = "seconds"}}};
   for (const Work& w : all) {
     if (progress) progress->begin_row(text(w) + way_text(w));
+    const std::optional<Cluster> cluster = w.window == 0 ? std::optional(cluster_of(w)) : std::nullopt;
     const Row row = measure(w, s, world, progress ? &*progress : nullptr);
     if (!world.is_first()) continue;
     const double time = row.ring.seconds;
     std::optional<Prediction> predicted;
-    if (w.window == 0)
+    if (cluster)
       predicted = predict({static_cast<double>(w.len), static_cast<double>(s.heads), static_cast<double>(s.kv_heads),
                            static_cast<double>(s.dim), sizeof(float), w.causal, w.backward},
-                          w.way, world.ranks(), cluster);
+                          w.way, world.ranks(), *cluster);
     const std::string way = way_text(w).substr(1);
     std::string sent = bytes_text(row.bytes_sent);
     if (w.window > 0 && world.ranks() > 1)
@@ -353,18 +224,22 @@ void run(Program& program, const Settings& settings, const World& world) {
   }
   if (!world.is_first()) return;
   progress->clear();
-  std::cout << world.ranks() << " ranks of " << s.threads << " threads; attention at "
-            << fixed(cluster.flops_per_second / 1e9, 1) << " GFLOP/s a rank, " << time_text(cluster.latency) << " and "
-            << fixed(cluster.bandwidth / 1e9, 2) << " GB/s between ranks, " << fixed(1e3 * cluster.lost * (1 << 20), 2)
-            << " ms of computing lost by a MiB that travels\n\n";
+  std::cout << world.ranks() << " ranks of " << s.threads << " threads\n";
+  for (const auto& [name, c] : clusters) {
+    std::cout << name << ": " << fixed(c.flops_per_second / 1e9, 1) << " GFLOP/s a rank, " << time_text(c.latency)
+              << " and " << fixed(c.bandwidth / 1e9, 2) << " GB/s between ranks, " << fixed(c.bandwidth_beside / 1e9, 2)
+              << " GB/s while they compute, " << fixed(1e3 * c.lost * (1 << 20), 2)
+              << " ms of computing lost by a MiB that travels\n";
+    for (const auto& [what, value] :
+         std::initializer_list<std::pair<const char*, double>>{{"flops_per_second", c.flops_per_second},
+                                                               {"latency", c.latency},
+                                                               {"bandwidth", c.bandwidth},
+                                                               {"bandwidth_beside", c.bandwidth_beside},
+                                                               {"lost_ms_per_mib", 1e3 * c.lost * (1 << 20)}})
+      program.results().about(name + " " + what, std::to_string(value));
+  }
+  std::cout << '\n';
   table.print(std::cout);
-  for (const auto& [key, value] :
-       std::initializer_list<std::pair<const char*, double>>{{"flops_per_second", cluster.flops_per_second},
-                                                             {"latency", cluster.latency},
-                                                             {"bandwidth", cluster.bandwidth},
-                                                             {"bandwidth_beside", cluster.bandwidth_beside},
-                                                             {"lost_ms_per_mib", 1e3 * cluster.lost * (1 << 20)}})
-    program.results().about(key, std::to_string(value));
   program.draw(chart);
 }
 

@@ -12,9 +12,9 @@ namespace bench {
 /// A rank, and how it reaches the others. Each rank sends and receives at the same time, and no two ranks get into each
 /// other's way.
 struct Cluster {
-  double flops_per_second;  ///< of attention itself, as one rank computes it
-  double latency;           ///< seconds from one rank to another
-  double bandwidth;         ///< bytes per second into a rank, and out of it
+  double flops_per_second = 0;  ///< of attention itself, as one rank computes it
+  double latency = 0;           ///< seconds from one rank to another
+  double bandwidth = 0;         ///< bytes per second into a rank, and out of it
   /// The same while the rank computes: MPI moves messages on when it is asked to, between tasks. 0: no less.
   double bandwidth_beside = 0;
   /// Seconds of computing that a rank loses by a byte which leaves while another arrives: cores copy and cut messages,

@@ -1,0 +1,201 @@
+// What the bench `ring` works on, and what the model of scale is told of the machine that it runs on.
+#pragma once
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <attn/attn.h>
+#include <attn/mpi.h>
+
+#include "random_tensor.h"
+#include "scale_model.h"
+#include "timing.h"
+
+namespace bench {
+
+using attn::Index;
+
+/// One row of the table.
+struct Work {
+  Index len;
+  bool causal = false;
+  Index window = 0;  ///< 0: none
+  bool backward = false;
+  Way way = Way::zigzag;
+};
+
+struct Settings {
+  Index len = 0;  ///< 0: those of the table
+  Index heads = 8, kv_heads = 8, dim = 64;
+  int threads = 1, rounds = 3;
+  std::string only;  ///< of the rows those whose names have it
+};
+
+/// The ranks, as this program meets them.
+class World {
+ public:
+  World() {
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
+  }
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  bool is_first() const { return rank_ == 0; }
+
+  double most(double x) const { return reduced(x, MPI_MAX); }
+  double sum(double x) const { return reduced(x, MPI_SUM); }
+
+  /// Waits for all ranks, asleep: rank 0 may have the whole machine to itself meanwhile.
+  void meet() const {
+    MPI_Request request;
+    MPI_Ibarrier(MPI_COMM_WORLD, &request);
+    for (int done = 0; !done;) {
+      MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+      if (!done) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  }
+
+ private:
+  static double reduced(double x, MPI_Op op) {
+    double result = 0;
+    MPI_Allreduce(&x, &result, 1, MPI_DOUBLE, op, MPI_COMM_WORLD);
+    return result;
+  }
+
+  int rank_ = 0, ranks_ = 1;
+};
+
+/// Some rows of some tensors, which go to the next rank while others come from the last. How fast they go depends on
+/// how they lie, because MPI packs rows that lie apart, and on how many messages there are at once.
+class Parcel {
+ public:
+  /// The first rows of `out` go to those of `in`, (batch, heads, rows, dim), as so many messages.
+  struct Shapes {
+    attn::Shape<4> out, in;
+    Index rows;
+    std::size_t messages = 1;
+  };
+  Parcel(const Shapes& shapes, const World& world)
+      : next_((world.rank() + 1) % world.ranks()),
+        last_((world.rank() + world.ranks() - 1) % world.ranks()),
+        rows_(shapes.rows),
+        out_(tensors(shapes.messages, shapes.out)),
+        in_(tensors(shapes.messages, shapes.in)),
+        messages_(comm_) {}
+
+  void begin() {
+    using attn::detail::DTypeView, attn::detail::MessageKind, attn::detail::rows_of_tensor;
+    for (attn::Tensor<float, 4>& t : in_)
+      messages_.receive(rows_of_tensor(DTypeView<float>(t.view()), 0, rows_), last_, MessageKind::rows, under_way_);
+    for (const attn::Tensor<float, 4>& t : out_)
+      messages_.send(rows_of_tensor(DTypeView<const float>(t.view()), 0, rows_), next_, MessageKind::rows, under_way_);
+  }
+  void poll() { messages_.poll(); }
+  void end() { messages_.finish(under_way_); }
+  double bytes() const {
+    return static_cast<double>(in_.size() * sizeof(float)) * static_cast<double>(in_[0].dim(1) * rows_ * in_[0].dim(3));
+  }
+
+ private:
+  static std::vector<attn::Tensor<float, 4>> tensors(std::size_t count, const attn::Shape<4>& shape) {
+    return std::vector<attn::Tensor<float, 4>>(count, attn::Tensor<float, 4>(shape));
+  }
+
+  const int next_, last_;
+  const Index rows_;
+  std::vector<attn::Tensor<float, 4>> out_, in_;
+  attn::detail::Communicator comm_{MPI_COMM_WORLD};
+  int under_way_ = 0;
+  attn::detail::Messages messages_;
+};
+
+/// What a rank computes at once, for the model: all its queries meet half of the keys of a rank.
+class Step {
+ public:
+  Step(const Work& w, const Settings& s, int ranks)
+      : rows(std::max<Index>(2, w.len / ranks) / 2 * 2),
+        flops(static_cast<double>(w.backward ? 10 : 4) * static_cast<double>(rows) * static_cast<double>(rows / 2) *
+              static_cast<double>(s.heads * s.dim)),
+        backward_(w.backward),
+        q_(random_tensor({1, s.heads, rows, s.dim}, 5)),
+        k_(random_tensor({1, s.kv_heads, rows / 2, s.dim}, 6)),
+        forward_(attn::attention(q_, k_, k_)) {}
+
+  /// Computes it. @returns the seconds of the slowest rank.
+  double run(const World& world, const attn::Executor& executor) const {
+    return world.most(seconds([&] {
+      if (backward_)
+        attn::attention_backward(q_, q_, k_, k_, forward_, {.executor = executor});
+      else
+        attn::attention(q_, k_, k_, attn::Options{.executor = executor});
+    }));
+  }
+
+  const Index rows;
+  const double flops;
+
+ private:
+  const bool backward_;
+  const attn::Tensor<float, 4> q_, k_;
+  const decltype(attn::attention(q_, k_, k_)) forward_;
+};
+
+/// What the model is told of the machine: how long a short message takes, and a parcel; how fast a rank computes while
+/// the others do the same; and how far a parcel comes meanwhile, and how much time of the cores it takes.
+inline Cluster measured_cluster(const Work& w, const Settings& s, const World& world) {
+  const attn::Executor own = s.threads == 1 ? attn::serial() : attn::threads(s.threads);
+  const Step step(w, s, world.ranks());
+  const auto medians_of = [&](int rounds, const auto& measure) {
+    std::vector<double> times;
+    for (int round = 0; round <= rounds; ++round) {  // the first makes connections
+      world.meet();
+      times.push_back(measure());
+    }
+    times.erase(times.begin());
+    return median(times);
+  };
+  const double time = medians_of(5, [&] { return step.run(world, own); });
+  Cluster cluster{step.flops / time, 0, 1e300};
+  if (world.ranks() == 1) return cluster;
+  const auto travel = [&](Parcel& parcel) {
+    return world.most(seconds([&] {
+      parcel.begin();
+      parcel.end();
+    }));
+  };
+  // A ring sends keys and values, half of a rank's rows of all heads, to memory of its own. Heads are exchanged the
+  // other way round: queries, keys and values, in the two halves that a rank has of a text.
+  const Index rows = step.rows, heads = std::max<Index>(1, s.kv_heads / world.ranks());
+  const bool by_heads = w.way == Way::by_heads;
+  const Parcel::Shapes of_ring{{1, s.kv_heads, rows, s.dim}, {1, s.kv_heads, rows / 2, s.dim}, rows / 2, 2},
+      of_heads{{1, heads, rows, s.dim}, {1, heads, rows * world.ranks(), s.dim}, rows / 2, 6};
+  Parcel shortest({{1, 1, 1, s.dim}, {1, 1, 1, s.dim}, 1}, world), parcel(by_heads ? of_heads : of_ring, world);
+  cluster.latency = medians_of(30, [&] { return travel(shortest); });
+  cluster.bandwidth = parcel.bytes() / medians_of(5, [&] { return travel(parcel); });
+  if (by_heads) return cluster;  // nothing is computed meanwhile
+  // The parcel travels while the step is computed, as in a ring. What has not come at the end shows how much has.
+  const attn::Executor polling(std::make_shared<attn::detail::ProgressBackend>(own, [&] { parcel.poll(); }));
+  std::vector<double> rest;
+  const double beside = medians_of(5, [&] {
+    parcel.begin();
+    const double computing = step.run(world, polling);
+    rest.push_back(world.most(seconds([&] { parcel.end(); })));
+    return computing;
+  });
+  rest.erase(rest.begin());
+  const double moved = std::max(parcel.bytes() - median(rest) * cluster.bandwidth, 0.01 * parcel.bytes());
+  cluster.lost = moved < 0.05 * parcel.bytes() ? 0 : std::max(0.0, beside - time) / moved;
+  // If all of it has come before the end, it may have come as fast as it can.
+  cluster.bandwidth_beside =
+      moved < 0.98 * parcel.bytes() ? std::min(moved / beside, cluster.bandwidth) : cluster.bandwidth;
+  return cluster;
+}
+
+}  // namespace bench
