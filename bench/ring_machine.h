@@ -165,6 +165,7 @@ inline Cluster measured_cluster(const Work& w, const Settings& s, const World& w
   Cluster cluster{step.flops / time, 0, 1e300};
   if (world.ranks() == 1) return cluster;
   const auto travel = [&](Parcel& parcel) {
+    MPI_Barrier(MPI_COMM_WORLD);  // ranks that meet asleep do not wake at the same time
     return world.most(seconds([&] {
       parcel.begin();
       parcel.end();
