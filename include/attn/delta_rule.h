@@ -44,7 +44,7 @@ requires(!detail::is_recurrent_state<Q>) auto gated_delta_rule(const Q& query, c
   return gated_delta_rule(query, key, value, log_gate, beta, Mods<>(), options);
 }
 
-/// The same of tokens that come after those that the state has seen; see linear_attention().
+/// Goes on with a text: these tokens come after those that the state has seen; see linear_attention().
 template <class T, class Q, class K, class V, class G, class B, class M = Mods<>>
 auto gated_delta_rule(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const G& log_gate,
                       const B& beta, const M& mods = {}, const Options& options = {}) {
@@ -75,7 +75,7 @@ requires(!detail::is_recurrent_state<Q>) void gated_delta_rule_into(Out&& out, c
                                                                     const Options& options) {
   gated_delta_rule_into(out, query, key, value, log_gate, beta, Mods<>(), options);
 }
-/// The same over a state, into memory of the caller's.
+/// Goes on with a text, into memory of the caller's.
 template <class Out, class T, class Q, class K, class V, class G, class B, class M = Mods<>>
 void gated_delta_rule_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                            const G& log_gate, const B& beta, const M& mods = {}, const Options& options = {}) {

@@ -97,8 +97,8 @@ requires(!detail::is_recurrent_state<Q> && detail::is_feature_map<Map>) void lin
   linear_attention_into(out, query, key, value, map, Mods<>(), options);
 }
 
-/// The same of tokens that come after those that the state has seen, which see those as well; the state then has seen
-/// these too. With causal(), a text may come in parts of any lengths, down to single tokens. With key_lengths(), each
+/// Goes on with a text: these tokens come after those that the state has seen, and see those as well. The state then
+/// has seen these too. With causal(), a text may come in parts of any lengths, down to single tokens. With key_lengths(), each
 /// sequence of the batch takes in its own number of them.
 /// @throws std::invalid_argument if sizes disagree, also with those of the state, which is then as before.
 template <class T, class Q, class K, class V, class Map, class M = Mods<>>
@@ -115,7 +115,7 @@ auto linear_attention(RecurrentState<T>& state, const Q& query, const K& key, co
                       const Options& options) {
   return linear_attention(state, query, key, value, map, Mods<>(), options);
 }
-/// The same over a state, into memory of the caller's.
+/// Goes on with a text, into memory of the caller's.
 template <class Out, class T, class Q, class K, class V, class Map, class M = Mods<>>
 void linear_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                            const Map& map, const M& mods = {}, const Options& options = {}) {

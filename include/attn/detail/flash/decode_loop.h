@@ -133,7 +133,7 @@ class DecodeLoop {
   using KvTile = typename DecodeTiles<T>::Tile;
   using Row = typename DecodeState<T>::Row;
 
-  /// The same for a block of one query, if the straight way serves it.
+  /// run() for a block of one query, if one kernel can take it through all keys. Returns whether it did.
   bool run_lone(const QueryTile& query, const Task& now, const Range& keys, std::byte* memory,
                 std::byte* partials) const {
     const Range visited = intersect(pass_.visited(query), keys);

@@ -27,8 +27,8 @@ class DecodeState {
     bool dropped_any;   ///< may a key have been dropped inside a tile that was visited?
   };
 
-  /// The state of queries, to whose `rows` number and batch, head and row are known, before those of the keys `keys`.
-  /// What comes before all keys, comes before the first of them: `is_first`.
+  /// Begins queries whose batch, head and row number stand in `rows`; they visit what they see of `keys`. Sinks, and
+  /// a result that the call goes on from, count once: with the first keys, `is_first`.
   DecodeState(const PassContext<T>& pass, const DecodeTiles<T>& tiles, std::span<Row> rows, const Range& keys,
               bool is_first, const TileMemory<T>& m)
       : pass_(&pass),
@@ -117,7 +117,7 @@ class DecodeState {
     return detail::must_compute_again(pass_->kernels, whole_ != &family().decode, rows_[at(r)].dropped_any, m_.sum + r,
                                       1, m_.out + r * problem().v_dim, problem().v_dim);
   }
-  /// A row as a block of its own in the same place, before those of the keys `keys`, in full precision.
+  /// Row r as a block of its own, in the same memory, which begins again with `keys`, in full precision.
   DecodeState begun_again(Index r, const Range& keys, bool is_first) {
     return {*pass_, *tiles_, rows_.subspan(at(r), 1), keys, is_first, memory_of_row(r)};
   }

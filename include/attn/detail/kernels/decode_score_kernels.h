@@ -104,7 +104,7 @@ struct DecodeScoreKernels {
     return true;
   }
 
-  /// The same where nothing is fetched, for a query that fits into registers beside the sums: no sum leaves its
+  /// score_row() where nothing is fetched, for a query that fits into registers beside the sums: no sum leaves its
   /// register, and rows are read from end to end. From L2 a key of 32, 64 or 128 floats took 0.55, 0.52 or 0.6 of the
   /// time of the loop above with AVX-512. Numbers of 16 and 8 bits gained nothing: they are bound by their conversion.
   template <int kVectors>

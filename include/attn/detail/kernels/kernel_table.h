@@ -231,7 +231,7 @@ struct FamilyOf {
                                                .finish = Total::finish};
 };
 
-/// The same for numbers of any type: only float stands for others than itself.
+/// FamilyOf, for keys and values of any type: beside queries of float they may hold numbers of 16 or 8 bits.
 template <class T, VectorSet kSet>
 struct AnyFamilyOf : FamilyOf<T, kSet> {};
 template <VectorSet kSet>

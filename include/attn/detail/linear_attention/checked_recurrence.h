@@ -51,7 +51,7 @@ class GateArgument {
       return gate;
     }
   }
-  /// The same without checks.
+  /// The gates, not checked.
   TensorView<const T, 4> numbers() const { return token_numbers<const T>(held_); }
 
   /// Memory for its gradient, in the same shape; for decays of heads (kv_heads).

@@ -175,8 +175,8 @@ struct ChunkWork {
         {s.data, s.stride, added.data, 1, added.stride, value.data, value.stride, s.rows, s.columns, tokens, before});
     if (call.is_normalised) add_normaliser(m.state, m.key_sums.row(tokens - 1));
   }
-  /// The same in a run of several segments: adds them to two states, or one, some features at a time, whose part of the
-  /// product is then in the L1 cache. Null: there is none. Both are rounded alike, whether the other is there or not.
+  /// add_to_state() in a run of several segments: adds to two states, or to one where the other is null. It goes by
+  /// some features at a time, whose product stays in the L1 cache. A state is rounded the same with the other as alone.
   /// As in add_to_state(), a state that a token's gate forgets altogether is not read, so that no NaN of it stays.
   void add_to_states(const HeadState<T>* running, const SegmentSums<T>* segment) {
     const Rows<T> added = faded_keys();
