@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "chosen_masks.h"
+#include "erased.h"
 #include "numbers.h"
 #include "oracle.h"
 

@@ -1,0 +1,165 @@
+// Recurrences token by token in long double, and by how much a correct program may err.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "oracle.h"
+
+namespace fuzz {
+
+/// The features of a query or key. Errors are in roundings: what a feature errs by, over the rounding of the scalar.
+struct FeatureRow {
+  std::vector<Wide> is, error;
+
+  Wide length() const {
+    Wide sum = 0;
+    for (const Wide x : is) sum += x * x;
+    return std::sqrt(sum);
+  }
+};
+
+/// The state of one head of keys and values. Beside each sum stand the sum of the magnitudes of its terms, by which
+/// roundings are measured, and what the terms themselves err by, in roundings.
+class StepwiseState {
+ public:
+  /// What a sum of magnitudes is multiplied by, in roundings: orders of adding differ. `tokens`: at most.
+  StepwiseState(Index features, Index v_dim, Index tokens, Wide rounding, Wide least)
+      : v_dim_(v_dim),
+        roundings_(8 + 2 * std::sqrt(static_cast<Wide>(features + tokens))),
+        rounding_(rounding),
+        least_(least),
+        sums_(at(features * v_dim)),
+        keys_(at(features)),
+        written_error_(at(v_dim)),
+        vanished_(at(v_dim)) {}
+
+  /// Sums and a sum of keys to begin with.
+  template <class Sum, class Key>
+  void begin(const Sum& sum, const Key& key) {
+    for (Index f = 0; f < features(); ++f) {
+      keys_[at(f)] = {key(f), std::abs(key(f)), 0};
+      for (Index e = 0; e < v_dim_; ++e) of(f, e) = {sum(f, e), std::abs(sum(f, e)), 0};
+    }
+  }
+  void clear() {
+    for (auto* terms : {&sums_, &keys_}) std::fill(terms->begin(), terms->end(), Terms{});
+    for (auto* numbers : {&written_error_, &vanished_}) std::fill(numbers->begin(), numbers->end(), Wide(0));
+  }
+
+  /// Decays by e^gate[f], or e^gate[0] for all features.
+  void decay(const std::vector<Wide>& gate) {
+    Wide most = 0;
+    for (Index f = 0; f < features(); ++f) {
+      const Wide g = gate[at(gate.size() == 1 ? 0 : f)], factor = std::exp(g);
+      most = std::max(most, factor);
+      for (Index e = 0; e < v_dim_; ++e) {
+        Terms& t = of(f, e);
+        // Up to 64 gates are added before the exponential is formed of them, whose error is that of their sum.
+        t = {factor * t.is, factor * t.size, factor == 0 ? 0 : factor * (t.error + 64 * std::abs(g) * t.size)};
+      }
+    }
+    for (Wide& x : written_error_) x *= most;
+  }
+
+  /// Adds key * valueᵀ. `beta` of the delta rule; null: none.
+  void add(const FeatureRow& key, std::vector<Wide> value, const Wide* beta) {
+    if (beta) find_written(key, value, *beta);
+    for (Index f = 0; f < features(); ++f) {
+      const Wide k = key.is[at(f)], error = key.error[at(f)];
+      keys_[at(f)].add(k, error);
+      for (Index e = 0; e < v_dim_; ++e) of(f, e).add(k * value[at(e)], error * std::abs(value[at(e)]));
+    }
+    for (Index e = 0; e < v_dim_; ++e)
+      if (const Wide size = key.length() * std::abs(value[at(e)]); !std::isnan(size)) vanished_[at(e)] += size;
+  }
+
+  struct Answer {
+    std::vector<Wide> is, error;
+  };
+  /// query * state, times the scale or divided by query * the sum of keys.
+  Answer read(const FeatureRow& query, Wide scale, bool is_normalised) const {
+    Answer a;
+    Wide sum = 0, sum_error = 0, sum_size = 0;
+    for (Index f = 0; is_normalised && f < features(); ++f) {
+      const Terms& t = keys_[at(f)];
+      sum += query.is[at(f)] * t.is;
+      sum_size += std::abs(query.is[at(f)]) * t.size;
+      sum_error += error_of(query, f, t);
+    }
+    const Wide length = query.length();
+    for (Index e = 0; e < v_dim_; ++e) {
+      Wide is = 0, error = length * (rounding_ * written_error_[at(e)] + least_ * vanished_[at(e)]);
+      for (Index f = 0; f < features(); ++f) {
+        is += query.is[at(f)] * of(f, e).is;
+        error += error_of(query, f, of(f, e));
+      }
+      if (!is_normalised) {
+        is *= scale, error *= std::abs(scale);
+      } else if (sum_size == 0) {
+        error = std::isnan(is) ? kInfinity : 0, is = 0;
+      } else {
+        is /= sum;
+        // What is left of the sum decides; where nothing is certain, anything may come out.
+        error = std::abs(sum) > 2 * sum_error ? 2 * (error + std::abs(is) * sum_error) / std::abs(sum) : kInfinity;
+        if (std::isnan(sum)) is = sum;
+      }
+      a.is.push_back(is);
+      a.error.push_back(std::isnan(error) ? kInfinity : error);
+      if (std::isnan(is)) a.error.back() = 0;
+    }
+    return a;
+  }
+
+  Wide sum(Index f, Index e) const { return of(f, e).is; }
+  Wide sum_error(Index f, Index e) const {
+    return rounding_ * (roundings_ * of(f, e).size + of(f, e).error + written_error_[at(e)]) +
+           least_ * vanished_[at(e)];
+  }
+  Wide key(Index f) const { return keys_[at(f)].is; }
+  Wide key_error(Index f) const { return rounding_ * (roundings_ * keys_[at(f)].size + keys_[at(f)].error); }
+  Index features() const { return static_cast<Index>(keys_.size()); }
+
+ private:
+  static constexpr Wide kInfinity = std::numeric_limits<Wide>::infinity();
+
+  struct Terms {
+    Wide is = 0, size = 0, error = 0;
+
+    void add(Wide x, Wide off) { is += x, size += std::abs(x), error += off; }
+  };
+
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  Terms& of(Index f, Index e) { return sums_[at(f * v_dim_ + e)]; }
+  const Terms& of(Index f, Index e) const { return sums_[at(f * v_dim_ + e)]; }
+  Wide error_of(const FeatureRow& query, Index f, const Terms& t) const {
+    const Wide x = std::abs(query.is[at(f)]);
+    return rounding_ * (x * (roundings_ * t.size + t.error) + query.error[at(f)] * t.size);
+  }
+
+  /// The value becomes beta * (value - state * key). An error of what is written goes into all that is written later,
+  /// by products with I - beta * key * keyᵀ, which make it no larger where keys are short.
+  void find_written(const FeatureRow& key, std::vector<Wide>& value, Wide beta) {
+    const Wide length = key.length(), grows = std::max<Wide>(1, std::abs(1 - beta * length * length));
+    for (Index e = 0; e < v_dim_; ++e) {
+      Wide seen = 0, size = std::abs(value[at(e)]);
+      for (Index f = 0; f < features(); ++f) {
+        const Terms& t = of(f, e);
+        seen += key.is[at(f)] * t.is;
+        size += std::abs(key.is[at(f)]) * (t.size + t.error / roundings_);
+      }
+      written_error_[at(e)] = grows * written_error_[at(e)] + roundings_ * std::abs(beta) * length * size;
+      value[at(e)] = beta * (value[at(e)] - seen);
+    }
+  }
+
+  Index v_dim_;
+  Wide roundings_, rounding_, least_;
+  std::vector<Terms> sums_, keys_;
+  std::vector<Wide> written_error_;  ///< of a column of sums: the length of its error, in roundings
+  std::vector<Wide> vanished_;       ///< sizes without decays: what is too small for the scalar is lost
+};
+
+}  // namespace fuzz
