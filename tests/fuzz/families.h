@@ -19,13 +19,14 @@ void paged_caches(Case&);
 void pages(Case&);
 void multi_head(Case&);
 void recurrences(Case&);
+void additive(Case&);
 
 constexpr Family kFamilies[] = {
     {"float", 26, tensors_float}, {"double", 6, tensors_double},   {"long_double", 3, tensors_long_double},
     {"half", 5, tensors_half},    {"mixed", 7, tensors_mixed},     {"named", 14, named_mods},
     {"matrices", 10, matrices},   {"weights", 6, weights},         {"merges", 4, merges},
     {"caches", 7, caches},        {"paged", 7, paged_caches},      {"pages", 3, pages},
-    {"layers", 3, multi_head},    {"recurrences", 8, recurrences},
+    {"layers", 3, multi_head},    {"recurrences", 8, recurrences}, {"additive", 3, additive},
 };
 
 }  // namespace fuzz

@@ -60,6 +60,7 @@ struct Sequence {
   Wide scale;
   std::vector<R> q, k, v;
   std::vector<R> q_error = {}, k_error = {}, v_error = {};
+  std::vector<R> scores = {}, score_errors = {};  ///< (heads, q_len, kv_len) in place of products; empty: products
 };
 
 /// How exactly a path computes, as the README says it.
@@ -125,12 +126,15 @@ Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, c
   e.weights.setZero(n, m), e.weights_error.setZero(n, m);
   e.lse.assign(static_cast<std::size_t>(n), -kInf), e.lse_error.assign(static_cast<std::size_t>(n), 0);
 
-  Matrix scores = scale * (q * k.transpose());
-  const Matrix q_abs = q.cwiseAbs(), k_abs = k.cwiseAbs();
-  const R rounding = (eps + own_eps) * (2 + std::sqrt(static_cast<R>(d))) + static_cast<R>(p.scores);
-  Matrix errors = (size * rounding) * (q_abs * k_abs.transpose());
-  if (s.q_error.size() > 0) errors += size * (q_error * k_abs.transpose());
-  if (s.k_error.size() > 0) errors += size * (q_abs * k_error.transpose());
+  Matrix scores = head_of(s.scores, head, n, m), errors = head_of(s.score_errors, head, n, m);
+  if (s.scores.empty()) {
+    scores = scale * (q * k.transpose());
+    const Matrix q_abs = q.cwiseAbs(), k_abs = k.cwiseAbs();
+    const R rounding = (eps + own_eps) * (2 + std::sqrt(static_cast<R>(d))) + static_cast<R>(p.scores);
+    errors = (size * rounding) * (q_abs * k_abs.transpose());
+    if (s.q_error.size() > 0) errors += size * (q_error * k_abs.transpose());
+    if (s.k_error.size() > 0) errors += size * (q_abs * k_error.transpose());
+  }
 
   Index passes = 1;
   for (const Meaning& meaning : meanings) passes = std::max(passes, meaning.passes);
