@@ -175,20 +175,22 @@ TEST(RecurrentGradients, CentralDifferencesOfTheDefinition) {
 TEST(RecurrentGradients, OtherNumbersOfQueriesThanOfKeys) {
   using T = long double;
   Random random(5);
-  for (const auto& lengths : {std::pair<Index, Index>{3, 70}, {70, 3}, {5, 0}, {0, 5}}) {
-    const Index q_len = lengths.first, kv_len = lengths.second;
+  // The last rows of the last case stand behind all keys, the first ones before them.
+  for (const auto& [q_len, kv_len, q_offset] :
+       {Shape<3>{3, 70, 67}, Shape<3>{70, 3, -67}, Shape<3>{5, 0, -5}, Shape<3>{0, 5, 5}, Shape<3>{9, 4, -2}}) {
+    const Options options{.q_offset = q_offset};
     const Recurrent in(random, 2, 2, 1, q_len, kv_len, 4, 3);
     Numbers<T> n(in);
     for (const bool is_causal : {false, true}) {
       const auto out = [&] {
-        const auto o = is_causal ? naive_linear_attention(n.q, n.k, n.v, elu1(), causal()).out
-                                 : naive_linear_attention(n.q, n.k, n.v, elu1()).out;
+        const auto o = is_causal ? naive_linear_attention(n.q, n.k, n.v, elu1(), causal(), options).out
+                                 : naive_linear_attention(n.q, n.k, n.v, elu1(), options).out;
         T sum = 0;
         for (Index i = 0; i < o.size(); ++i) sum += o.data()[i] * n.grad_out.data()[i];
         return sum;
       };
-      const auto g = is_causal ? linear_attention_backward(n.grad_out, n.q, n.k, n.v, elu1(), causal())
-                               : linear_attention_backward(n.grad_out, n.q, n.k, n.v, elu1());
+      const auto g = is_causal ? linear_attention_backward(n.grad_out, n.q, n.k, n.v, elu1(), causal(), options)
+                               : linear_attention_backward(n.grad_out, n.q, n.k, n.v, elu1(), options);
       const auto check = [&](Tensor<T, 4>& x, const Tensor<T, 4>& grad) {
         for (Index i = 0; i < x.size(); ++i) {
           const T before = x.data()[i];
@@ -198,7 +200,7 @@ TEST(RecurrentGradients, OtherNumbersOfQueriesThanOfKeys) {
           const T below = out();
           x.data()[i] = before;
           EXPECT_NEAR(static_cast<double>(grad.data()[i]), static_cast<double>((above - below) / 2e-6L), 1e-9)
-              << q_len << ", " << kv_len << ", " << is_causal << ": " << i;
+              << n.q.dim(2) << ", " << n.k.dim(2) << ", " << is_causal << ": " << i;
         }
       };
       check(n.q, g.query), check(n.k, g.key), check(n.v, g.value);

@@ -171,6 +171,33 @@ TEST(RecurrentStateGradients, CentralDifferences) {
   }
 }
 
+/// Keys that no row sees are in the state behind the call, and have the gradients that come from there.
+TEST(RecurrentStateGradients, KeysBehindAllRows) {
+  for (const Index q_len : {0, 3}) {
+    const Text text(70);
+    Random random(6);
+    const auto before = Text::empty_state();
+    auto grad_state = before;
+    for (Index f = 0; f < kDim; ++f) {
+      grad_state.normaliser()(1, 1, f) = random.uniform(-1, 1);
+      for (Index e = 0; e < kVDim; ++e) grad_state.sums()(1, 1, f, e) = random.uniform(-1, 1);
+    }
+    const auto of_state = grad_state;
+    Tensors to = text.room();
+    const auto rows = [&](const auto& t) { return t.view().slice(2, 0, q_len); };
+    linear_attention_backward_into(to[0].view().slice(2, 0, q_len), to[1], to[2], before, grad_state,
+                                   rows(text.grad_out), rows(text.q), text.k, text.v, elu1(), causal(),
+                                   {.q_offset = 0});
+    for (const Index j : {Index(5), Index(64), Index(69)})
+      for (Index f = 0; f < kDim; ++f) {
+        const T x = text.k(1, 1, j, f);
+        T sum = of_state.normaliser()(1, 1, f);
+        for (Index e = 0; e < kVDim; ++e) sum += of_state.sums()(1, 1, f, e) * text.v(1, 1, j, e);
+        EXPECT_NEAR(to[1](1, 1, j, f), sum * (x > 0 ? 1 : std::exp(x)), 1e-12) << q_len << ": key " << j;
+      }
+  }
+}
+
 TEST(RecurrentStateGradients, IntoMemoryOfTheCallersIsTheSame) {
   const Text text(80);
   const auto before = Text::empty_state();

@@ -179,6 +179,61 @@ TEST(RecurrentState, HoldsSums) {
   EXPECT_EQ(state.bytes() % 64, 0);
 }
 
+/// Before all keys, among them, behind them, or nowhere: a state takes in all keys, of one segment or of several.
+TEST(RecurrentState, TakesInAllKeysWhereverTheRowsStand) {
+  Random random(3);
+  for (const Index kv_len : {5, 130, 2500}) {
+    const Recurrent in(random, 1, 2, 1, 70, kv_len, 4, 3);
+    const auto k = token_tensor<double>(in, in.k, 4), v = token_tensor<double>(in, in.v, 3);
+    Tensor<double, 4> all({1, 2, 70, 4});
+    std::copy_n(in.q.data(), all.size(), all.data());
+    double sum = 0, keys = 0;
+    for (Index j = 0; j < kv_len; ++j) {
+      const double x = k(0, 0, j, 1), feature = x > 0 ? x + 1 : std::exp(x);
+      sum += feature * v(0, 0, j, 2), keys += feature;
+    }
+    for (const Index q_len : {0, 3, 70})
+      for (const Index q_offset : {Index(-200), Index(-2), Index(0), kv_len / 2, kv_len - 1, kv_len + 9})
+        for (const Executor& executor : {serial(), threads(3)}) {
+          const auto q = all.view().slice(2, 0, q_len);
+          RecurrentState<double> state({.features = 4, .v_dim = 3});
+          const Options options{.q_offset = q_offset, .executor = executor};
+          const auto out = linear_attention(state, q, k, v, elu1(), causal(), options).out,
+                     expected = naive_linear_attention(q, k, v, elu1(), causal(), options).out;
+          EXPECT_LE(largest_difference<double>(out, expected), 1e-12) << kv_len << ", " << q_len << ", " << q_offset;
+          EXPECT_NEAR(state.sums()(0, 0, 1, 2), sum, 1e-10) << kv_len << ", " << q_len << ", " << q_offset;
+          EXPECT_NEAR(state.normaliser()(0, 0, 1), keys, 1e-10) << kv_len << ", " << q_len << ", " << q_offset;
+        }
+  }
+}
+
+/// Steps take wide values some vectors at a time, and then one by one.
+TEST(RecurrentState, SingleTokensOfWideValues) {
+  for (const Index v_dim : {31, 64, 128, 150, 272})
+    for (const Isa isa : instruction_sets()) {
+      Random random(4);
+      const Recurrent in(random, 1, 1, 1, 5, 5, 3, v_dim, 0.3);
+      const auto q = token_tensor<float>(in, in.q, 3), k = token_tensor<float>(in, in.k, 3),
+                 v = token_tensor<float>(in, in.v, v_dim);
+      const auto gate = token_scalars<float>(in, in.token_gate), beta = token_scalars<float>(in, in.beta);
+      const Options options{.executor = serial(), .isa = isa};
+      RecurrentState<float> gated({.features = 3, .v_dim = v_dim}), delta = gated;
+      const auto of_gated = gated_attention(q, k, v, gate, options).out,
+                 of_delta = gated_delta_rule(q, k, v, gate, beta, options).out;
+      for (Index t = 0; t < 5; ++t) {
+        const auto at = [t](const auto& x) { return x.view().slice(2, t, t + 1); };
+        EXPECT_LE(
+            largest_difference<float>(gated_attention(gated, at(q), at(k), at(v), at(gate), options).out, at(of_gated)),
+            1e-5f)
+            << v_dim << " on " << to_string(isa);
+        EXPECT_LE(largest_difference<float>(
+                      gated_delta_rule(delta, at(q), at(k), at(v), at(gate), at(beta), options).out, at(of_delta)),
+                  1e-5f)
+            << v_dim << " on " << to_string(isa);
+      }
+    }
+}
+
 /// A token takes no memory, whatever went before, and with a workspace nothing that lasts is allocated.
 TEST(RecurrentState, ATokenTakesTheSameMemoryAlways) {
   const Text<float> text(130);
