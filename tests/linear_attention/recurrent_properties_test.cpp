@@ -32,6 +32,7 @@ struct Inputs4 {
   /// The outputs of all forms.
   std::vector<std::vector<float>> outputs(const Options& o) const {
     return {plain(linear_attention(q, k, v, elu1(), o).out),
+            plain(linear_attention(q, k, v, elu1(), causal(), o).out),
             plain(linear_attention(q, k, v, favor(24, 2), causal(), o).out),
             plain(gated_attention(q, k, v, gate, o).out),
             plain(gated_attention(q, k, v, gates, o).out),
@@ -103,13 +104,49 @@ TEST(RecurrentProperties, NormalisersNearZeroAreSafe) {
     for (Index i = 1; i < len; ++i) mean.row(i) = v.topRows(i + 1).colwise().mean();
     EXPECT_LE((out - mean).cwiseAbs().maxCoeff(), 1e-5) << len;
     // And large ones do not overflow.
-    q.setConstant(1e30f);
-    const RowMajor large = linear_attention(q, k, v, elu1(), causal()).out;
-    EXPECT_LE((large - mean).cwiseAbs().maxCoeff(), 1e-5) << len;
+    for (const float large : {1e30f, 3e38f}) {
+      q.setConstant(large);
+      const RowMajor of_large = linear_attention(q, k, v, elu1(), causal()).out;
+      EXPECT_LE((of_large - mean).cwiseAbs().maxCoeff(), 1e-5) << len << " with " << large;
+    }
     // A query all of whose features are 0 in float has no direction.
     q.setConstant(-200);
     EXPECT_EQ(linear_attention(q, k, v, elu1(), causal()).out.cwiseAbs().maxCoeff(), 0);
   }
+}
+
+/// A random feature that float does not hold is infinite, not just large.
+TEST(RecurrentProperties, KeysOfRandomFeaturesOverflowForAllToSee) {
+  const Index dim = 256;
+  const RowMajor k = detail::favor_vectors(4, dim, 1).matrix().topRows(1).cast<float>(), q = 0.01f * k,
+                 v = RowMajor::Ones(1, 3);
+  ASSERT_GT(k.squaredNorm() / 2, 100);  // the exponent of its first feature
+  for (const Isa isa : instruction_sets()) {
+    const Options options{.scale = 1, .isa = isa};
+    EXPECT_TRUE(linear_attention(q, k, v, favor(4, 1), causal(), options).out.array().isNaN().all()) << to_string(isa);
+  }
+}
+
+/// Features made by the program, as they are, have the outputs and gradients of the map that made them.
+TEST(RecurrentProperties, IdentityTakesFeaturesOfAnyMap) {
+  const Eigen::MatrixXd q = 3 * Eigen::MatrixXd::Random(70, 6), k = Eigen::MatrixXd::Random(70, 6),
+                        v = Eigen::MatrixXd::Random(70, 5), grad_out = Eigen::MatrixXd::Random(70, 5);
+  const auto mapped = [](const Eigen::MatrixXd& x) {
+    return Eigen::MatrixXd((x.array() > 0).select(x.array() + 1, x.array().exp()));
+  };
+  const auto slope = [](const Eigen::MatrixXd& x) {
+    return Eigen::ArrayXXd((x.array() > 0).select(Eigen::ArrayXXd::Ones(70, 6), x.array().exp()));
+  };
+  const Eigen::MatrixXd fq = 5 * mapped(q), fk = mapped(k);
+  const auto want = linear_attention_backward(grad_out, q, k, v, elu1(), causal()),
+             got = linear_attention_backward(grad_out, fq, fk, v, identity(), causal());
+  EXPECT_LE((linear_attention(fq, fk, v, identity(), causal()).out - linear_attention(q, k, v, elu1(), causal()).out)
+                .cwiseAbs()
+                .maxCoeff(),
+            1e-13);
+  EXPECT_LE((5 * got.query.array() * slope(q) - want.query.array()).abs().maxCoeff(), 1e-13);
+  EXPECT_LE((got.key.array() * slope(k) - want.key.array()).abs().maxCoeff(), 1e-13);
+  EXPECT_LE((got.value - want.value).cwiseAbs().maxCoeff(), 1e-13);
 }
 
 /// Values are averaged: with features that are not negative an output lies between the least and the most.
