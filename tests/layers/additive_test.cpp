@@ -88,6 +88,17 @@ TEST(Additive, LargeSumsSaturate) {
   }
 }
 
+TEST(Additive, LargeWeightsDoNotOverflow) {
+  // Scores of -400 for the first key and 400 for the others, which are the largest of their tile.
+  for (const Index rows : {1, 20}) {
+    const MatrixXd q = MatrixXd::Zero(rows, 1), k = (MatrixXd(3, 1) << -30, 30, 30).finished(),
+                   v = (MatrixXd(3, 1) << 7, 1, 3).finished();
+    const VectorXd w = VectorXd::Constant(1, 400);
+    expect_both(q, k, v, {{}, {}, w}, full(), {}, MatrixXd::Constant(rows, 1, 2),
+                VectorXd::Constant(rows, 400 + std::log(2.0)));
+  }
+}
+
 template <class T>
 void expect_same_bits(const auto& a, const auto& b) {
   const auto plain = [](const auto& t) { return std::vector<T>(t.data(), t.data() + t.size()); };
