@@ -105,6 +105,9 @@ TEST(QOffsets, IsACallForEach) {
   };
   check("causal | alibi", causal() | alibi(alibi_slopes(4)));
   check("strided_sparse", grouped);
+  Tensor<Index, 2> lists({300, 9});  // gathered, beside a mask that asks where they are
+  for (Index i = 0; i < lists.size(); ++i) lists.data()[i] = i * 37 % 400;
+  check("select | causal", select(lists) | causal());
   check("strided_sparse | bias", grouped | sinks(std::vector<double>(4, 0.5)) | bias(Tensor<float, 2>({300, 400})));
 }
 

@@ -148,6 +148,20 @@ TEST(GatheredKeys, OrderAndRepetitionChangeNothing) {
   EXPECT_EQ(expected.lse, got.lse);
 }
 
+// Few keys far apart are put in order in a way of their own.
+TEST(GatheredKeys, RepetitionOfKeysFarApartChangesNothing) {
+  Random random(8);
+  Arguments<float> a(Inputs({1, 1, 1, 2, 9000, 8, 8}, random));
+  Tensor<int, 2> once({2, 3}), twice({2, 3});
+  for (int i = 0; i < 2; ++i) {
+    once(i, 0) = 30 + i, once(i, 1) = 8000, once(i, 2) = -1;
+    twice(i, 0) = twice(i, 2) = 8000, twice(i, 1) = 30 + i;
+  }
+  const auto expected = flash(a, select(once)), got = flash(a, select(twice));
+  EXPECT_EQ(expected.out, got.out);
+  EXPECT_EQ(expected.lse, got.lse);
+}
+
 TEST(GatheredKeys, ResultsDoNotDependOnThreads) {
   Random random(6);
   const auto expect_alike = [&](const Sizes& sizes, const auto& mods) {

@@ -73,6 +73,31 @@ TYPED_TEST(Masks, OfChosenKeys) {
   this->expect_same_on_both_paths("blocks", top_k_blocks(q, k, {.count = 2, .block_q = 10, .block_kv = 16}) | causal());
 }
 
+/// Heads that share a key head choose by the sum of their scores, and that is the score of the sum of their queries.
+TEST(TopKBlocks, HeadsTogetherChooseByTheSumOfTheirQueries) {
+  const Index group = 4, q_len = 12, kv_len = 96;
+  Random random(9);
+  const auto drawn = [&](const Shape<4>& shape) {
+    Tensor<float, 4> t(shape);
+    for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<float>(random.uniform(-1, 1));
+    return t;
+  };
+  const auto q = drawn({1, 2 * group, q_len, 5}), k = drawn({1, 2, kv_len, 5});
+  const TopKBlocks blocks{.count = 2, .block_kv = 8, .causal = false};
+  TopKBlocks together = blocks;
+  together.heads_together = true;
+  const auto all = attention(q, k, k, top_k_blocks(q, k, together)).out;
+  for (Index h = 0; h < 2 * group; ++h) {
+    Tensor<float, 4> sum({1, 1, q_len, 5});
+    for (Index g = h / group * group; g < (h / group + 1) * group; ++g)
+      for (Index i = 0; i < q_len * 5; ++i) sum.data()[i] += q.data()[g * q_len * 5 + i];
+    const auto own_q = q.view().slice(1, h, h + 1), own_k = k.view().slice(1, h / group, h / group + 1);
+    const auto own = attention(own_q, own_k, own_k, top_k_blocks(sum, own_k, blocks)).out;
+    for (Index i = 0; i < q_len; ++i)
+      for (Index e = 0; e < 5; ++e) ASSERT_NEAR(all(0, h, i, e), own(0, 0, i, e), 1e-6f) << "head " << h;
+  }
+}
+
 TYPED_TEST(Masks, MadeOfMasks) {
   this->expect_same_on_both_paths("window or global", any_of(sliding_window(9, 9), global_tokens({0, 77})));
   this->expect_same_on_both_paths(
