@@ -154,15 +154,16 @@ TEST(Jvp, PoisonBehindMasksReachesNothing) {
     SCOPED_TRACE(what);
     const auto expected = clean.jvp(mods, options);
     for (float poison : {kNaN, kInf, -kInf})
-      for (bool directions : {false, true})
+      for (int spoiled = 0; spoiled < 4; ++spoiled)
         for (Isa isa : instruction_sets()) {
+          const bool directions = spoiled % 2 == 1, values = spoiled < 2;  // finite values: nothing is computed again
           Moving<float> m = clean;
           const auto spoil = [&](auto& t, Index head, std::initializer_list<Index> rows) {
             for (Index i : rows)
               for (Index d = 0; d < t.dim(3); ++d) t(0, head, i, d) = poison;
           };
           spoil(directions ? m.dk : m.k, 0, {0, 70, 71, 149});
-          spoil(directions ? m.dv : m.v, 0, {0, 70, 71, 149});
+          if (values) spoil(directions ? m.dv : m.v, 0, {0, 70, 71, 149});
           for (Index h : {0, 1}) spoil(directions ? m.dq : m.q, h, {3, 50, 99});
           options.isa = isa;
           for (const auto& r : {m.jvp(mods, options), m.naive(mods, options)})
