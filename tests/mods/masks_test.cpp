@@ -98,6 +98,22 @@ TEST(TopKBlocks, HeadsTogetherChooseByTheSumOfTheirQueries) {
   }
 }
 
+TEST(TopKBlocks, NaNIsNotHiddenAndOfEqualsTheEarlierWins) {
+  using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const Matrix q = Matrix::Ones(3, 4);
+  Matrix k = Matrix::Ones(32, 4), v(32, 1);
+  for (Index j = 0; j < 32; ++j) v(j, 0) = static_cast<float>(j / 8);
+  const TopKBlocks one{.count = 1, .block_kv = 8, .causal = false}, two{.count = 2, .block_kv = 8, .causal = false};
+  EXPECT_EQ(attention(q, k, v, top_k_blocks(q, k, one)).out, Matrix::Zero(3, 1));
+  EXPECT_EQ(attention(q, k, v, top_k_blocks(q, k, two)).out, Matrix::Constant(3, 1, 0.5f));
+  k.middleRows(16, 8).setConstant(2);
+  for (const Index j : {0, 9, 18, 27}) {
+    Matrix poisoned = k;
+    poisoned(j, 2) = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_TRUE(attention(q, poisoned, v, top_k_blocks(q, poisoned, one)).out.array().isNaN().all()) << j;
+  }
+}
+
 TYPED_TEST(Masks, MadeOfMasks) {
   this->expect_same_on_both_paths("window or global", any_of(sliding_window(9, 9), global_tokens({0, 77})));
   this->expect_same_on_both_paths(
