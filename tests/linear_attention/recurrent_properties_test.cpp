@@ -221,6 +221,36 @@ TEST(RecurrentProperties, FloatsOf16Bits) {
   EXPECT_TRUE((gated.array() == exact_gated.cast<Eigen::half>().array()).all());
 }
 
+/// Gates and betas of one head, as vectors of either kind, and with steps between them.
+TEST(RecurrentProperties, GatesAndBetasLieAsTheyLike) {
+  const Index n = 70;
+  const RowMajor q = RowMajor::Random(n, 12), k = RowMajor::Random(n, 12) / 4, v = RowMajor::Random(n, 5);
+  RowMajor apart = RowMajor::Random(n, 3).cwiseAbs();
+  apart.col(1) *= -1;
+  const Eigen::VectorXf gate = apart.col(1), beta = apart.col(2);
+  const RowMajor want = gated_delta_rule(q, k, v, gate, beta).out;
+  const auto expect_same = [&](const char* what, const auto& g, const auto& b) {
+    EXPECT_TRUE((gated_delta_rule(q, k, v, g, b).out.array() == want.array()).all()) << what;
+  };
+  expect_same("rows", Eigen::RowVectorXf(gate.transpose()), Eigen::RowVectorXf(beta.transpose()));
+  expect_same("columns of rows", apart.col(1), apart.col(2));
+  expect_same("rank 1", TensorView<const float, 1>(&apart(0, 1), {n}, {3}),
+              TensorView<const float, 1>(&apart(0, 2), {n}, {3}));
+  expect_same("rank 3", TensorView<const float, 3>(&apart(0, 1), {1, 1, n}, {0, 0, 3}),
+              TensorView<const float, 3>(&apart(0, 2), {1, 1, n}, {0, 0, 3}));
+}
+
+/// What was drawn is kept for each scale that a map is used with.
+TEST(RecurrentProperties, OneMapServesSeveralScales) {
+  const RowMajor q = RowMajor::Random(9, 6), k = RowMajor::Random(9, 6), v = RowMajor::Random(9, 4);
+  const auto map = favor(8, 1);
+  for (const double scale : {0.1, 0.9, 0.1}) {
+    const RowMajor kept = linear_attention(q, k, v, map, Options{.scale = scale}).out,
+                   drawn = linear_attention(q, k, v, favor(8, 1), Options{.scale = scale}).out;
+    EXPECT_TRUE((kept.array() == drawn.array()).all()) << scale;
+  }
+}
+
 TEST(RecurrentProperties, ExpressionsAndWorkspaces) {
   const RowMajor q = RowMajor::Random(70, 12), k = RowMajor::Random(70, 12), v = RowMajor::Random(70, 5);
   const RowMajor sum = q + k;
