@@ -98,8 +98,8 @@ requires(!detail::is_recurrent_state<Q> && detail::is_feature_map<Map>) void lin
 }
 
 /// Goes on with a text: these tokens come after those that the state has seen, and see those as well. The state then
-/// has seen these too. With causal(), a text may come in parts of any lengths, down to single tokens. With key_lengths(), each
-/// sequence of the batch takes in its own number of them.
+/// has seen these too. With causal(), a text may come in parts of any lengths, down to single tokens. With
+/// key_lengths(), each sequence of the batch takes in its own number of them.
 /// @throws std::invalid_argument if sizes disagree, also with those of the state, which is then as before.
 template <class T, class Q, class K, class V, class Map, class M = Mods<>>
 auto linear_attention(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const Map& map,
