@@ -307,6 +307,12 @@ TEST(RecurrentGradients, Workspaces) {
   check(Linear{elu1(), causal()}, linear_backward_workspace_bytes(n.q, n.k, n.v, elu1(), causal(), o), n);
   check(Gated<true, Mods<>>{none}, gated_backward_workspace_bytes(n.q, n.k, n.v, n.gates, none, o), n);
   check(Delta{none}, delta_backward_workspace_bytes(n.q, n.k, n.v, n.gate, n.beta, none, o), n);
+  // Documents follow one another in the memory of the longest.
+  const auto bytes = [&](const auto& mods) { return linear_backward_workspace_bytes(n.q, n.k, n.v, elu1(), mods, o); };
+  const auto two = causal() | documents_at({0, 45, 90}), four = causal() | documents_at({0, 45, 60, 75, 90});
+  check(Linear{elu1(), four}, bytes(four), n);
+  EXPECT_EQ(bytes(four), bytes(two));
+  EXPECT_LT(bytes(four), bytes(causal()));
 }
 
 }  // namespace

@@ -53,20 +53,19 @@ struct RecurrenceBackwardMemory {
   }
 };
 
-/// The states that the backward pass keeps of a head: one in front of each chunk that has queries, or one for all rows
-/// of a run that see the same. So memory grows with the length, by features * v_dim numbers for each 64 tokens.
+/// The states that the backward pass keeps of a run of a head's tokens: one in front of each chunk that has queries, or
+/// one for all rows that see the same. So memory grows with the length of a run, by features * v_dim numbers for each 64
+/// tokens. Runs follow one another in the same memory.
 template <class T>
 Index most_states_kept(const RecurrenceCall<T>& call) {
   Index most = 0;
-  for (Index b = 0; b < call.problem.batch; ++b) {
-    Index kept = 0;
+  for (Index b = 0; b < call.problem.batch; ++b)
     for (const TokenRun& run : call.runs.of(b)) {
-      kept += 2;  // in front of the rows before all keys, and of those behind them
+      Index kept = 2;  // in front of the rows before all keys, and of those behind them
       for_each_chunk(run, call.problem.first_query_among_keys(b), call.is_causal, false,
                      [&](const TokenChunk& chunk) { kept += !chunk.keys.empty() && !chunk.rows.empty(); });
+      most = std::max(most, kept);
     }
-    most = std::max(most, kept);
-  }
   return most;
 }
 
