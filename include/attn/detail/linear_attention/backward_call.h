@@ -54,8 +54,8 @@ struct RecurrenceBackwardMemory {
 };
 
 /// The states that the backward pass keeps of a run of a head's tokens: one in front of each chunk that has queries, or
-/// one for all rows that see the same. So memory grows with the length of a run, by features * v_dim numbers for each 64
-/// tokens. Runs follow one another in the same memory.
+/// one for all rows that see the same. So memory grows with the length of a run, by features * v_dim numbers for each
+/// 64 tokens. Runs follow one another in the same memory.
 template <class T>
 Index most_states_kept(const RecurrenceCall<T>& call) {
   Index most = 0;
