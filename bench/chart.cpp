@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "svg.h"
 #include "table.h"
@@ -17,6 +18,7 @@ using display::TextStyle;
 
 constexpr double kBar = 13, kGap = 12;  // height of a bar, space between groups
 constexpr double kTickWidth = 48;       // pixels that a number below an axis needs
+constexpr double kClear = 2;            // between a text and a dashed line
 constexpr double kMargin = 24, kLine = 17, kHeading = 28;
 constexpr TextStyle kTitle{20, "ink", "start", true}, kAxisTitle{13, "ink", "start", true};
 constexpr TextStyle kNote{12, "faint"}, kUnit{12, "ink", "middle"}, kTick{11, "faint", "middle"}, kValue{11};
@@ -189,10 +191,7 @@ class Drawing {
     svg.text(rulers_[0].left() - 12, middle + (group.detail.empty() ? 4.5 : -2), group.name, kName);
     if (!group.detail.empty()) svg.text(rulers_[0].left() - 12, middle + 12, group.detail, kDetail);
     double at = middle - kBar * static_cast<double>(group.bars.size()) / 2;
-    if (std::isfinite(group.mark)) {
-      const double x = rulers_[0].x(group.mark);
-      svg.line(x, y + 1, x, y + height - 1, "mark", 2, "4 3");
-    }
+    if (std::isfinite(group.mark)) draw_mark(svg, group, {y + 1, y + height - 1}, at);
     for (const auto& bar : group.bars) {
       for (std::size_t a = 0; a < rulers_.size(); ++a) {
         const auto& [value, text] = bar.on[a];
@@ -203,6 +202,23 @@ class Drawing {
       }
       at += kBar;
     }
+  }
+
+  /// The dashed line from `ends.first` down to `ends.second`. It leaves out the bars whose texts it would cross; the
+  /// first bar begins at `top`.
+  void draw_mark(display::Svg& svg, const BarChart::Group& group, std::pair<double, double> ends, double top) const {
+    const double x = rulers_[0].x(group.mark);
+    double from = ends.first;
+    const auto line_to = [&](double to) {
+      if (to > from) svg.line(x, from, x, to, "mark", 2, "4 3");
+      from = to + kBar;
+    };
+    for (const auto& bar : group.bars) {
+      const double text = text_x(0, bar), room = text_width(bar.on[0].text, kValue);
+      if (room > 0 && x > text - kClear && x < text + room + kClear) line_to(top);
+      top += kBar;
+    }
+    line_to(ends.second);
   }
 
   /// The colour of a series. Bars of one kind are not grey, because grey is for what others are compared with.

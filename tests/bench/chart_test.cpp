@@ -184,6 +184,23 @@ BarChart crowded() {
 
 TEST(Chart, NothingStandsOnTopOfAnotherOrIsCutOff) { expect_readable(svg_of(crowded())); }
 
+TEST(Chart, DashedLinesCrossNoText) {
+  const std::string svg = svg_of(crowded());
+  static const std::regex line("<line class=\"mark\" x1=\"([^\"]*)\" y1=\"([^\"]*)\" x2=\"([^\"]*)\" y2=\"([^\"]*)\"");
+  const auto boxes = texts_of(svg);
+  double upright = 0;
+  for (std::sregex_iterator at(svg.begin(), svg.end(), line), end; at != end; ++at) {
+    const std::smatch& m = *at;
+    const Box l{std::stod(m[1]), std::stod(m[3]), std::stod(m[2]), std::stod(m[4]), ""};
+    upright += l.bottom - l.top;
+    for (const Box& b : boxes) {
+      const bool apart = l.right <= b.left || b.right <= l.left || l.bottom <= b.top || b.bottom <= l.top;
+      EXPECT_TRUE(apart) << "a dashed line crosses " << b.what;
+    }
+  }
+  EXPECT_GT(upright, 100) << "the lines are there";
+}
+
 TEST(Chart, TheLegendHasWhatHasBars) {
   BarChart chart = crowded();
   chart.axes = {chart.axes[0]};
