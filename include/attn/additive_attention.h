@@ -44,14 +44,14 @@ auto additive_attention(const Q& query, const K& key, const V& value, const Addi
                 projected.options());
   return result;
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class V>
 auto additive_attention(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
                         const Options& options) {
   return additive_attention(query, key, value, score, Mods<>(), options);
 }
 
-/// The same into memory of the caller's, as attention_into().
+/// additive_attention() into the caller's memory; see attention_into().
 template <class Out, class Lse, class Q, class K, class V, class M = Mods<>>
 void additive_attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                              const AdditiveScoreFor<Q>& score, const M& mods = {}, const Options& options = {}) {
@@ -61,7 +61,7 @@ void additive_attention_into(Out&& out, Lse&& lse, const Q& query, const K& key,
   const detail::ProjectedCall<T> projected(call, call.workspace);
   detail::flash(projected.tensors(to, call.v), call.passes(), projected.options());
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Out, class Lse, class Q, class K, class V>
 void additive_attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                              const AdditiveScoreFor<Q>& score, const Options& options) {
@@ -75,7 +75,7 @@ Explanation explain_additive(const Q& query, const K& key, const V& value, const
   const detail::CheckedAdditive call(query, key, value, score, mods, options);
   return detail::ProjectedCall<typename decltype(call)::T>::explanation(call);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class V>
 Explanation explain_additive(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
                              const Options& options) {
@@ -92,7 +92,7 @@ std::size_t additive_workspace_bytes(const Q& query, const K& key, const V& valu
   const detail::CheckedAdditive call(query, key, value, score, mods, options);
   return static_cast<std::size_t>(detail::ProjectedCall<typename decltype(call)::T>::workspace_bytes(call));
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class V>
 std::size_t additive_workspace_bytes(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
                                      const Options& options) {
@@ -109,7 +109,7 @@ auto naive_additive_attention(const Q& query, const K& key, const V& value, cons
   call.naive(detail::as_rank4(view(result.weights)), result.out, result.lse);
   return result;
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class V>
 auto naive_additive_attention(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
                               const Options& options) {
@@ -153,7 +153,7 @@ auto additive_attention_weights(const Q& query, const K& key, const Lse& lse, co
       options);
   return weights;
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class Lse>
 auto additive_attention_weights(const Q& query, const K& key, const Lse& lse, const AdditiveScoreFor<Q>& score,
                                 const Options& options) {

@@ -21,7 +21,7 @@ inline namespace ATTN_BUILT_FOR {
 /// @param mods      as in gated_attention().
 /// @param options   scale (default 1/sqrt(head_dim)), executor, workspace, isa.
 ///
-/// Chunks of 64 tokens are computed as matrices (the WY representation; see detail/linear_attention/forward_loop.h),
+/// Chunks of 64 tokens are computed as matrices (the WY representation; see detail/linear_attention/chunk_work.h),
 /// one token alone as a step; both give the same but for rounding. Cost: 6 head_dim * v_dim flops for each token, and
 /// in chunks 64 * (3 head_dim + 2 v_dim) more. One head runs on one thread: what a token writes depends on the state,
 /// so that segments of a text cannot be worked on before those in front of them. NaN reaches no earlier token.
@@ -36,7 +36,7 @@ requires(!detail::is_recurrent_state<Q>) auto gated_delta_rule(const Q& query, c
   detail::recurrence(call.call(out), options);
   return RecurrentResult{std::move(out)};
 }
-/// The same without mods, options in their place. Every function below has this form too.
+/// As above without mods, with options in their place. Every function below has this form too.
 template <class Q, class K, class V, class G, class B>
 requires(!detail::is_recurrent_state<Q>) auto gated_delta_rule(const Q& query, const K& key, const V& value,
                                                                const G& log_gate, const B& beta,
@@ -53,14 +53,14 @@ auto gated_delta_rule(RecurrentState<T>& state, const Q& query, const K& key, co
   detail::run_with_state(call, out, state, options);
   return RecurrentResult{std::move(out)};
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class T, class Q, class K, class V, class G, class B>
 auto gated_delta_rule(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const G& log_gate,
                       const B& beta, const Options& options) {
   return gated_delta_rule(state, query, key, value, log_gate, beta, Mods<>(), options);
 }
 
-/// Both into memory of the caller's; see linear_attention_into().
+/// gated_delta_rule() into the caller's memory; see linear_attention_into().
 template <class Out, class Q, class K, class V, class G, class B, class M = Mods<>>
 requires(!detail::is_recurrent_state<Q>) void gated_delta_rule_into(Out&& out, const Q& query, const K& key,
                                                                     const V& value, const G& log_gate, const B& beta,
@@ -68,21 +68,21 @@ requires(!detail::is_recurrent_state<Q>) void gated_delta_rule_into(Out&& out, c
   const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
   detail::recurrence(call.call(out), options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Out, class Q, class K, class V, class G, class B>
 requires(!detail::is_recurrent_state<Q>) void gated_delta_rule_into(Out&& out, const Q& query, const K& key,
                                                                     const V& value, const G& log_gate, const B& beta,
                                                                     const Options& options) {
   gated_delta_rule_into(out, query, key, value, log_gate, beta, Mods<>(), options);
 }
-/// Goes on with a text, into memory of the caller's.
+/// Goes on with a text, into the caller's memory.
 template <class Out, class T, class Q, class K, class V, class G, class B, class M = Mods<>>
 void gated_delta_rule_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                            const G& log_gate, const B& beta, const M& mods = {}, const Options& options = {}) {
   const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
   detail::run_with_state(call, out, state, options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Out, class T, class Q, class K, class V, class G, class B>
 void gated_delta_rule_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                            const G& log_gate, const B& beta, const Options& options) {
@@ -97,7 +97,7 @@ std::size_t delta_workspace_bytes(const Q& query, const K& key, const V& value, 
   return static_cast<std::size_t>(detail::recurrence_bytes(call.call_to({}), options));
 }
 
-/// The same result by its definition, token by token in plain loops.
+/// gated_delta_rule() by its definition, token by token in plain loops.
 template <class Q, class K, class V, class G, class B, class M = Mods<>>
 auto naive_gated_delta_rule(const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
                             const M& mods = {}, const Options& options = {}) {
@@ -106,7 +106,7 @@ auto naive_gated_delta_rule(const Q& query, const K& key, const V& value, const 
   detail::naive_recurrence(call.call(out), options.executor);
   return RecurrentResult{std::move(out)};
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class V, class G, class B>
 auto naive_gated_delta_rule(const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
                             const Options& options) {

@@ -27,8 +27,8 @@ inline namespace ATTN_BUILT_FOR {
 
 /// Causal attention without a softmax, whose state decays:
 ///
-///     state_t = decay_t * state_(t - 1) + key_t * value_tᵀ,   out_t = scale * query_t * state_t,   decay_t =
-/// e^log_gate_t
+///     state_t = decay_t * state_(t - 1) + key_t * value_tᵀ,   decay_t = e^log_gate_t
+///     out_t = scale * query_t * state_t
 ///
 /// The gate, one of
 ///

@@ -24,9 +24,9 @@ inline namespace ATTN_BUILT_FOR {
 /// still.
 /// @returns out and tangent, each as attention() returns out.
 ///
-/// A query that keeps no key has tangent 0; what stands in dropped pairs, NaN included, reaches nothing. The same bits
-/// for any number of threads. Cost: six products where attention() has two. Extra memory: O(tile * (head_dim + v_dim))
-/// per thread, never O(q_len * kv_len); it is allocated, Options::workspace stays unused.
+/// A query that keeps no key has tangent 0; what stands in dropped pairs, NaN included, reaches nothing. Results are
+/// the same bits for any number of threads. Cost: six products where attention() has two. Extra memory: O(tile *
+/// (head_dim + v_dim)) per thread, never O(q_len * kv_len); it is allocated, Options::workspace stays unused.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class Q, class K, class V, class DQ, class DK, class DV, class M = Mods<>>
 auto attention_jvp(const Q& query, const K& key, const V& value, const DQ& direction_query, const DK& direction_key,

@@ -73,14 +73,14 @@ requires(!detail::is_recurrent_state<Q>) auto linear_attention(const Q& query, c
   detail::recurrence(call.call(out), options);
   return RecurrentResult{std::move(out)};
 }
-/// The same without mods, options in their place. Every function below has this form too.
+/// As above without mods, with options in their place. Every function below has this form too.
 template <class Q, class K, class V, class Map>
 requires(!detail::is_recurrent_state<Q>) auto linear_attention(const Q& query, const K& key, const V& value,
                                                                const Map& map, const Options& options) {
   return linear_attention(query, key, value, map, Mods<>(), options);
 }
 
-/// The same into memory of the caller's: a matrix, block or map (q_len, v_dim), or a rank-4 tensor or view, which
+/// linear_attention() into the caller's memory: a matrix, block or map (q_len, v_dim), or a rank-4 tensor or view. It
 /// overlaps no input. Arguments are checked before anything is written.
 template <class Out, class Q, class K, class V, class Map, class M = Mods<>>
 requires(!detail::is_recurrent_state<Q> &&
@@ -90,7 +90,7 @@ requires(!detail::is_recurrent_state<Q> &&
   const detail::CheckedLinear call(query, key, value, map, mods, options);
   detail::recurrence(call.call(out), options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Out, class Q, class K, class V, class Map>
 requires(!detail::is_recurrent_state<Q> && detail::is_feature_map<Map>) void linear_attention_into(
     Out&& out, const Q& query, const K& key, const V& value, const Map& map, const Options& options) {
@@ -109,20 +109,20 @@ auto linear_attention(RecurrentState<T>& state, const Q& query, const K& key, co
   detail::run_with_state(call, out, state, options);
   return RecurrentResult{std::move(out)};
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class T, class Q, class K, class V, class Map>
 auto linear_attention(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const Map& map,
                       const Options& options) {
   return linear_attention(state, query, key, value, map, Mods<>(), options);
 }
-/// Goes on with a text, into memory of the caller's.
+/// Goes on with a text, into the caller's memory.
 template <class Out, class T, class Q, class K, class V, class Map, class M = Mods<>>
 void linear_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                            const Map& map, const M& mods = {}, const Options& options = {}) {
   const detail::CheckedLinear call(query, key, value, map, mods, options);
   detail::run_with_state(call, out, state, options);
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Out, class T, class Q, class K, class V, class Map>
 void linear_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                            const Map& map, const Options& options) {
@@ -137,7 +137,7 @@ std::size_t linear_workspace_bytes(const Q& query, const K& key, const V& value,
   return static_cast<std::size_t>(detail::recurrence_bytes(call.call_to({}), options));
 }
 
-/// The same result by its definition, token by token in plain loops: the reference for tests and the yardstick for
+/// linear_attention() by its definition, token by token in plain loops: the reference for tests and the yardstick for
 /// speed.
 template <class Q, class K, class V, class Map, class M = Mods<>>
 auto naive_linear_attention(const Q& query, const K& key, const V& value, const Map& map, const M& mods = {},
@@ -147,7 +147,7 @@ auto naive_linear_attention(const Q& query, const K& key, const V& value, const 
   detail::naive_recurrence(call.call(out), options.executor);
   return RecurrentResult{std::move(out)};
 }
-/// The same with options in the place of mods.
+/// As above, with options in place of mods.
 template <class Q, class K, class V, class Map>
 auto naive_linear_attention(const Q& query, const K& key, const V& value, const Map& map, const Options& options) {
   return naive_linear_attention(query, key, value, map, Mods<>(), options);

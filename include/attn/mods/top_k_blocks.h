@@ -86,8 +86,8 @@ inline namespace ATTN_BUILT_FOR {
 ///     auto out = attn::attention(q, k, v, attn::top_k_blocks(q, k, {.count = 8, .block_q = 48}) | attn::causal());
 ///
 /// `query` and `key` are what the call will get: (len, head_dim) or (batch, heads, len, head_dim). Of equal scores that
-/// of the earlier block wins; NaN counts as larger than any number, so that it is not hidden. The choice is one for
-/// gradients to go through, not one that has gradients.
+/// of the earlier block wins; NaN counts as larger than any number, so that it is not hidden. Gradients go
+/// through the blocks that are kept; the choice itself has none.
 ///
 /// Cost: a pass over the keys (and queries), and 2 * head_dim flops for each block of queries and block of keys of a
 /// head; a byte for each of these in memory. The call itself works in proportion to the kept pairs where blocks are

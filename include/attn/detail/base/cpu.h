@@ -26,7 +26,7 @@
 
 namespace attn::detail {
 
-/// Does software stand in for the matrix unit? Tests alone have such software: they are compiled with
+/// Whether software stands in for the matrix unit. Tests alone have such software: they are compiled with
 /// ATTN_SOFTWARE_TILES and define this (tests/support/software_tiles.cpp).
 #if defined(ATTN_SOFTWARE_TILES)
 bool software_tiles();
@@ -88,8 +88,8 @@ inline bool cpu_has_amx() {
 #endif
 }
 
-/// May this process use the tiles? The first call asks the operating system, for all threads to come. The system may
-/// refuse, by its policy or because some thread's signal stack is too small for the registers of the tiles.
+/// Whether this process may use the tiles. The first call asks the operating system, for all threads to come. The
+/// system may refuse, by its policy or because some thread's signal stack is too small for the registers of the tiles.
 inline bool amx_permitted() {
 #if ATTN_AMX
   static const bool granted = [] {

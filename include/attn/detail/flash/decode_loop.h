@@ -107,7 +107,7 @@ class DecodeLoop {
     for (Index r = 0; r < blocks.size(block); ++r) pass_.store_result(blocks.at(block, r), r, m);
   }
 
-  /// Does one kernel take a query through all keys that it visits?
+  /// Whether one kernel takes a query through all keys that it visits.
   bool is_lone(const QueryTile& query) const {
     bool all = lone_.are_served(), any = false;
     for (Index split = 0; all && split < splits_.count(); ++split) {

@@ -24,7 +24,7 @@ class DecodeState {
   struct Row {
     QueryTile queries;  ///< one
     Range visited;      ///< the keys worth visiting
-    bool dropped_any;   ///< may a key have been dropped inside a tile that was visited?
+    bool dropped_any;   ///< whether a key may have been dropped inside a tile that was visited
   };
 
   /// Begins queries whose batch, head and row number stand in `rows`; they visit what they see of `keys`. Sinks, and
@@ -255,7 +255,7 @@ class DecodeState {
   const DotKernels<T>* value_dots_ = nullptr;
   T kept_factor_;    ///< what the output must still be multiplied by; see PassContext
   Index added_;      ///< tiles of keys in the present stretch
-  bool has_totals_;  ///< of stretches before?
+  bool has_totals_;  ///< whether there was a stretch before
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -9,12 +9,12 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Kernels read rows where they lie, whatever numbers they hold, if those of a row lie side by side and rows a stride
-/// apart; or the other way round, if they hold a T.
+/// Kernels read keys and values where they lie if the numbers of a row lie side by side, of any type, or if rows do, as
+/// in a column-major matrix, and hold a T.
 template <class T>
 class DecodeTiles {
  public:
-  /// `far`: may keys and values have to come from memory?
+  /// `far`: whether keys and values may have to come from memory.
   DecodeTiles(const CallTensors<T>& tensors, bool far) : tensors_(tensors), problem_(tensors.problem), far_(far) {}
 
   bool are_far() const { return far_; }
@@ -44,12 +44,12 @@ class DecodeTiles {
     return padded(tensors_.k.cuts_tiles_of(kKeyTile) ? kKeyTile : tensors_.k.page_size(), step);
   }
 
-  /// Are rows copied, most of them?
+  /// Whether whole tiles are copied.
   bool copies(const KvRows<T>& t) const { return copies(t, problem_.kv_len); }
-  /// Those of any tile?
+  /// Whether any tile may be copied, a short one at the end included.
   bool copies_any(const KvRows<T>& t) const { return copies(t, 1); }
 
-  /// Does every head lie in one piece, as kernels compute with it?
+  /// Whether the rows of every head lie in one piece, in the type that is computed in.
   bool lie_in_rows() const {
     const auto lies = [](const KvRows<T>& t) {
       return t.dtype() == DType::native && has_rows(t) && !t.is_gathered() && !t.is_cut();
@@ -57,8 +57,8 @@ class DecodeTiles {
     return lies(tensors_.k) && lies(tensors_.v);
   }
 
-  /// Does the matrix unit serve, for whole tiles of keys? It reads rows of whole registers at any address. A query that
-  /// shares them with no other would leave it idle.
+  /// Whether the matrix unit serves for whole tiles of keys. It reads rows of whole registers at any address. A query
+  /// that shares its keys with no other would leave most of it idle.
   bool suit_matrix_unit(const ChosenKernels<T>& kernels) const {
     const Format& format = kernels.family.format;
     const auto is_whole = [&](const KvRows<T>& t) {
@@ -68,7 +68,7 @@ class DecodeTiles {
            is_whole(tensors_.v);
   }
 
-  /// Do kernels that multiply integers serve?
+  /// Whether kernels that multiply integers serve.
   bool suit_dots(const ChosenKernels<T>& kernels) const {
     constexpr Index kLongest = 1 << 16;  // 32 bits hold sums of 2^17 products of two digits
     return kernels.dots && problem_.head_dim <= kLongest && problem_.head_dim % kernels.dots->columns == 0 &&
@@ -101,7 +101,7 @@ class DecodeTiles {
     return rows(family, tensors_.v, tile, packed, ahead);
   }
 
-  /// Scores of some queries times the scales of their keys, or weights times those of values.
+  /// Multiplies the scores of some queries by the scales of their keys, or weights by those of values.
   void multiply_by_key_scales(const Tile& tile, Index queries, const TileMemory<T>& m) const {
     multiply_by_scales(tensors_.k, tile, queries, m);
   }
@@ -109,8 +109,8 @@ class DecodeTiles {
     multiply_by_scales(tensors_.v, tile, queries, m);
   }
 
-  /// What fetches the keys and values of a tile, or one of both. It fetches nothing if the tile lies in several pieces,
-  /// or if nothing is far: asking for lines that are in the cache took half of the score product's time.
+  /// The Prefetcher of the keys and values of a tile, or of one of both. It fetches nothing if the tile lies in several
+  /// pieces, or if nothing is far: asking for lines that are in the cache took half of the score product's time.
   Prefetcher fetching(const Tile& tile) const {
     if (!far_) return {};
     return Prefetcher::of<T>(ahead(tensors_.k, tile), problem_.head_dim, ahead(tensors_.v, tile), problem_.v_dim,
@@ -121,11 +121,11 @@ class DecodeTiles {
 
  private:
   static bool has_rows(const KvRows<T>& t) { return t.stride(3) == 1 || t.dim(3) <= 1; }
-  /// Those of a tile of so many keys?
+  /// Whether a tile of so many keys is copied.
   bool copies(const KvRows<T>& t, Index keys) const {
     return !(has_rows(t) || (has_columns(t) && keys >= kFewestKeys)) || t.cuts_tiles_of(kKeyTile);
   }
-  /// Do rows lie side by side? Kernels of other scores read one row after the other.
+  /// Whether rows lie side by side. Kernels of other scores read one row after the other.
   bool has_columns(const KvRows<T>& t) const {
     return Simd<T, 16>::kVector && t.stride(2) == 1 && t.dtype() == DType::native && !t.is_paged() &&
            !t.is_gathered() && tensors_.score == nullptr;

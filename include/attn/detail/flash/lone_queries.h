@@ -18,16 +18,16 @@ class LoneQueries {
   LoneQueries(const PassContext<T>& pass, const DecodeTiles<T>& tiles, const KvSplits<T>& splits)
       : pass_(pass), attend_(kernel_for(pass, tiles, splits)) {}
 
-  /// Does a pass have such queries? Those of which a mask drops some keys are none.
+  /// Whether the pass has such queries. One that visits keys which a mask drops is none: see serves().
   bool are_served() const { return attend_ != nullptr; }
 
-  /// In such a pass: are all keys kept of those that a query visits?
+  /// Whether, in such a pass, all keys are kept that a query visits.
   bool serves(const QueryTile& query, const Range& visited) const {
     return !visited.empty() && (pass_.mods == nullptr || pass_.coverage(query, visited, visited) == Coverage::all);
   }
 
-  /// The state of a query after its keys `visited`, and, with `stores`, its result. What comes before all keys, comes
-  /// before the first of them: `is_first`.
+  /// Returns the state of a query after its keys `visited`, and with `stores` stores its result. `is_first`: these are
+  /// its first keys, before which sinks count.
   TileMemory<T> run(const QueryTile& query, const Range& visited, bool is_first, bool stores, std::byte* memory) const {
     const CallTensors<T>& tensors = pass_.tensors;
     const Problem& problem = pass_.problem();

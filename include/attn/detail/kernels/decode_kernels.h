@@ -96,7 +96,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
  private:
   static constexpr bool kReadsColumns = S::kVector && kStored == DType::native;
 
-  /// Are the rows those of a column-major matrix? DecodeTiles hands on no other rows with gaps between their numbers.
+  /// Whether the rows are those of a column-major matrix. DecodeTiles hands on no others with gaps between numbers.
   static ATTN_INLINE bool lie_side_by_side(const RowsToRead& rows, Index dim) { return rows.column != 1 && dim > 1; }
 
   static ATTN_INLINE T first_lane(const Vec& x) {

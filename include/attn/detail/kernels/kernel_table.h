@@ -35,7 +35,7 @@ struct DecodeKernelSet {
   decltype(DecodeProducts<T>::score) score;
   void (*softmax)(const TileMemory<T>&, Index row, Index keys, Prefetcher&);
   decltype(DecodeProducts<T>::value) value;
-  /// All three for a query by itself. Null where a family has others in the place of the first two.
+  /// All three for a query by itself. Null where the family has another score or softmax.
   void (*attend)(const TileMemory<T>&, const LoneQuery<T>&);
   /// Products over f16, bf16 and i8. Null: nobody asks for them, or `score` and `value` are those over bf16.
   const DecodeProducts<T>* others = nullptr;

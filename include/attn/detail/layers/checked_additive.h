@@ -117,10 +117,10 @@ class ProjectedCall {
     return e;
   }
 
-  /// With kernels for the backward pass as well.
+  /// Adds the kernel that the backward pass needs.
   void wants_gradients(VectorSet vectors) { score_.add_gradients = additive_gradients<T>(vectors); }
 
-  /// Those of the loops, with what is left of the workspace.
+  /// The options of the loops, with what is left of the workspace.
   const Options& options() const { return loops_; }
   /// The tensors as the loops see them.
   CallTensors<T> tensors(const ResultViews<T>& to, const DTypeView<const T>& value) const {

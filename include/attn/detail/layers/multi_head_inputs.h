@@ -85,9 +85,9 @@ Problem sizes_of(const Inputs<T>& inputs, const Options& options) {
 /// at a time. The first token of batch element b is at position first(b).
 template <class T, class First, class TurnTokens>
 void turn(const TensorView<T, 4>& heads, const First& first, const Executor& asked, const TurnTokens& turn_tokens) {
-  constexpr Index kTokens = 64;  // a task: more than a thread needs to find its sines worth the start
+  constexpr Index kTokens = 64;  // of a task: their sines take longer than a thread takes to begin
   const Index batch = heads.dim(0), blocks = ceil_div(heads.dim(2), kTokens);
-  constexpr double kFlops = 8;  // for a number, in the time that it takes to load, turn and store one by itself
+  constexpr double kFlops = 8;  // of a core, in the time in which one number is loaded, turned and stored
   executor_for(kFlops * static_cast<double>(heads.size()), asked).run(batch * blocks, [&](Index task, int) {
     const Index b = task / blocks, begin = task % blocks * kTokens, tokens = std::min(kTokens, heads.dim(2) - begin);
     turn_tokens(heads.part(b * heads.stride(0) + begin * heads.stride(2), {1, heads.dim(1), tokens, heads.dim(3)},

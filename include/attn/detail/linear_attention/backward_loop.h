@@ -88,7 +88,7 @@ class RecurrenceBackwardLoop {
     std::copy_n(m_.grad_state.data, w_.call.size_of_state(), call_.grad_state.sums + first_number());
     std::copy_n(m_.grad_normaliser, w_.call.row_of_features(), call_.grad_state.normaliser + first_of_normaliser());
   }
-  /// Of the present head in the memory of all states.
+  /// Where the state of the present head begins in the memory of all states.
   Index first_number() const { return w_.head_number() * w_.call.size_of_state(); }
   Index first_of_normaliser() const { return w_.head_number() * w_.call.row_of_features(); }
 

@@ -34,7 +34,7 @@ struct ChunkMemory {
   ChunkGates<T> gates;
   ScoreMemory<T> among;
 
-  /// `in_segments`: a run has several.
+  /// `in_segments`: whether a run has several.
   static ChunkMemory take(Pieces<T>& pieces, const RecurrenceCall<T>& call, bool in_segments = false) {
     const Index in = call.row_of_inputs(), f = call.row_of_features(), v = call.row_of_values();
     const bool delta = call.has_delta();
@@ -92,7 +92,7 @@ struct ChunkWork {
     m.state.normaliser = call.state.normaliser + head_number() * call.row_of_features();
   }
   void clear_state() { m.state.clear(call); }
-  /// Of the present head among all states.
+  /// The number of the present head among all states.
   Index head_number() const { return batch * call.problem.kv_heads + kv_head; }
   /// The first query head of those that share the present one's keys.
   Index first_head() const { return kv_head * call.group(); }
@@ -112,7 +112,7 @@ struct ChunkWork {
     m.gates.load_token(call, loader, batch, kv_head, at);
   }
   /// Reads them with everything that the products of a chunk need. With the delta rule, what the tokens write takes the
-  /// place of their values. `are_seen`: do queries of the same chunk see them?
+  /// place of their values. `are_seen`: whether queries of the same chunk do.
   void load_keys(Range of, bool are_seen) {
     load_rows(of);
     if (call.is_normalised) kernels.running_sums(m.key_sums.from(0, tokens), key);

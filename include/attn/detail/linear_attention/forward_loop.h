@@ -14,7 +14,7 @@ class RecurrenceForwardLoop {
                         bool in_segments)
       : pieces_(memory), w_(call, loader, pieces_, in_segments) {}
 
-  /// `in_segments`: a run has several.
+  /// `in_segments`: whether a run has several.
   static Index bytes(const RecurrenceCall<T>& call, bool in_segments) {
     Pieces<T> pieces(nullptr);
     ChunkMemory<T>::take(pieces, call, in_segments);

@@ -26,7 +26,7 @@ class RecurrencePlan {
 
   const Executor& executor() const { return executor_; }
   bool has_segments() const { return most_segments_ > 1; }
-  /// Do threads share heads, because there are not enough of these?
+  /// Whether threads share heads, because there are not enough of these.
   bool shares_heads() const { return shares_heads_; }
 
   /// A worker's memory.
@@ -63,8 +63,8 @@ Index recurrence_bytes(const RecurrenceCall<T>& call, const Options& options) {
     const RecurrencePlan<T> plan(c, options);
     return Workspace::needed(plan.bytes(), plan.executor().concurrency(), plan.shared_bytes());
   };
-  // A call with a state has no memory for one of its own, but goes on to keys that no row sees, of which there may be
-  // segments more. The state here is only counted with.
+  // A call with the caller's state needs no memory for its own, but also takes in keys that no row sees, which may make
+  // more segments. Both are counted; the state here is neither read nor written.
   RecurrenceCall<T> with_state = call, without = call;
   T number;
   with_state.state = {&number, &number}, without.state = {};

@@ -51,7 +51,7 @@ class DecodeCall {
       for (const Index prompt : prompts_) prompts.add(static_cast<std::int64_t>(prompt));
       terms.set(Terms::query_lens, lens.value());
       terms.set(Terms::prompts, prompts.value());
-      terms.kv_rows = 0;  // differs by sequence: see agree_about_lengths()
+      terms.kv_rows = 0;  // differs by sequence: see lengths_over_ranks()
     });
     agree(comm_, terms, failure_, Sharing{layout, false});
     const std::vector<Index> lens = lengths_over_ranks();

@@ -146,7 +146,7 @@ void store_head(const X& x, const DTypeView<T>& to, Index batch, Index head) {
     for (Index j = 0; j < x.cols(); ++j) store_number<T>(rows, i, j, x(i, j));
 }
 
-/// One head. `weights` (q_len, kv_len) holds the scores on the way, and the weights as `storage` has them; out (q_len,
+/// One head. `weights` (q_len, kv_len) holds the scores on the way, and the weights as `dtype` has them; out (q_len,
 /// v_dim); lse (q_len).
 template <class T, class Matrix, class Out, class Lse>
 void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMods<T>& mods, const Problem& problem,

@@ -9,7 +9,7 @@ namespace attn::detail {
 ///
 /// kRound: adding 1.5 * 2^mantissa rounds a number to an integer, which then stands in the low bits; the exponent's
 /// bias is added too, so that shifting those bits up by kMantissaBits gives 2^n. kSmallest: e^x is normal from there
-/// on.   kTanhIsOne: tanh rounds to 1 from there on.
+/// on. kTanhIsOne: tanh rounds to 1 from there on.
 template <class T>
 struct Exp2Constants;
 

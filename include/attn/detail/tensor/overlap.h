@@ -77,9 +77,9 @@ struct Footprint {
 
 inline ByteRange bytes_of(const Footprint& t) { return t.bytes(); }
 
-/// Refuses to write to `out` if an end of one of the tensors has memory of the other. So it is where one piece of
-/// memory is used twice, wholly or in part. Tensors that lie between each other, such as query, key and value of one
-/// projection, share nothing.
+/// Refuses to write to `out` if the first or the last byte of one of the tensors lies in an element of the other, as
+/// where one piece of memory is used twice, wholly or in part. Tensors that lie between each other, such as query,
+/// key and value of one projection, share nothing.
 [[gnu::cold, gnu::noinline]] inline void check_ends(const Footprint& out, const char* out_name, const Footprint& in,
                                                     const char* in_name) {
   const ByteRange a = out.bytes(), b = in.bytes();

@@ -188,8 +188,8 @@ struct AmxKernels {
 };
 
 /// The family of the matrix unit. All tiles have the same width, however few queries are used. Storing and selection
-/// are taken from `family`, which must be AVX-512's, native_family()'s without kOthers. That one has no kernels for
-/// single queries, whose keys and values are bf16.
+/// are taken from `family`, which must be AVX-512's. Without kOthers that is native_family()'s, and all numbers are
+/// floats: single queries keep its kernels, because those of the matrix unit read keys and values of bf16.
 template <class Tiles, bool kOthers = true>
 constexpr KernelFamily<float> amx_family(KernelFamily<float> family) {
   family.format = {.dtype = DType::bf16,
