@@ -44,7 +44,7 @@ struct Paged {
   std::vector<Index> ids;
 };
 
-/// All mods, in one piece and in pages that chunks of tokens begin in the middle of.
+/// All mods, over caches in one piece and in pages in the middle of which another piece of the text begins.
 template <class T>
 void check_every_mod() {
   for_each_ring(61, [&](mpi::Ring& ring, Random& random, Sample& sample) {

@@ -221,7 +221,7 @@ TEST(Rules, OnlyWhatIsNeededIsSent) {
     constexpr Index kLen = 4096, kWindow = 100, kRow = 2 * 2 * 8 * sizeof(float);
     auto [q, k, v] = own_texts(ring, kLen);
     ring.attention(q, k, v, attn::sliding_window(kWindow));
-    // Each chunk but the last goes to the next one's rank; chunks 3 and 4 are on one.
+    // Each piece but the last goes to the next one's rank; pieces 3 and 4 are on one.
     EXPECT_EQ(ring.traffic().bytes_sent, (ring.rank() == 3 || ring.rank() == 0 ? 1 : 2) * kWindow * kRow);
   });
 }

@@ -62,7 +62,7 @@ class DecodeCall {
         set_offsets(whole, of_sequence(options, s));
         whole.batch = kept_.size();
         whole.sequence = s;
-        bound_.emplace_back(whole, mods, stretches_of(s, whole.kv_len));
+        bound_.emplace_back(whole, mods, sections_of(s, whole.kv_len));
       });
     });
   }
@@ -76,7 +76,7 @@ class DecodeCall {
     Need need;
     failure_.guard([&] {
       shared.emplace(problem, comm_.ranks());
-      for (std::size_t stretch = 0; attend(stretch, *shared, options); ++stretch) {
+      for (std::size_t section = 0; attend(section, *shared, options); ++section) {
       }
       sample(need);
     });
@@ -87,27 +87,27 @@ class DecodeCall {
 
  private:
   /// Rows of a sequence on this rank whose tokens are equally far apart, and which lie in whole pages or in one.
-  struct Stretch {
+  struct Section {
     Index first_row;
     Progression tokens;
   };
   /// A sequence of all ranks, and the mods bound to it. It is never moved.
   struct BoundWhole {
-    BoundWhole(const Problem& of_all, const M& mods, std::vector<Stretch> own_rows)
-        : whole(of_all), bound(bind_call(mods, whole)), stretches(std::move(own_rows)) {}
+    BoundWhole(const Problem& of_all, const M& mods, std::vector<Section> own_rows)
+        : whole(of_all), bound(bind_call(mods, whole)), sections(std::move(own_rows)) {}
     BoundWhole(const BoundWhole&) = delete;
 
     const Problem whole;
     const Bound<M> bound;
-    const std::vector<Stretch> stretches;
+    const std::vector<Section> sections;
   };
-  /// A stretch as the loops work on it.
+  /// A section as the loops work on it.
   struct Part {
     using Mods = PlacedMods<Bound<M>>;
 
-    Part(const BoundWhole& of, const Problem& own, const Stretch& stretch, bool has_sinks)
-        : problem(problem_of_part(own, own.q_len, stretch.tokens.count)),
-          mods(of.bound, of.whole, {{0, 1, own.q_len}, stretch.tokens, {}, has_sinks}),
+    Part(const BoundWhole& of, const Problem& own, const Section& section, bool has_sinks)
+        : problem(problem_of_part(own, own.q_len, section.tokens.count)),
+          mods(of.bound, of.whole, {{0, 1, own.q_len}, section.tokens, {}, has_sinks}),
           passes(mods) {}
     Part(const Part&) = delete;
 
@@ -189,42 +189,42 @@ class DecodeCall {
     return cached_tokens(layout_, len, prompt, rank, comm_.ranks());
   }
 
-  /// The stretches of a sequence on this rank: at least one, which may be empty. Tokens that go on at the same distance
-  /// belong to the same stretch.
-  std::vector<Stretch> stretches_of(Index s, Index len) const {
-    std::vector<Stretch> stretches{{0, {}}};
+  /// The sections of a sequence on this rank: at least one, which may be empty. Tokens that go on at the same distance
+  /// belong to the same section.
+  std::vector<Section> sections_of(Index s, Index len) const {
+    std::vector<Section> sections{{0, {}}};
     Index row = 0;
     for (const Progression& tokens : tokens_of(s, len, comm_.rank())) {
-      Progression& last = stretches.back().tokens;
+      Progression& last = sections.back().tokens;
       if (last.count == 0)
         last = tokens;
       else if (last.step == tokens.step && last[last.count] == tokens.first)
         last.count += tokens.count;
       else if (tokens.count > 0)
-        cut_at_page(row, tokens, stretches);
+        cut_at_page(row, tokens, sections);
       row += tokens.count;
     }
-    return stretches;
+    return sections;
   }
-  /// Adds tokens that begin at `row`. They make two stretches if `row` lies in the middle of a page, and they do not
+  /// Adds tokens that begin at `row`. They make two sections if `row` lies in the middle of a page, and they do not
   /// end in it.
-  void cut_at_page(Index row, const Progression& tokens, std::vector<Stretch>& stretches) const {
+  void cut_at_page(Index row, const Progression& tokens, std::vector<Section>& sections) const {
     const Index left = kept_.page_size() - row % kept_.page_size();
-    if (left == kept_.page_size() || left >= tokens.count) return stretches.push_back({row, tokens});
-    stretches.push_back({row, {tokens.first, tokens.step, left}});
-    stretches.push_back({row + left, {tokens[left], tokens.step, tokens.count - left}});
+    if (left == kept_.page_size() || left >= tokens.count) return sections.push_back({row, tokens});
+    sections.push_back({row, {tokens.first, tokens.step, left}});
+    sections.push_back({row + left, {tokens[left], tokens.step, tokens.count - left}});
   }
 
-  /// Lets the queries meet stretch number `stretch` of each sequence that has so many. Returns false if no sequence
+  /// Lets the queries meet section number `section` of each sequence that has so many. Returns false if no sequence
   /// has.
-  bool attend(std::size_t stretch, SharedResults<T>& shared, const Options& options) const {
+  bool attend(std::size_t section, SharedResults<T>& shared, const Options& options) const {
     std::deque<Part> parts;
     std::vector<Sequence<T>> sequences;
     each_sequence([&](Index s, Index element, const Range& rows) {
       const BoundWhole& of = bound_[static_cast<std::size_t>(s)];
-      if (stretch >= of.stretches.size()) return;
-      const Stretch& own = of.stretches[stretch];
-      const Part& p = parts.emplace_back(of, own_[static_cast<std::size_t>(s)], own, comm_.rank() == 0 && stretch == 0);
+      if (section >= of.sections.size()) return;
+      const Section& own = of.sections[section];
+      const Part& p = parts.emplace_back(of, own_[static_cast<std::size_t>(s)], own, comm_.rank() == 0 && section == 0);
       CallTensors<T> tensors{part(shared.out(), element, rows),
                              part(shared.lse(), element, rows),
                              part(q_, element, rows),
@@ -237,7 +237,7 @@ class DecodeCall {
     });
     if (sequences.empty()) return false;
     Options of_parts = options;
-    of_parts.accumulate = stretch > 0;
+    of_parts.accumulate = section > 0;
     flash_sequences(std::span<const Sequence<T>>(sequences), of_parts);
     return true;
   }

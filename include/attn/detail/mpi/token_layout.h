@@ -16,7 +16,7 @@ enum class Layout {
   /// Rank r of P holds the tokens from r/P to (r + 1)/P of the length. Windows need neighbours only. With a causal mask
   /// the last rank has P times the pairs of the first one, and all wait for it.
   contiguous,
-  /// Of 2P chunks, rank r holds number r and number 2P - 1 - r, so that a causal mask leaves all ranks as much work
+  /// Of 2P pieces, rank r holds number r and number 2P - 1 - r, so that a causal mask leaves all ranks as much work
   /// (Llama Team 2024, "The Llama 3 Herd of Models", section 3.3.2).
   zigzag,
   /// Token t is on rank t mod P (Brandon et al. 2023, "Striped Attention"): the work is even with any mask, also one
@@ -42,18 +42,18 @@ struct RankTokens {
   std::array<Progression, 2> parts;
 
   RankTokens(mpi::Layout layout, Index len, Index rank, Index ranks) {
-    // Chunk c of n is [begin(c), begin(c + 1)). Quotient and remainder apart, so that no product overflows.
-    const auto chunk = [len](Index c, Index n) {
+    // Piece c of n is [begin(c), begin(c + 1)). Quotient and remainder apart, so that no product overflows.
+    const auto piece = [len](Index c, Index n) {
       const auto begin = [&](Index i) { return len / n * i + len % n * i / n; };
       return Progression{begin(c), 1, begin(c + 1) - begin(c)};
     };
     switch (layout) {
       case mpi::Layout::contiguous:
-        parts[0] = chunk(rank, ranks);
+        parts[0] = piece(rank, ranks);
         break;
       case mpi::Layout::zigzag:
-        // Neighbouring chunks of a rank stay apart: what others need of each has a hull of its own.
-        parts = {chunk(rank, 2 * ranks), chunk(2 * ranks - 1 - rank, 2 * ranks)};
+        // Neighbouring pieces of a rank stay apart: what others need of each has a hull of its own.
+        parts = {piece(rank, 2 * ranks), piece(2 * ranks - 1 - rank, 2 * ranks)};
         break;
       case mpi::Layout::striped:
         parts[0] = {rank, ranks, rank < len ? (len - rank - 1) / ranks + 1 : 0};
