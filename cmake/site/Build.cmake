@@ -23,6 +23,8 @@ set(pages
     "include/attn/errors.md|errors|Errors"
     "include/attn/mpi.md|ranks|Ranks"
     "bench/README.md|measurements|Measurements"
+    "bench/recurrences.md|recurrences|=measurements"
+    "bench/ranks.md|scaling|=measurements"
     "|reference/index|Reference"
     "include/attn/README.md|architecture|Architecture"
     ".github/CONTRIBUTING.md|contributing|Contributing"

@@ -137,7 +137,7 @@ end
 local function name(c)
   local word = c.text:gsub("^attn::", ""):match("^([%a_][%w_]*)$") or
                    c.text:gsub("^attn::", ""):match("^([%a_][%w_]*)[%(<].*[%)>]$")
-  if page == "bench/README.md" and not c.text:find("%(") then return nil end  -- a program
+  if page:find("^bench/") and not c.text:find("%(") then return nil end  -- a program
   if word and names[word] then return pandoc.Link({c}, "reference/" .. names[word], "", {class = "name"}), false end
 end
 
