@@ -19,6 +19,7 @@
 #include <attn/mpi.h>
 #include <CLI/CLI.hpp>
 
+#include "meet.h"
 #include "program.h"
 #include "progress.h"
 #include "random_tensor.h"
@@ -109,7 +110,7 @@ Row measure(const Work& w, const Settings& s, const World& world, Progress* prog
 
     for (int round = 0; round < s.rounds; ++round) {
       if (progress) progress->round(round, s.rounds);
-      world.meet();
+      ranks::meet_asleep();  // the others slept while rank 0 had the machine to itself
       times.push_back(world.most(seconds([&] {
         if (w.backward && w.way == Way::by_heads)
           ring.attention_by_heads_backward(x.grad, x.q, x.k, x.v, result, mods, own);

@@ -4,16 +4,15 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <attn/attn.h>
 #include <attn/mpi.h>
 
+#include "meet.h"
 #include "random_tensor.h"
 #include "scale_model.h"
 #include "timing.h"
@@ -51,16 +50,6 @@ class World {
 
   double most(double x) const { return reduced(x, MPI_MAX); }
   double sum(double x) const { return reduced(x, MPI_SUM); }
-
-  /// Waits for all ranks, asleep: rank 0 may have the whole machine to itself meanwhile.
-  void meet() const {
-    MPI_Request request;
-    MPI_Ibarrier(MPI_COMM_WORLD, &request);
-    for (int done = 0; !done;) {
-      MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-      if (!done) std::this_thread::sleep_for(std::chrono::microseconds(200));
-    }
-  }
 
  private:
   static double reduced(double x, MPI_Op op) {
@@ -155,7 +144,7 @@ inline Cluster measured_cluster(const Work& w, const Settings& s, const World& w
   const auto medians_of = [&](int rounds, const auto& measure) {
     std::vector<double> times;
     for (int round = 0; round <= rounds; ++round) {  // the first makes connections
-      world.meet();
+      ranks::meet_asleep();
       times.push_back(measure());
     }
     times.erase(times.begin());

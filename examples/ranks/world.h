@@ -9,9 +9,9 @@
 #include <iostream>
 #include <new>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "meet.h"
 #include "printable.h"
 
 namespace ranks {
@@ -68,15 +68,7 @@ class World {
   /// Whether every rank fails. What is refused is refused by all of them at once, so three seconds are long. The
   /// messages have a communicator of their own, because a rank that has not failed may be within any other call of MPI.
   bool all_come() const {
-    MPI_Request request = MPI_REQUEST_NULL;
-    MPI_Ibarrier(for_failures_, &request);
-    int done = 0;
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
-    while (!done && std::chrono::steady_clock::now() < end) {
-      MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-      if (!done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return done != 0;
+    return meet_asleep(for_failures_, std::chrono::steady_clock::now() + std::chrono::seconds(3));
   }
 
   MPI_Comm for_failures_ = MPI_COMM_NULL;

@@ -3,14 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdint>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "attn/attn.h"
 #include "attn/mpi.h"
+#include "meet.h"
 #include "support/random.h"
 #include "support/sample.h"
 
@@ -31,16 +30,6 @@ inline const char* name_of(mpi::Layout layout) {
   return "";
 }
 
-/// Waits for all ranks, asleep: those that have nothing to do leave their cores to the others.
-inline void meet_asleep() {
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Ibarrier(MPI_COMM_WORLD, &request);
-  for (int done = 0; done == 0;) {
-    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-    if (done == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
-  }
-}
-
 /// The first `count` ranks; the others have no communicator, and must leave the calls to them.
 class FirstRanks {
  public:
@@ -48,7 +37,7 @@ class FirstRanks {
     int rank = 0, ranks = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    meet_asleep();
+    ::ranks::meet_asleep();
     if (count <= ranks) MPI_Comm_split(MPI_COMM_WORLD, rank < count ? 0 : MPI_UNDEFINED, 0, &comm_);
   }
   FirstRanks(const FirstRanks&) = delete;
