@@ -1,12 +1,7 @@
 // Gradients of additive attention: the definition against central differences of the tests' own oracle, the tiled pass
 // against the definition in long double.
-#include "attn/additive_backward.h"
-
-#include <sstream>
-
-#include "support/additive_model.h"
+#include "additive_case.h"
 #include "support/erased_rows.h"
-#include "support/paths.h"
 #include "support/refused.h"
 
 namespace attn::test {
@@ -14,109 +9,15 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-/// All gradients of a call, row by row.
-template <class T>
-struct All {
-  std::vector<T> query, key, value;
-  std::vector<Wide<T>> query_weight, key_weight, score_weight, bias;
-
-  template <class Grads>
-  explicit All(const Grads& g)
-      : query(plain<T>(g.query)),
-        key(plain<T>(g.key)),
-        value(plain<T>(g.value)),
-        query_weight(plain<Wide<T>>(g.query_weight)),
-        key_weight(plain<Wide<T>>(g.key_weight)),
-        score_weight(plain<Wide<T>>(g.score_weight)),
-        bias(plain<Wide<T>>(g.bias)) {}
-
-  template <class Visit>
-  static void each(const Visit& visit) {
-    visit(
-        "query", [](auto& a) -> auto& { return a.query; });
-    visit(
-        "key", [](auto& a) -> auto& { return a.key; });
-    visit(
-        "value", [](auto& a) -> auto& { return a.value; });
-    visit(
-        "query_weight", [](auto& a) -> auto& { return a.query_weight; });
-    visit(
-        "key_weight", [](auto& a) -> auto& { return a.key_weight; });
-    visit(
-        "score_weight", [](auto& a) -> auto& { return a.score_weight; });
-    visit(
-        "bias", [](auto& a) -> auto& { return a.bias; });
-  }
-
- private:
-  template <class S>
-  static std::vector<S> plain(const auto& t) {
-    return t.size() == 0 ? std::vector<S>() : std::vector<S>(t.data(), t.data() + t.size());
-  }
-};
-
-/// A call and the gradients that come into it.
-struct Case {
-  AdditiveModel model;
-  Numbers numbers;
-  std::vector<double> grad_out, grad_lse;
-
-  Case(const Sizes& s, Index key_dim, Index hidden, Random& random)
-      : model(s, key_dim, hidden, random),
-        grad_out(random.values(s.batch * s.heads * s.q_len * s.v_dim)),
-        grad_lse(random.values(s.batch * s.heads * s.q_len)) {
-    if (random.chance(0.4)) numbers.q_offset = random.integer(-3, s.kv_len + 3);
-    if (random.chance(0.4)) numbers.scale = random.pick(std::vector{1.0, 0.25, -0.5, 0.0});
-    if (random.chance(0.5)) std::fill(grad_lse.begin(), grad_lse.end(), 0.0);
-  }
-
-  /// What the gradients are those of, by the oracle.
-  Real loss(const Meaning& meaning) const {
-    const Truth t = model.truth(meaning, numbers);
-    Real sum = 0;
-    for (std::size_t i = 0; i < t.out.size(); ++i) sum += grad_out[i] * t.out[i];
-    for (std::size_t i = 0; i < t.lse.size(); ++i)
-      if (std::isfinite(t.lse[i])) sum += grad_lse[i] * t.lse[i];
-    return sum;
-  }
-
-  template <class T>
-  auto incoming() const {
-    const Sizes& s = model.sizes;
-    Tensor<T, 4> out({s.batch, s.heads, s.q_len, s.v_dim});
-    Tensor<Wide<T>, 3> lse({s.batch, s.heads, s.q_len});
-    for (std::size_t i = 0; i < grad_out.size(); ++i) out.data()[i] = static_cast<T>(grad_out[i]);
-    for (std::size_t i = 0; i < grad_lse.size(); ++i) lse.data()[i] = static_cast<Wide<T>>(grad_lse[i]);
-    return Result{std::move(out), std::move(lse)};
-  }
-
-  template <class T>
-  All<T> naive(const auto& mods) const {
-    AdditiveArguments<T> a(model);
-    return All<T>(naive_additive_attention_backward(incoming<T>(), a.q.cview(), a.k.cview(), a.v.cview(), a.score(),
-                                                    mods, options_of(numbers)));
-  }
-  template <class T>
-  All<T> tiled(const auto& mods, Isa isa, const Executor& executor, Layout layout = Layout::bhsd) const {
-    AdditiveArguments<T> a(model, layout, layout, layout);
-    Options options = options_of(numbers);
-    options.isa = isa;
-    options.executor = executor;
-    const auto q = a.q.cview(), k = a.k.cview(), v = a.v.cview();
-    const auto r = additive_attention(q, k, v, a.score(), mods, options);
-    return All<T>(additive_attention_backward(incoming<T>(), q, k, v, a.score(), r, mods, options));
-  }
-};
-
 TEST(AdditiveBackward, DefinitionIsWhatCentralDifferencesSay) {
   Random random(1);
   for (int round = 0; round < 6; ++round) {
     const Index kv_heads = random.integer(1, 2);
-    Case c({random.integer(1, 2), kv_heads * random.integer(1, 2), kv_heads, 3, 4, 3, 2}, random.integer(2, 3), 3,
-           random);
+    AdditiveCase c({random.integer(1, 2), kv_heads * random.integer(1, 2), kv_heads, 3, 4, 3, 2}, random.integer(2, 3),
+                   3, random);
     const Meaning meaning{[](const Pair& p) { return p.kv <= p.q; },
                           [](Real x, const Pair&) { return 2 * std::tanh(x / 2); }};
-    const All<double> grads = c.naive<double>(causal() | softcap(2));
+    const AdditiveGradients<double> grads = c.naive<double>(causal() | softcap(2));
     const auto check = [&](const char* what, std::vector<double>& numbers, const std::vector<double>& got) {
       ASSERT_EQ(numbers.size(), got.size()) << what;
       for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -168,7 +69,7 @@ TEST(AdditiveBackward, GradientsByHand) {
 /// What sums over pairs may lose of what is rounded to 16 bits on the way: the tiled pass forms the mean of each row's
 /// gradients from the output, which is off by half an eps of it.
 template <class T>
-Real loss_of_rounding(const Case& c) {
+Real loss_of_rounding(const AdditiveCase& c) {
   const auto largest = [](const std::vector<double>& x) {
     double most = 1;
     for (const double value : x) most = std::max(most, std::abs(value));
@@ -181,9 +82,10 @@ Real loss_of_rounding(const Case& c) {
 }
 
 template <class T>
-void expect_close(const Case& c, Real largest_score, const std::string& how, const All<long double>& truth,
-                  const All<T>& naive, const All<T>& got) {
-  All<T>::each([&](const char* what, const auto& member) {
+void expect_close(const AdditiveCase& c, Real largest_score, const std::string& how,
+                  const AdditiveGradients<long double>& truth, const AdditiveGradients<T>& naive,
+                  const AdditiveGradients<T>& got) {
+  AdditiveGradients<T>::each([&](const char* what, const auto& member) {
     const auto& want = member(truth);
     Real largest = 1;
     for (const auto x : want) largest = std::max(largest, std::abs(static_cast<Real>(x)));
@@ -206,7 +108,7 @@ void sweep(std::uint64_t seed) {
     for (Index kv_len : kLengths) {
       const Index many = q_len * kv_len > 1500 ? 1 : 2, kv_heads = random.integer(1, many);
       const Sizes s{random.integer(1, many), kv_heads * random.integer(1, many), kv_heads, q_len, kv_len, 5, 3};
-      Case c(s, random.integer(4, 6), kHidden[number % std::size(kHidden)], random);
+      AdditiveCase c(s, random.integer(4, 6), kHidden[number % std::size(kHidden)], random);
       c.model.template round_to<T>();
       if constexpr (sizeof(T) == 2)
         for (double& x : c.grad_out) x = static_cast<float>(static_cast<T>(static_cast<float>(x)));
@@ -219,11 +121,11 @@ void sweep(std::uint64_t seed) {
         });
       };
       Random again = random;
-      std::vector<All<long double>> truths;
+      std::vector<AdditiveGradients<long double>> truths;
       each_of_some(0.0L, again, [&](const auto& row) { truths.push_back(c.naive<long double>(row.mod)); });
       std::size_t which = 0;
       each_of_some(Wide<T>(), random, [&](const auto& row) {
-        const All<T> naive = c.naive<T>(row.mod);
+        const AdditiveGradients<T> naive = c.naive<T>(row.mod);
         const Real largest_score = c.model.truth(row.meaning, c.numbers).largest_score;
         for (Isa isa : instruction_sets()) {
           const Layout layout = kOutputLayouts[number % std::size(kOutputLayouts)];
@@ -242,7 +144,7 @@ TEST(AdditiveBackward, SweepBfloat16) { sweep<Eigen::bfloat16>(3); }
 TEST(AdditiveBackward, SigmoidsOfAdditiveScores) {
   Random random(7);
   for (Index q_len : {1, 3, 50}) {
-    Case c({2, 4, 2, q_len, 2100, 4, 3}, 5, 7, random);
+    AdditiveCase c({2, 4, 2, q_len, 2100, 4, 3}, 5, 7, random);
     std::fill(c.grad_lse.begin(), c.grad_lse.end(), 0.0);
     AdditiveArguments<double> a(c.model);
     const auto q = a.q.cview(), k = a.k.cview(), v = a.v.cview();
@@ -253,9 +155,10 @@ TEST(AdditiveBackward, SigmoidsOfAdditiveScores) {
       const auto r = additive_attention(q, k, v, a.score(), causal(), options);
       EXPECT_EQ(r.lse.size(), 0);
       for (Index i = 0; i < r.out.size(); ++i) ASSERT_NEAR(r.out.data()[i], naive.out.data()[i], 1e-11);
-      const All<double> want(naive_additive_attention_backward(grad_out, q, k, v, a.score(), causal(), options)),
+      const AdditiveGradients<double> want(
+          naive_additive_attention_backward(grad_out, q, k, v, a.score(), causal(), options)),
           got(additive_attention_backward(grad_out, q, k, v, a.score(), r, causal(), options));
-      All<double>::each([&](const char* what, const auto& member) {
+      AdditiveGradients<double>::each([&](const char* what, const auto& member) {
         for (std::size_t i = 0; i < member(want).size(); ++i)
           ASSERT_NEAR(member(got)[i], member(want)[i], 1e-10 * (1 + std::abs(member(want)[i]))) << what;
       });
@@ -266,11 +169,11 @@ TEST(AdditiveBackward, SigmoidsOfAdditiveScores) {
 TEST(AdditiveBackward, ThreadsChangeNoBit) {
   Random random(4);
   for (Index heads : {1, 4}) {
-    const Case c({2, heads, heads == 1 ? 1 : 2, 300, 600, 4, 3}, 5, 6, random);
-    const All<float> one = c.tiled<float>(causal(), default_isa(), serial());
+    const AdditiveCase c({2, heads, heads == 1 ? 1 : 2, 300, 600, 4, 3}, 5, 6, random);
+    const AdditiveGradients<float> one = c.tiled<float>(causal(), default_isa(), serial());
     for (int count : {2, 3, 8}) {
-      const All<float> many = c.tiled<float>(causal(), default_isa(), threads(count));
-      All<float>::each(
+      const AdditiveGradients<float> many = c.tiled<float>(causal(), default_isa(), threads(count));
+      AdditiveGradients<float>::each(
           [&](const char* what, const auto& member) { EXPECT_TRUE(same_bits(member(one), member(many))) << what; });
     }
   }
@@ -282,9 +185,9 @@ TEST(AdditiveBackward, PoisonBehindAMaskReachesNoGradient) {
     // No query sees key 3 or 70, and no key sees query 0.
     const auto mods =
         mask_mod([=](const Position& p) { return p.kv != 3 && p.kv != 70 && (p.q != 100 - q_len || q_len == 1); });
-    Case clean({1, 2, 1, q_len, 100, 4, 3}, 5, 7, random);
+    AdditiveCase clean({1, 2, 1, q_len, 100, 4, 3}, 5, 7, random);
     clean.numbers = {};
-    Case bad = clean;
+    AdditiveCase bad = clean;
     for (Index j : {3, 70}) {
       std::fill_n(bad.model.k.begin() + j * 5, 5, kNaN);
       std::fill_n(bad.model.v.begin() + j * 3, 3, kNaN);
@@ -293,13 +196,13 @@ TEST(AdditiveBackward, PoisonBehindAMaskReachesNoGradient) {
       std::fill_n(bad.model.q.begin(), 4, kNaN);
       std::fill_n(bad.grad_out.begin(), 3, kNaN);
     }
-    std::vector<All<float>> both_clean{clean.naive<float>(mods)}, both_bad{bad.naive<float>(mods)};
+    std::vector<AdditiveGradients<float>> both_clean{clean.naive<float>(mods)}, both_bad{bad.naive<float>(mods)};
     for (Isa isa : instruction_sets()) {
       both_clean.push_back(clean.tiled<float>(mods, isa, serial()));
       both_bad.push_back(bad.tiled<float>(mods, isa, serial()));
     }
     for (std::size_t path = 0; path < both_bad.size(); ++path)
-      All<float>::each([&](const char* what, const auto& member) {
+      AdditiveGradients<float>::each([&](const char* what, const auto& member) {
         const auto &want = member(both_clean[path]), &got = member(both_bad[path]);
         for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 2e-4) << what << " path " << path;
       });
@@ -308,7 +211,7 @@ TEST(AdditiveBackward, PoisonBehindAMaskReachesNoGradient) {
 
 TEST(AdditiveBackward, IntoMemoryOfTheCallersAddsToParametersAlone) {
   Random random(6);
-  const Case c({2, 4, 2, 20, 30, 4, 3}, 5, 7, random);
+  const AdditiveCase c({2, 4, 2, 20, 30, 4, 3}, 5, 7, random);
   AdditiveArguments<double> a(c.model);
   const auto q = a.q.cview(), k = a.k.cview(), v = a.v.cview();
   const auto r = additive_attention(q, k, v, a.score(), causal());

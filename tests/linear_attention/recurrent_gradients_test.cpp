@@ -7,129 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "recurrent_paths.h"
+#include "recurrent_forms.h"
 
 namespace attn::test {
 namespace {
-
-/// All numbers that a form has, by which it can be differentiated.
-template <class T>
-struct Numbers {
-  Tensor<T, 4> q, k, v, gates;
-  Tensor<T, 3> gate, beta;
-  Tensor<T, 4> grad_out;
-
-  explicit Numbers(const Recurrent& in, std::uint64_t seed = 9)
-      : q({in.batch, in.heads, in.q_len, in.head_dim}),
-        k(token_tensor<T>(in, in.k, in.head_dim)),
-        v({in.batch, in.kv_heads, in.kv_len, in.v_dim}),
-        gates(token_tensor<T>(in, in.feature_gate, in.head_dim)),
-        gate(token_scalars<T>(in, in.token_gate)),
-        beta(token_scalars<T>(in, in.beta)),
-        grad_out({in.batch, in.heads, in.q_len, in.v_dim}) {
-    std::copy_n(as<T>(in.q).data(), q.size(), q.data());
-    std::copy_n(as<T>(in.v).data(), v.size(), v.data());
-    Random random(seed);
-    std::copy_n(as<T>(random.values(grad_out.size(), 1)).data(), grad_out.size(), grad_out.data());
-  }
-};
-
-/// The gradients of a form, as plain vectors in the order of Numbers' members that it has.
-template <class T>
-using Grads = std::vector<std::vector<T>>;
-
-template <class T, int rank>
-std::vector<T> flat(const Tensor<T, rank>& t) {
-  return t.size() == 0 ? std::vector<T>() : std::vector<T>(t.data(), t.data() + t.size());
-}
-
-template <class Map, class M>
-struct Linear {
-  Map map;
-  M mods;
-  template <class T>
-  Tensor<T, 4> out(const Numbers<T>& n) const {
-    return naive_linear_attention(n.q, n.k, n.v, map, mods, {.executor = serial()}).out;
-  }
-  template <class T>
-  Grads<T> grads(const Numbers<T>& n, const Options& o) const {
-    const auto g = linear_attention_backward(n.grad_out, n.q, n.k, n.v, map, mods, o);
-    return {flat(g.query), flat(g.key), flat(g.value)};
-  }
-  template <class T>
-  static std::vector<T*> parts(Numbers<T>& n) {
-    return {n.q.data(), n.k.data(), n.v.data()};
-  }
-};
-template <class Map, class M>
-Linear(Map, M) -> Linear<Map, M>;
-
-template <bool kFeatures, class M>
-struct Gated {
-  M mods;
-  template <class N>
-  static decltype(auto) gate(N& n) {
-    if constexpr (kFeatures)
-      return (n.gates);
-    else
-      return (n.gate);
-  }
-  template <class T>
-  Tensor<T, 4> out(const Numbers<T>& n) const {
-    return naive_gated_attention(n.q, n.k, n.v, gate(n), mods, {.executor = serial()}).out;
-  }
-  template <class T>
-  Grads<T> grads(const Numbers<T>& n, const Options& o) const {
-    const auto g = gated_attention_backward(n.grad_out, n.q, n.k, n.v, gate(n), mods, o);
-    return {flat(g.query), flat(g.key), flat(g.value), flat(g.log_gate)};
-  }
-  template <class T>
-  static std::vector<T*> parts(Numbers<T>& n) {
-    return {n.q.data(), n.k.data(), n.v.data(), gate(n).data()};
-  }
-};
-
-template <class M>
-struct Delta {
-  M mods;
-  template <class T>
-  Tensor<T, 4> out(const Numbers<T>& n) const {
-    return naive_gated_delta_rule(n.q, n.k, n.v, n.gate, n.beta, mods, {.executor = serial()}).out;
-  }
-  template <class T>
-  Grads<T> grads(const Numbers<T>& n, const Options& o) const {
-    const auto g = gated_delta_rule_backward(n.grad_out, n.q, n.k, n.v, n.gate, n.beta, mods, o);
-    return {flat(g.query), flat(g.key), flat(g.value), flat(g.log_gate), flat(g.beta)};
-  }
-  template <class T>
-  static std::vector<T*> parts(Numbers<T>& n) {
-    return {n.q.data(), n.k.data(), n.v.data(), n.gate.data(), n.beta.data()};
-  }
-};
-template <class M>
-Delta(M) -> Delta<M>;
-
-/// Calls use(name, form) for all forms, with the masks that fit `len` tokens and a batch of two.
-template <class Use>
-void for_each_form(Index len, const Use& use) {
-  const Mods<> none;
-  const auto lengths = key_lengths({len / 2, len});
-  const auto halves = len > 3 ? documents_at({0, 3, len}) : documents_at(std::vector<Index>{0, len});
-  use("elu1", Linear{elu1(), none});
-  use("elu1 causal", Linear{elu1(), causal()});
-  use("elu1 causal documents", Linear{elu1(), causal() | halves});
-  use("relu lengths", Linear{relu(), lengths});
-  use("favor causal", Linear{favor(20, 3), causal()});
-  use("favor lengths", Linear{favor(20, 3), lengths});
-  use("lambda causal lengths", Linear{feature_map([](auto x) { return x * x + 0.25; }), causal() | lengths});
-  use("identity", Linear{identity(), causal()});
-  use("token gate", Gated<false, Mods<>>{none});
-  use("token gate lengths", Gated<false, decltype(lengths)>{lengths});
-  use("feature gate", Gated<true, Mods<>>{none});
-  use("feature gate documents", Gated<true, decltype(halves)>{halves});
-  use("delta rule", Delta{none});
-  use("delta rule lengths documents", Delta{lengths | halves});
-}
 
 TEST(RecurrentGradients, CentralDifferencesOfTheDefinition) {
   using T = long double;
@@ -139,8 +20,8 @@ TEST(RecurrentGradients, CentralDifferencesOfTheDefinition) {
       const Recurrent in(random, 2, 2, 1, len, len, 5, 6, strength);
       for_each_form(len, [&](const char* name, const auto& form) {
         if (std::string(name) == "identity") return;  // its normaliser may be near 0
-        Numbers<T> n(in);
-        const Grads<T> grads = form.grads(n, {.executor = serial()});
+        FormNumbers<T> n(in);
+        const FormGrads<T> grads = form.grads(n, {.executor = serial()});
         const auto loss = [&] {
           const Tensor<T, 4> out = form.out(n);
           T sum = 0;
@@ -180,7 +61,7 @@ TEST(RecurrentGradients, OtherNumbersOfQueriesThanOfKeys) {
        {Shape<3>{3, 70, 67}, Shape<3>{70, 3, -67}, Shape<3>{5, 0, -5}, Shape<3>{0, 5, 5}, Shape<3>{9, 4, -2}}) {
     const Options options{.q_offset = q_offset};
     const Recurrent in(random, 2, 2, 1, q_len, kv_len, 4, 3);
-    Numbers<T> n(in);
+    FormNumbers<T> n(in);
     for (const bool is_causal : {false, true}) {
       const auto out = [&] {
         const auto o = is_causal ? naive_linear_attention(n.q, n.k, n.v, elu1(), causal(), options).out
@@ -216,9 +97,9 @@ void expect_grads_of_long_double() {
       const Recurrent in(random, 2, 4, 2, len, len, 20, 24, strength);
       for_each_form(len, [&](const char* name, const auto& form) {
         if (std::string(name) == "identity") return;
-        const auto want = form.grads(Numbers<long double>(in), {.executor = serial()});
+        const auto want = form.grads(FormNumbers<long double>(in), {.executor = serial()});
         for (const Isa isa : instruction_sets()) {
-          const auto got = form.grads(Numbers<T>(in), {.executor = serial(), .isa = isa});
+          const auto got = form.grads(FormNumbers<T>(in), {.executor = serial(), .isa = isa});
           for (std::size_t p = 0; p < got.size(); ++p) {
             LongReal largest = 0;
             for (const LongReal x : want[p]) largest = std::max(largest, std::abs(x));
@@ -236,7 +117,7 @@ TEST(RecurrentGradients, DoubleOnEveryInstructionSet) { expect_grads_of_long_dou
 TEST(RecurrentGradients, TheSameBitsForAnyNumberOfThreads) {
   Random random(7);
   const Recurrent in(random, 2, 4, 2, 100, 100, 16, 16);
-  const Numbers<float> n(in);
+  const FormNumbers<float> n(in);
   for_each_form(100, [&](const char* name, const auto& form) {
     const auto one = form.grads(n, {.executor = serial()});
     for (const int workers : {2, 3}) {
@@ -251,8 +132,8 @@ TEST(RecurrentGradients, PoisonStaysWhereItIs) {
   Random random(8);
   const Index len = 90, good = 45;
   const Recurrent in(random, 2, 2, 1, len, len, 16, 16, 0.5);
-  const Numbers<float> clean(in);
-  Numbers<float> poisoned = clean;
+  const FormNumbers<float> clean(in);
+  FormNumbers<float> poisoned = clean;
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (Index t = good; t < len; ++t)
     for (Index d = 0; d < 16; ++d) {
@@ -264,19 +145,19 @@ TEST(RecurrentGradients, PoisonStaysWhereItIs) {
     const auto want = form.grads(clean, {.executor = serial()}), got = form.grads(poisoned, {.executor = serial()});
     for (std::size_t p = 0; p < want.size(); ++p) EXPECT_TRUE(same_bits(want[p], got[p])) << name << ", part " << p;
   };
-  expect_same("elu1", Linear{elu1(), lengths});
-  expect_same("elu1 causal", Linear{elu1(), causal() | lengths});
-  expect_same("favor", Linear{favor(16, 1), lengths});
-  expect_same("token gate", Gated<false, decltype(lengths)>{lengths});
-  expect_same("feature gate", Gated<true, decltype(lengths)>{lengths});
-  expect_same("delta rule", Delta{lengths});
+  expect_same("elu1", LinearForm{elu1(), lengths});
+  expect_same("elu1 causal", LinearForm{elu1(), causal() | lengths});
+  expect_same("favor", LinearForm{favor(16, 1), lengths});
+  expect_same("token gate", GatedForm<false, decltype(lengths)>{lengths});
+  expect_same("feature gate", GatedForm<true, decltype(lengths)>{lengths});
+  expect_same("delta rule", DeltaForm{lengths});
 }
 
 /// Decays of heads: sums of those of tokens.
 TEST(RecurrentGradients, DecaysOfHeads) {
   Random random(9);
   const Recurrent in(random, 2, 2, 2, 70, 70, 4, 3);
-  Numbers<double> n(in);
+  FormNumbers<double> n(in);
   const auto loss = [&](double first) {
     const auto out = naive_gated_attention(n.q, n.k, n.v, decay_per_head({first, -0.3})).out;
     double sum = 0;
@@ -293,7 +174,7 @@ TEST(RecurrentGradients, DecaysOfHeads) {
 TEST(RecurrentGradients, Workspaces) {
   Random random(10);
   const Recurrent in(random, 2, 2, 1, 90, 90, 8, 6);
-  const Numbers<float> n(in);
+  const FormNumbers<float> n(in);
   const auto check = [](const auto& form, std::size_t bytes, const auto& numbers) {
     std::vector<std::byte> workspace(bytes);
     const auto want = form.grads(numbers, {.executor = serial()}),
@@ -304,13 +185,13 @@ TEST(RecurrentGradients, Workspaces) {
   };
   const Options o{.executor = serial()};
   const Mods<> none;
-  check(Linear{elu1(), causal()}, linear_backward_workspace_bytes(n.q, n.k, n.v, elu1(), causal(), o), n);
-  check(Gated<true, Mods<>>{none}, gated_backward_workspace_bytes(n.q, n.k, n.v, n.gates, none, o), n);
-  check(Delta{none}, delta_backward_workspace_bytes(n.q, n.k, n.v, n.gate, n.beta, none, o), n);
+  check(LinearForm{elu1(), causal()}, linear_backward_workspace_bytes(n.q, n.k, n.v, elu1(), causal(), o), n);
+  check(GatedForm<true, Mods<>>{none}, gated_backward_workspace_bytes(n.q, n.k, n.v, n.gates, none, o), n);
+  check(DeltaForm{none}, delta_backward_workspace_bytes(n.q, n.k, n.v, n.gate, n.beta, none, o), n);
   // Documents follow one another in the memory of the longest.
   const auto bytes = [&](const auto& mods) { return linear_backward_workspace_bytes(n.q, n.k, n.v, elu1(), mods, o); };
   const auto two = causal() | documents_at({0, 45, 90}), four = causal() | documents_at({0, 45, 60, 75, 90});
-  check(Linear{elu1(), four}, bytes(four), n);
+  check(LinearForm{elu1(), four}, bytes(four), n);
   EXPECT_EQ(bytes(four), bytes(two));
   EXPECT_LT(bytes(four), bytes(causal()));
 }

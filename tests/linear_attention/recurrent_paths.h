@@ -20,8 +20,8 @@ struct Form {
   std::function<Tensor<T, 4>(const In& q, const In& k, const In& v)> naive;
 };
 
-template <class T>
-std::vector<T> plain(const Tensor<T, 4>& t) {
+template <class T, int kRank>
+std::vector<T> plain(const Tensor<T, kRank>& t) {
   return t.size() == 0 ? std::vector<T>() : std::vector<T>(t.data(), t.data() + t.size());
 }
 

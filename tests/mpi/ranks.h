@@ -51,6 +51,15 @@ class FirstRanks {
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
+/// Calls visit(ring) on the first `count` ranks.
+template <class Visit>
+void on_ranks(int count, mpi::Layout layout, const Visit& visit) {
+  const FirstRanks ranks(count);
+  if (!ranks.takes_part()) return;
+  mpi::Ring ring(ranks.get(), layout);
+  visit(ring);
+}
+
 /// Calls visit(ring, random, sample) on the ranks that take part, for all numbers of ranks and layouts. All of them
 /// draw alike, whatever the others have drawn before.
 template <class Visit>
@@ -76,6 +85,16 @@ Tensor<T, 4> drawn(const Shape<4>& shape, std::uint64_t seed) {
   auto t = Tensor<T, 4>::uninitialized(shape);
   for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<T>(static_cast<float>(random.uniform(-2, 2)));
   return t;
+}
+
+/// A rank's rows of query, key and value.
+struct Texts {
+  Tensor<float, 4> q, k, v;
+};
+/// Those of drawn texts.
+inline Texts own_texts(mpi::Ring& ring, Index len, Index heads = 2, Index kv_heads = 2, Index dim = 8) {
+  return {ring.scatter(drawn<float>({1, heads, len, dim}, 1)), ring.scatter(drawn<float>({1, kv_heads, len, dim}, 2)),
+          ring.scatter(drawn<float>({1, kv_heads, len, dim}, 3))};
 }
 
 /// All numbers of a tensor in row-major order.

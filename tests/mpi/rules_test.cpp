@@ -8,14 +8,6 @@
 
 namespace attn::test {
 
-struct Texts {
-  Tensor<float, 4> q, k, v;
-};
-Texts own_texts(mpi::Ring& ring, Index len, Index heads = 2, Index kv_heads = 2, Index dim = 8) {
-  return {ring.scatter(drawn<float>({1, heads, len, dim}, 1)), ring.scatter(drawn<float>({1, kv_heads, len, dim}, 2)),
-          ring.scatter(drawn<float>({1, kv_heads, len, dim}, 3))};
-}
-
 /// What `call` throws on this rank; all must throw the same, and the ring must serve again.
 template <class Call>
 std::string refusal(mpi::Ring& ring, const Call& call) {
@@ -38,14 +30,6 @@ std::string refusal(mpi::Ring& ring, const Call& call) {
 }
 
 #define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
-
-template <class Visit>
-void on_ranks(int count, mpi::Layout layout, const Visit& visit) {
-  const FirstRanks ranks(count);
-  if (!ranks.takes_part()) return;
-  mpi::Ring ring(ranks.get(), layout);
-  visit(ring);
-}
 
 TEST(Rules, RanksThatDisagreeAreRefused) {
   for (const int count : {2, 3, 7})
