@@ -203,7 +203,7 @@ int main(int argc, char** argv) {
   double seconds = 2;
   program.options()
       .add_option("--seconds", seconds, "for each way of each row")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(0.001, 3600.0))
       ->capture_default_str();
   return program.main(argc, argv, [&] {
     using enum Variant;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <iostream>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -180,9 +181,11 @@ int main(int argc, char** argv) {
   double seconds = 1;
   std::string only;
   CLI::App& app = program.options();
-  app.add_option("--threads", threads, "workers")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--threads", threads, "workers")->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--only", only, "works whose names contain this");
-  app.add_option("--seconds", seconds, "for each way of each row")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--seconds", seconds, "for each way of each row")
+      ->check(CLI::Range(0.001, 3600.0))
+      ->capture_default_str();
   return program.main(argc, argv, [&] {
     const bool quick = program.quick();
     std::ostringstream conditions;
@@ -192,6 +195,7 @@ int main(int argc, char** argv) {
     Bench bench(attn::threads(threads), quick ? Budget{0.001, 1} : Budget{seconds, 15}, only, quick ? 3 : 10,
                 program.results());
     run(bench, quick);
+    if (bench.chart().groups.empty()) throw std::invalid_argument("no work has \"" + only + "\" in its name");
     bench.print();
     BarChart chart = bench.chart();
     chart.notes = {conditions.str()};

@@ -194,7 +194,7 @@ void decode(Index batch, const Budget& budget, Output& output) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Program program("linear_attention", "Linear attention, its gated forms and the gated delta rule.");
+  Program program("linear_attention", "Times linear attention, its gated forms and the gated delta rule.");
   return program.main(argc, argv, [&] {
     const bool quick = program.quick();
     const Budget budget = quick ? Budget{.seconds = 0.01, .rounds = 1} : Budget{.seconds = 0.3, .rounds = 9};

@@ -262,9 +262,11 @@ int main(int argc, char** argv) {
   Budget budget{.seconds = 0.5, .rounds = 7};
   program.options()
       .add_option("--seconds", budget.seconds, "how long the fastest call is timed in all")
+      ->check(CLI::Range(0.001, 3600.0))
       ->capture_default_str();
   program.options()
       .add_option("--rounds", budget.rounds, "how often each call is timed at least")
+      ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   return program.main(argc, argv, [&] {
     const bool quick = program.quick();

@@ -177,14 +177,13 @@ int main(int argc, char** argv) {
                   "--gflops says it.");
   Settings s;
   auto& app = program.options();
-  app.add_option("--gflops", s.gflops, "attention of a rank, GFLOP/s; 0: measure it here")
-      ->check(CLI::NonNegativeNumber);
+  app.add_option("--gflops", s.gflops, "attention of a rank, GFLOP/s; 0: measure it here")->check(CLI::Range(0.0, 1e9));
   app.add_option("--threads", s.threads, "of a rank, where it is measured")->check(CLI::Range(1, 1024));
   app.add_option("--latency", s.latency_us, "from rank to rank, microseconds")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
   app.add_option("--bandwidth", s.gigabytes, "into a rank and out of it, GB/s")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1e-3, 1e6))
       ->capture_default_str();
   app.add_option("--len", s.lens, "tokens; several lengths have a panel each")
       ->check(CLI::Range(1.0, 1e12))

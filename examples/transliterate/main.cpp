@@ -219,14 +219,12 @@ void add_options(CLI::App& app, Request& request) {
 int main(int argc, char** argv) {
   CLI::App app{"Writes Arabic names in Latin letters with a trained encoder-decoder Transformer.", "transliterate"};
   Request request;
-  add_options(app, request);
   try {
+    add_options(app, request);
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-  }
-  try {
     run(request);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
   } catch (const std::exception& error) {
     std::cerr << "transliterate: " << error.what() << '\n';
     return EXIT_FAILURE;
