@@ -80,6 +80,32 @@ class LearnedIfAny<T, Mods, false> {
   const LearnedMods<T>* get() const { return nullptr; }
 };
 
+/// The mods of a call as the loops of a backward pass see them. Null: they have nothing to do.
+template <class T, class Mods>
+class BackwardMods {
+ public:
+  BackwardMods(const Mods& mods, const Problem& problem) : tile_(mods), slopes_(mods), learned_(mods, problem) {}
+
+  const TileMods<T>* tile() const {
+    if constexpr (changes_nothing<Mods>)
+      return nullptr;
+    else
+      return &tile_;
+  }
+  const ScoreSlopes<T>* slopes() const {
+    if constexpr (Mods::kHasScores)
+      return &slopes_;
+    else
+      return nullptr;
+  }
+  const LearnedMods<T>* learned() const { return learned_.get(); }
+
+ private:
+  TileModsIfAny<T, Mods> tile_;
+  ScoreSlopesIfAny<T, Mods> slopes_;
+  LearnedIfAny<T, Mods> learned_;
+};
+
 /// The caller's arguments, as the naive and the tiled backward pass need them.
 template <class G, class Q, class K, class V, class M>
 class BackwardInputs {
@@ -138,14 +164,7 @@ class CheckedBackward {
   template <class GQ, class GK, class GV>
   void run(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options) const {
     const auto& call = in_.call;
-    using Mods = Bound<M>;
-    const TileModsIfAny<T, Mods> tile_mods(call.mods);
-    const TileMods<T>* mods = nullptr;
-    const ScoreSlopes<T>* slopes = nullptr;
-    if constexpr (!changes_nothing<Mods>) mods = &tile_mods;
-    const ScoreSlopesIfAny<T, Mods> own_slopes(call.mods);
-    if constexpr (Mods::kHasScores) slopes = &own_slopes;
-    const LearnedIfAny<T, Mods> learned(call.mods, call.problem);
+    const BackwardMods<T, Bound<M>> mods(call.mods, call.problem);
     backward<T>({call.tensors(),
                  out_,
                  in_.grad_out,
@@ -154,9 +173,9 @@ class CheckedBackward {
                  checked_gradient<T>(grad_query, call.q, "grad_query"),
                  checked_gradient<T>(grad_key, call.k, "grad_key"),
                  checked_gradient<T>(grad_value, call.v, "grad_value"),
-                 mods,
-                 slopes,
-                 learned.get(),
+                 mods.tile(),
+                 mods.slopes(),
+                 mods.learned(),
                  {},
                  options.accumulate},
                 options);

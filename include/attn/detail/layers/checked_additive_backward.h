@@ -118,14 +118,7 @@ class CheckedAdditiveBackward {
     const Held<Out> out_held = evaluated(given_out);
     const DTypeView<const T> out = checked_input<T>(out_held, {p.batch, p.heads, p.q_len, p.v_dim}, "out");
     const TensorView<const T, 3> lse = checked_lse<T>(given_lse, p, "lse");
-    using Mods = Bound<M>;
-    const TileModsIfAny<T, Mods> tile_mods(call_.mods);
-    const TileMods<T>* mods = nullptr;
-    const ScoreSlopes<T>* slopes = nullptr;
-    if constexpr (!changes_nothing<Mods>) mods = &tile_mods;
-    const ScoreSlopesIfAny<T, Mods> own_slopes(call_.mods);
-    if constexpr (Mods::kHasScores) slopes = &own_slopes;
-    const LearnedIfAny<T, Mods> learned(call_.mods, p);
+    const BackwardMods<T, Bound<M>> mods(call_.mods, p);
 
     ProjectedCall<T> projected(call_);
     projected.wants_gradients(vectors_of(isa_of(options)));
@@ -141,9 +134,9 @@ class CheckedAdditiveBackward {
                          grad_u.view(),
                          grad_z.view(),
                          to.v,
-                         mods,
-                         slopes,
-                         learned.get()};
+                         mods.tile(),
+                         mods.slopes(),
+                         mods.learned()};
     call.grad_weights = grad_w.view();
     backward<T>(call, options);
 

@@ -90,16 +90,9 @@ class ByHeadsBackward {
   }
 
   void differentiate(const HeadRun& heads) {
-    using Mods = typename HeadRun::Mods;
     const auto in_q = [&](HeadsRoom<T>& room) { return as_const(heads_of_tensor(room.view(), heads.q)); };
     const auto in_kv = [&](HeadsRoom<T>& room) { return as_const(heads_of_tensor(room.view(), heads.kv)); };
-    const TileModsIfAny<T, Mods> tile_mods(heads.mods);
-    const ScoreSlopesIfAny<T, Mods> own_slopes(heads.mods);
-    const TileMods<T>* tile_mods_or_null = nullptr;
-    const ScoreSlopes<T>* slopes = nullptr;
-    if constexpr (!changes_nothing<Mods>) tile_mods_or_null = &tile_mods;
-    if constexpr (Mods::kHasScores) slopes = &own_slopes;
-    const LearnedIfAny<T, Mods> learned(heads.mods, heads.problem);
+    const BackwardMods<T, typename HeadRun::Mods> mods(heads.mods, heads.problem);
     backward<T>({{{}, {}, in_q(q_), in_kv(k_), in_kv(v_), heads.problem},
                  in_q(out_),
                  in_q(grad_out_),
@@ -108,9 +101,9 @@ class ByHeadsBackward {
                  heads_of_tensor(grad_q_.view(), heads.q),
                  heads_of_tensor(grad_k_.view(), heads.kv),
                  heads_of_tensor(grad_v_.view(), heads.kv),
-                 tile_mods_or_null,
-                 slopes,
-                 learned.get(),
+                 mods.tile(),
+                 mods.slopes(),
+                 mods.learned(),
                  {},
                  false},
                 options_);

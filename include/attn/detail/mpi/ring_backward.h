@@ -203,13 +203,7 @@ class RingBackward {
       return lse.data() == nullptr ? lse : lse.slice(2, row, row + rows);
     };
     const Mods mods(*call_.mods, call_.whole, place);
-    const TileModsIfAny<T, Mods> tile_mods(mods);
-    const ScoreSlopesIfAny<T, Mods> own_slopes(mods);
-    const TileMods<T>* tile_mods_or_null = nullptr;
-    const ScoreSlopes<T>* slopes = nullptr;
-    if constexpr (!changes_nothing<Mods>) tile_mods_or_null = &tile_mods;
-    if constexpr (Mods::kHasScores) slopes = &own_slopes;
-    const LearnedIfAny<T, Mods> learned(mods, problem);
+    const BackwardMods<T, Mods> seen(mods, problem);
     backward<T>({{{}, {}, of_queries(call_.q), k, v, problem},
                  of_queries(arrays_.out),
                  of_queries(arrays_.grad_out),
@@ -218,9 +212,9 @@ class RingBackward {
                  grad_q_.rows(row, rows),
                  to.keys(keys),
                  to.values(keys),
-                 tile_mods_or_null,
-                 slopes,
-                 learned.get(),
+                 seen.tile(),
+                 seen.slopes(),
+                 seen.learned(),
                  {},
                  accumulates},
                 part_options(options_, problem, accumulates, [this] { poll(); }));
