@@ -16,6 +16,21 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
+/// The tensors of `t` as those of a call of its own: of_queries() and of_keys() say which part of each that has.
+template <class T, class OfQueries, class OfKeys>
+CallTensors<T> tensors_of(const CallTensors<T>& t, const Problem& problem, const OfQueries& of_queries,
+                          const OfKeys& of_keys) {
+  CallTensors<T> part{.out = of_queries(t.out),
+                      .lse = of_queries(t.lse),
+                      .q = of_queries(t.q),
+                      .k = of_keys(t.k),
+                      .v = of_keys(t.v),
+                      .problem = problem,
+                      .choose_kernels = t.choose_kernels};
+  part.score = t.score;
+  return part;
+}
+
 /// The tensors of some groups as those of a call of its own, in which each group is a batch element and its tokens are
 /// the rows.
 template <class T>
@@ -36,15 +51,7 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const TokenGroups& groups, co
   const auto of_keys = [&](const DTypeView<const T>& of) {
     return view(of, problem.kv_heads, groups.first_key, problem.kv_len, groups.kv_step);
   };
-  CallTensors<T> of_groups{.out = of_queries(t.out),
-                           .lse = of_queries(t.lse),
-                           .q = of_queries(t.q),
-                           .k = of_keys(t.k),
-                           .v = of_keys(t.v),
-                           .problem = problem,
-                           .choose_kernels = t.choose_kernels};
-  of_groups.score = t.score;
-  return of_groups;
+  return tensors_of(t, problem, of_queries, of_keys);
 }
 
 /// The tensors of gathered tokens as those of a call of its own, in which each text is a batch element.
@@ -64,14 +71,7 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const GatheredTokens& tokens,
     shape[0] = problem.batch, strides[0] = 0, shape[2] = problem.kv_len;
     return KvRows<T>(of.part(tokens.batch * of.stride(0), shape, strides), tokens.kv);
   };
-  CallTensors<T> gathered{.out = of_queries(t.out),
-                          .lse = of_queries(t.lse),
-                          .q = of_queries(t.q),
-                          .k = of_keys(t.k),
-                          .v = of_keys(t.v),
-                          .problem = problem,
-                          .choose_kernels = t.choose_kernels};
-  gathered.score = t.score;
+  CallTensors<T> gathered = tensors_of(t, problem, of_queries, of_keys);
   gathered.q_list = tokens.q;
   gathered.most_queries = tokens.most_queries;
   return gathered;
