@@ -48,15 +48,9 @@ struct TangentKernels {
         Vec some = {};
         for (const Index end = std::min<Index>(j + 16, keys); j < end; ++j) {
           const Index at = j * queries + i;
-          Vec weight, tangent, other;
+          Vec weight, tangent;
           S::load(weight, t.weights + at);
-          S::load(tangent, t.tangents + at);
-          S::load(other, t.others + at);
-          tangent += other;
-          if (t.slopes != nullptr) {
-            S::load(other, t.slopes + at);
-            tangent *= other;
-          }
+          load_tangent(tangent, t, at);
           tangent = weight == Vec{} ? Vec{} : weight * tangent;
           some += tangent;
           S::store(t.tangents + at, tangent);
@@ -77,21 +71,28 @@ struct TangentKernels {
       S::load(less, t.less + i);
       for (Index j = 0; j < keys; ++j) {
         const Index at = j * queries + i;
-        Vec score, tangent, other, rest;
+        Vec score, tangent, rest;
         S::load(score, t.weights + at);
-        S::load(tangent, t.tangents + at);
-        S::load(other, t.others + at);
-        tangent += other;
-        if (t.slopes != nullptr) {
-          S::load(other, t.slopes + at);
-          tangent *= other;
-        }
+        load_tangent(tangent, t, at);
         Vec weight = score - less;
         S::sigmoid(weight, rest);
         tangent = score == dropped ? Vec{} : weight * rest * tangent;
         S::store(t.weights + at, weight);
         S::store(t.tangents + at, tangent);
       }
+    }
+  }
+
+ private:
+  /// Both parts of the tangents of a vector of scores, times the slopes of the mods.
+  static ATTN_INLINE void load_tangent(Vec& tangent, const TangentTile<T>& t, Index at) {
+    Vec other;
+    S::load(tangent, t.tangents + at);
+    S::load(other, t.others + at);
+    tangent += other;
+    if (t.slopes != nullptr) {
+      S::load(other, t.slopes + at);
+      tangent *= other;
     }
   }
 };
