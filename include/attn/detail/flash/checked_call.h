@@ -105,30 +105,20 @@ constexpr typename CallTensors<T>::ChooseKernels choose_kernels_of() {
 /// it is never moved.
 /// @throws std::invalid_argument if sizes disagree, or a mod does not fit them.
 template <class Q, class K, class V, class M>
-class CheckedCall {
-  static constexpr bool kIsCall = check_types<Q, K, V>();
-  static_assert(kIsCall);
-
-  const Held<Q> q_held_;
-  const Held<K> k_held_;
-  const Held<V> v_held_;
+class CheckedCall : public CallInputs<Q, K, V> {
+  using Inputs = CallInputs<Q, K, V>;
+  using Inputs::kIsCall;
 
  public:
-  using T = computed_t<typename Traits<Q>::Scalar>;
+  using Inputs::q, Inputs::k, Inputs::v;
+  using typename Inputs::T;
 
   CheckedCall(const Q& query, const K& key, const V& value, const M& given_mods, const Options& options,
               Outputs outputs = Outputs::own)
-      : q_held_(evaluated(query)),
-        k_held_(evaluated(key)),
-        v_held_(evaluated(value)),
-        q(as_rank4(view(q_held_))),
-        k(as_rank4(view(k_held_))),
-        v(as_rank4(view(v_held_))),
+      : Inputs(query, key, value),
         problem(make_problem<T>(q, k, v, options, outputs)),
         mods(bind_call(given_mods, problem)) {}
-  CheckedCall(const CheckedCall&) = delete;
 
-  const DTypeView<const T> q, k, v;
   const Problem problem;
   const Bound<M> mods;
 

@@ -14,25 +14,16 @@ inline namespace ATTN_BUILT_FOR {
 
 /// The arguments of one call. The loops see a call on queries and keys of `hidden` features, which project() makes.
 template <class Q, class K, class V, class M>
-class CheckedAdditive {
-  static constexpr bool kIsCall = check_types<Q, K, V>();
-  static_assert(kIsCall);
-
-  const Held<Q> q_held_;
-  const Held<K> k_held_;
-  const Held<V> v_held_;
+class CheckedAdditive : public CallInputs<Q, K, V> {
+  using Inputs = CallInputs<Q, K, V>;
 
  public:
-  using T = computed_t<typename Traits<Q>::Scalar>;
+  using Inputs::q, Inputs::k, Inputs::v;
+  using typename Inputs::T;
 
   CheckedAdditive(const Q& query, const K& key, const V& value, const AdditiveScore<T>& score, const M& given_mods,
                   const Options& given_options)
-      : q_held_(evaluated(query)),
-        k_held_(evaluated(key)),
-        v_held_(evaluated(value)),
-        q(as_rank4(view(q_held_))),
-        k(as_rank4(view(k_held_))),
-        v(as_rank4(view(v_held_))),
+      : Inputs(query, key, value),
         options(of_loops(given_options)),
         workspace(given_options.workspace),
         parameters(score, q.shape(), k.shape(), given_options.scale.value_or(1)),
@@ -41,9 +32,7 @@ class CheckedAdditive {
     require(std::isfinite(parameters.scale), "scale must be finite in the scalar type of the tensors, it is ",
             given_options.scale.value_or(1));
   }
-  CheckedAdditive(const CheckedAdditive&) = delete;
 
-  const DTypeView<const T> q, k, v;
   const Options options;  ///< of the loops, without a workspace
   const std::span<std::byte> workspace;
   const AdditiveParameters<T> parameters;

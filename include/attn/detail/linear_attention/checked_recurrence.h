@@ -107,30 +107,17 @@ class GateArgument {
 /// The caller's part in every recurrent form: tensors, sizes, and the runs of tokens that masks make. It refers to the
 /// caller's tensors and mods, and its members refer to each other, so it must not be moved.
 template <class Q, class K, class V, class M>
-class RecurrentInputs {
-  static constexpr bool kIsCall = check_types<Q, K, V>();
-  static_assert(kIsCall);
+class RecurrentInputs : public CallInputs<Q, K, V> {
+  using Inputs = CallInputs<Q, K, V>;
   static_assert(check_recurrent_mods<M>());
 
-  const Held<Q> q_held_;
-  const Held<K> k_held_;
-  const Held<V> v_held_;
-
  public:
-  using T = computed_t<typename Traits<Q>::Scalar>;
+  using Inputs::q, Inputs::k, Inputs::v;
+  using typename Inputs::T;
 
   RecurrentInputs(const Q& query, const K& key, const V& value, const M& mods, const Options& options)
-      : q_held_(evaluated(query)),
-        k_held_(evaluated(key)),
-        v_held_(evaluated(value)),
-        q(as_rank4(view(q_held_))),
-        k(as_rank4(view(k_held_))),
-        v(as_rank4(view(v_held_))),
-        problem(make_problem<T>(q, k, v, options)),
-        runs(mods, problem) {}
-  RecurrentInputs(const RecurrentInputs&) = delete;
+      : Inputs(query, key, value), problem(make_problem<T>(q, k, v, options)), runs(mods, problem) {}
 
-  const DTypeView<const T> q, k, v;
   const Problem problem;
   const TokenRuns runs;
 

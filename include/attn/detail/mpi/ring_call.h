@@ -78,29 +78,20 @@ DTypeView<const T> as_const(const DTypeView<T>& t) {
 /// @throws std::invalid_argument, the same on all ranks, if sizes disagree on one or between them, or a mod does not
 /// fit.
 template <class Q, class K, class V, class M>
-class RingCall {
-  static constexpr bool kIsCall = check_types<Q, K, V>() && check_mods<M>();
-  static_assert(kIsCall);
-
-  const Held<Q> q_held_;
-  const Held<K> k_held_;
-  const Held<V> v_held_;
+class RingCall : public CallInputs<Q, K, V> {
+  using Inputs = CallInputs<Q, K, V>;
+  static_assert(check_mods<M>());
 
  public:
-  using T = computed_t<typename Traits<Q>::Scalar>;
+  using Inputs::q, Inputs::k, Inputs::v;
+  using typename Inputs::T;
   using Mods = Bound<M>;
 
   /// `more(call, terms)` makes further checks, and adds terms; it must be the same on all ranks.
   template <class More>
   RingCall(const Communicator& on, const Sharing& sharing, const char* operation, const Q& query, const K& key,
            const V& value, const M& given_mods, const Options& options, const More& more)
-      : q_held_(evaluated(query)),
-        k_held_(evaluated(key)),
-        v_held_(evaluated(value)),
-        comm(on),
-        q(as_rank4(view(q_held_))),
-        k(as_rank4(view(k_held_))),
-        v(as_rank4(view(v_held_))) {
+      : Inputs(query, key, value), comm(on) {
     Terms terms;
     failure.guard([&] {
       own = make_problem<T>(q, k, v, options);
@@ -123,10 +114,8 @@ class RingCall {
       mods.emplace(bind_call(given_mods, whole));
     });
   }
-  RingCall(const RingCall&) = delete;
 
   const Communicator& comm;
-  const DTypeView<const T> q, k, v;
   Problem own, whole;
   Failure failure;
   std::optional<Mods> mods;  ///< none: binding them failed, and the next step says so on all ranks

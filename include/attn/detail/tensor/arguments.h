@@ -97,6 +97,34 @@ constexpr bool check_types() {
   }
 }
 
+/// Query, key and value of a call as rank-4 views: of the caller's numbers, or of those that an expression has become.
+/// It is never moved, because the views refer to it.
+template <class Q, class K, class V>
+class CallInputs {
+ protected:
+  static constexpr bool kIsCall = check_types<Q, K, V>();
+  static_assert(kIsCall);
+
+ private:
+  const Held<Q> q_held_;
+  const Held<K> k_held_;
+  const Held<V> v_held_;
+
+ public:
+  using T = computed_t<typename Traits<Q>::Scalar>;
+
+  CallInputs(const Q& query, const K& key, const V& value)
+      : q_held_(evaluated(query)),
+        k_held_(evaluated(key)),
+        v_held_(evaluated(value)),
+        q(as_rank4(view(q_held_))),
+        k(as_rank4(view(k_held_))),
+        v(as_rank4(view(v_held_))) {}
+  CallInputs(const CallInputs&) = delete;
+
+  const DTypeView<const T> q, k, v;
+};
+
 /// The sizes of an output that are known when the program is compiled: those of an Eigen matrix with the query's rows
 /// and the value's columns, if both are fixed and it is small. A fixed-size Eigen::Map may be of any size.
 template <class Q, class V>
