@@ -102,7 +102,7 @@ TEST(Prefetchers, AskForEachLineOnce) {
       auto f = detail::Prefetcher::of<float>(key, 40, key, 40, rows);
       const Index lines = stride == 40 ? detail::ceil_div(rows * 160, detail::kCacheLine)
                                        : rows * detail::ceil_div(Index(160), detail::kCacheLine);
-      EXPECT_EQ(f.key_lines(), lines);
+      EXPECT_EQ(f.score_lines(), lines);
       EXPECT_EQ(f.lines_left(), 2 * lines);
       for (Index left = 2 * lines - 1; left >= 0; --left) {
         f.lines<1>();
@@ -117,6 +117,25 @@ TEST(Prefetchers, AskForEachLineOnce) {
       for (Index i = 0; i < kSteps; ++i) spread.step();
       EXPECT_LE(spread.lines_left(), 1);
     }
+  // A tile of 20 rows of 1,600 bytes is more than 16 KiB: ten of them were asked for before, and its rest now, with the
+  // begin of the next tile; of 20 rows of 160 bytes nothing is left to be asked for but the next tile.
+  const Tensor<float, 4> far({1, 1, 1, 20 * 400});
+  const auto rows_of = [&](const Tensor<float, 4>& tensor, Index count, Index dim) {
+    return detail::Prefetcher::Tile{
+        {reinterpret_cast<const std::byte*>(tensor.data()), detail::DType::native, dim, 1}, count, dim};
+  };
+  const detail::Prefetcher::Tile missing{{nullptr, detail::DType::native, 0, 0}, 20, 400};
+  const auto lines = [](const detail::Prefetcher::Tile& tile, const detail::Prefetcher::Tile& next) {
+    const auto f = detail::Prefetcher::to_l1<float>(tile, next);
+    EXPECT_EQ(f.score_lines(), f.lines_left());
+    EXPECT_EQ(f.is_empty(), f.lines_left() == 0);
+    return f.lines_left();
+  };
+  EXPECT_EQ(lines(rows_of(far, 20, 400), rows_of(far, 20, 400)), 250 + 250);
+  EXPECT_EQ(lines(rows_of(t, 20, 40), rows_of(far, 20, 400)), 250);
+  EXPECT_EQ(lines(rows_of(far, 20, 400), rows_of(t, 20, 40)), 250 + 50);
+  EXPECT_EQ(lines(rows_of(t, 20, 40), missing), 0);
+  EXPECT_EQ(lines(missing, rows_of(t, 20, 40)), 50);
   detail::Prefetcher nothing;
   nothing.spread(nothing.lines_left(), 5);
   nothing.step();

@@ -171,11 +171,12 @@ class DecodeState {
     if (added_ + tiles > kStretch) end_stretch();
     added_ += tiles;
     const DecodeKernelSet<T>& kernels = count == kKeyTile ? *whole_ : family().decode;
-    // During the only tile, the next one is fetched; during one of several, what is multiplied after it.
+    // During the only tile, the next one is fetched; during one of several, what is multiplied soon after.
     Prefetcher fetching = tiles > 1 ? Prefetcher() : tiles_->fetching(first_of(next));
     for_each_tile(keys, [&](const Tile& tile, const Tile& following, const TileMemory<T>& m) {
       if (tiles > 1)
-        fetching = following.keys.empty() ? tiles_->fetching_values(first_of(all)) : tiles_->fetching_keys(following);
+        fetching = following.keys.empty() ? tiles_->fetching_keys_then_values(tile, first_of(all))
+                                          : tiles_->fetching_keys(tile, following);
       const RowsToRead key = tiles_->keys(
           family(), tile, m_.packed_key,
           following.keys.empty() ? tiles_->gathered_values(first_of(all)) : tiles_->gathered_keys(following));
@@ -200,7 +201,8 @@ class DecodeState {
     // Values are added up in tiles, so that small weights are not lost beside the sum of all.
     for_each_tile(keys, [&](const Tile& tile, const Tile& following, const TileMemory<T>& m) {
       if (tiles > 1)
-        fetching = following.keys.empty() ? tiles_->fetching_keys(first_of(next)) : tiles_->fetching_values(following);
+        fetching = following.keys.empty() ? tiles_->fetching_values_then_keys(tile, first_of(next))
+                                          : tiles_->fetching_values(tile, following);
       tiles_->multiply_by_value_scales(tile, size(), m);
       const RowsToRead value = tiles_->values(
           family(), tile, m_.packed_value,

@@ -116,8 +116,21 @@ class DecodeTiles {
     return Prefetcher::of<T>(ahead(tensors_.k, tile), problem_.head_dim, ahead(tensors_.v, tile), problem_.v_dim,
                              tile.keys.size());
   }
-  Prefetcher fetching_keys(const Tile& tile) const { return fetching(tensors_.k, tile); }
-  Prefetcher fetching_values(const Tile& tile) const { return fetching(tensors_.v, tile); }
+
+  /// What fetches, during the score product of a tile, the rest of its keys and the first keys of the next one; the
+  /// same for values. A step's first values follow its last keys, the next step's keys its last values.
+  Prefetcher fetching_keys(const Tile& tile, const Tile& next) const {
+    return fetching(run_of(tensors_.k, tile), run_of(tensors_.k, next));
+  }
+  Prefetcher fetching_values(const Tile& tile, const Tile& next) const {
+    return fetching(run_of(tensors_.v, tile), run_of(tensors_.v, next));
+  }
+  Prefetcher fetching_keys_then_values(const Tile& keys, const Tile& values) const {
+    return fetching(run_of(tensors_.k, keys), run_of(tensors_.v, values));
+  }
+  Prefetcher fetching_values_then_keys(const Tile& values, const Tile& keys) const {
+    return fetching(run_of(tensors_.v, values), run_of(tensors_.k, keys));
+  }
 
  private:
   static bool has_rows(const KvRows<T>& t) { return t.stride(3) == 1 || t.dim(3) <= 1; }
@@ -199,9 +212,11 @@ class DecodeTiles {
     }
   }
 
-  Prefetcher fetching(const KvRows<T>& t, const Tile& tile) const {
-    if (!far_) return {};
-    return Prefetcher::of<T>(ahead(t, tile), t.dim(3), {nullptr, DType::native, 0, 0}, 0, tile.keys.size());
+  Prefetcher fetching(const Prefetcher::Tile& tile, const Prefetcher::Tile& next) const {
+    return far_ ? Prefetcher::to_l1<T>(tile, next) : Prefetcher();
+  }
+  Prefetcher::Tile run_of(const KvRows<T>& t, const Tile& tile) const {
+    return {ahead(t, tile), tile.keys.size(), t.dim(3)};
   }
   RowsToRead ahead(const KvRows<T>& t, const Tile& tile) const {
     if (tile.keys.empty() || tile.keys.end > problem_.kv_len || !t.in_one_piece(tile.keys) || !has_rows(t))

@@ -34,7 +34,7 @@ struct DecodeScoreKernels {
       const bool in_groups = kLanes >= kQueriesAtATime && rows > 1;
       const Index groups = in_groups ? ceil_div(rows, kQueriesAtATime) : rows;
       const Index keys_at_a_time = in_groups ? kv_rows_of<kQueriesAtATime>() : kv_rows_of<1>();
-      fetching.spread(fetching.key_lines(), groups * ceil_div(keys, keys_at_a_time) * (head_dim / kLanes));
+      fetching.spread(fetching.score_lines(), groups * ceil_div(keys, keys_at_a_time) * (head_dim / kLanes));
     }
     score_all<kStored>(m, rows, key, keys, head_dim, fetching);
   }

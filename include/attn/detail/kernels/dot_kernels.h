@@ -66,7 +66,7 @@ struct VnniKernels : private VnniVectors {
                                        Index head_dim, Prefetcher& fetching) {
     if (!fetching.is_empty()) {
       const Index groups = rows > 1 ? ceil_div(rows, kQueriesAtATime) : rows;
-      fetching.spread(fetching.key_lines(), groups * ceil_div(keys, kLanes) * (head_dim / 4));
+      fetching.spread(fetching.score_lines(), groups * ceil_div(keys, kLanes) * (head_dim / 4));
     }
     Index r = 0;
     for (; rows - r > 1; r = std::min<Index>(r + kQueriesAtATime, rows))
