@@ -6,6 +6,7 @@
 
 #include "support/executor_rules.h"
 #include "support/paths.h"
+#include "support/sample.h"
 
 namespace attn::test {
 namespace {
@@ -56,6 +57,7 @@ std::vector<Executor> executors() {
 template <class T>
 void expect_same_from_all_executors(Compute compute = Compute::native) {
   Random random(1);
+  Sample sample;
   for (const Sizes& s :
        {Sizes{2, 4, 2, 100, 120, 16, 16}, Sizes{1, 1, 1, 300, 333, 9, 5}, Sizes{3, 5, 5, 1, 65, 8, 8},
         Sizes{1, 8, 1, 1, 1000, 64, 64}, Sizes{1, 1, 1, 2, 3, 1, 1}, Sizes{0, 1, 1, 2, 3, 1, 1},
@@ -65,11 +67,12 @@ void expect_same_from_all_executors(Compute compute = Compute::native) {
     for (const Layout layout : {Layout::bhsd, Layout::gaps}) {
       Arguments<T> a(in, Layout::bhsd, layout, layout);
       const auto expect_same = [&](const auto& mods) {
+        if (!sample.takes_next()) return;
         const auto flash_serial = flash(a, mods, {.executor = serial(), .compute = compute});
         const auto naive_serial = naive(a, mods, {.executor = serial()});
         int index = 0;
         for (const Executor& executor : executors()) {
-          SCOPED_TRACE(::testing::Message() << "executor " << index++ << ", " << s);
+          SCOPED_TRACE(::testing::Message() << "executor " << index++ << ", " << s << sample.text());
           EXPECT_TRUE(same_bits(flash_serial, flash(a, mods, {.executor = executor, .compute = compute})));
           EXPECT_TRUE(same_bits(naive_serial, naive(a, mods, {.executor = executor})));
         }
