@@ -11,11 +11,12 @@ macro(run)
   endif()
 endmacro()
 
-# build_and_test(<source> <binary> <build type> <cache entry>...)
+# build_and_test(<source> <binary> <build type> <cache entry>...): without optimization, which took two thirds of a
+# consumer's compile time. What is tested is that it finds, compiles and links.
 macro(build_and_test source binary type)
   file(REMOVE_RECURSE ${binary})
   run(${CMAKE_COMMAND} -S ${source} -B ${binary} -G ${GENERATOR} -D CMAKE_CXX_COMPILER=${COMPILER}
-      -D CMAKE_BUILD_TYPE=${type} -D Eigen3_DIR=${EIGEN_DIR} ${ARGN})
+      -D CMAKE_BUILD_TYPE=${type} -D CMAKE_CXX_FLAGS_RELEASE=-O0 -D Eigen3_DIR=${EIGEN_DIR} ${ARGN})
   run(${CMAKE_COMMAND} --build ${binary})
   run(${CMAKE_CTEST_COMMAND} --test-dir ${binary} --output-on-failure)
 endmacro()
