@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <attn/attn.h>
-#include <CLI/CLI.hpp>
 
 #include "program.h"
 #include "progress.h"

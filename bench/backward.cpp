@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <attn/attn.h>
-#include <CLI/CLI.hpp>
 
 #include "beside_peak.h"
 #include "memory.h"
@@ -201,10 +200,7 @@ Work work(Index len, Index dim, Variant variant = Variant::full, bool with_naive
 int main(int argc, char** argv) {
   Program program("backward", "Times gradients of attention against its forward pass and against their definition.");
   double seconds = 2;
-  program.options()
-      .add_option("--seconds", seconds, "for each way of each row")
-      ->check(CLI::Range(0.001, 3600.0))
-      ->capture_default_str();
+  program.number("--seconds", seconds, "for each way of each row", 0.001, 3600.0);
   return program.main(argc, argv, [&] {
     using enum Variant;
     const bool quick = program.quick();

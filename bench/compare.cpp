@@ -6,8 +6,6 @@
 #include <optional>
 #include <sstream>
 
-#include <CLI/CLI.hpp>
-
 #include "program.h"
 #include "progress.h"
 #include "report.h"
@@ -162,13 +160,10 @@ void run(Program& program, const Settings& settings) {
 int main(int argc, char** argv) {
   Program program("compare", "Compares naive and flash attention: checks that they agree, then times them in turn.");
   Settings settings;
-  CLI::App& app = program.options();
-  app.add_option("--threads", settings.threads, "how many threads; 0: all of the machine")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  app.add_flag("--extended", settings.extended, "also mods, windows, shared heads, one query, more keys than queries");
-  app.add_flag("--rivals", settings.rivals, "also other libraries: oneDNN's products and softmax, where it was found");
-  app.add_option("--filter", settings.filter, "only rows whose description contains this, e.g. \"N=4096\" or causal");
-  app.add_option("--csv", settings.csv, "where the raw numbers go as a table");
+  program.number("--threads", settings.threads, "how many threads; 0: all of the machine", 0, 1024);
+  program.flag("--extended", settings.extended, "also mods, windows, shared heads, one query, more keys than queries");
+  program.flag("--rivals", settings.rivals, "also other libraries: oneDNN's products and softmax, where it was found");
+  program.text("--filter", settings.filter, "only rows whose description contains this, e.g. \"N=4096\" or causal");
+  program.text("--csv", settings.csv, "where the raw numbers go as a table");
   return program.main(argc, argv, [&] { run(program, settings); });
 }

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include <attn/attn.h>
-#include <CLI/CLI.hpp>
 
 #include "decode_ways.h"
 #include "program.h"
@@ -180,12 +179,9 @@ int main(int argc, char** argv) {
   int threads = 1;
   double seconds = 1;
   std::string only;
-  CLI::App& app = program.options();
-  app.add_option("--threads", threads, "workers")->check(CLI::Range(1, 1024))->capture_default_str();
-  app.add_option("--only", only, "works whose names contain this");
-  app.add_option("--seconds", seconds, "for each way of each row")
-      ->check(CLI::Range(0.001, 3600.0))
-      ->capture_default_str();
+  program.number("--threads", threads, "workers", 1, 1024);
+  program.text("--only", only, "works whose names contain this");
+  program.number("--seconds", seconds, "for each way of each row", 0.001, 3600.0);
   return program.main(argc, argv, [&] {
     const bool quick = program.quick();
     std::ostringstream conditions;

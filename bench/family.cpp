@@ -14,7 +14,6 @@
 #include <vector>
 
 #include <attn/attn.h>
-#include <CLI/CLI.hpp>
 
 #include "family_chart.h"
 #include "memory.h"
@@ -183,6 +182,6 @@ int main(int argc, char** argv) {
       "family",
       "Times all kinds of attention over growing lengths, and says with which exponent time and memory grow.");
   std::string only;
-  program.options().add_option("--only", only, "kinds whose names contain this, e.g. linear");
+  program.text("--only", only, "kinds whose names contain this, e.g. linear");
   return program.main(argc, argv, [&] { run(program, only); });
 }

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <attn/attn.h>
-#include <CLI/CLI.hpp>
 
 #include "peak.h"
 #include "program.h"
@@ -215,7 +214,7 @@ void measure(const std::vector<Work>& works, const attn::Executor& executor, con
 int main(int argc, char** argv) {
   Program program("halves", "Times attention over floats of 16 bits against float.");
   int threads = 1;
-  program.options().add_option("--threads", threads, "workers")->check(CLI::Range(1, 1024))->capture_default_str();
+  program.number("--threads", threads, "workers", 1, 1024);
   return program.main(argc, argv, [&] {
     const attn::Executor executor = attn::threads(threads);
     const Budget budget = program.quick() ? Budget{0.001, 1} : Budget{1.0, 7};

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <attn/attn.h>
-#include <CLI/CLI.hpp>
 
 #include "heat_map.h"
 #include "program.h"

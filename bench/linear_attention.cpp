@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <attn/attn.h>
-#include <CLI/CLI.hpp>
 
 #include "beside_peak.h"
 #include "program.h"

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <attn/attn.h>
-#include <CLI/CLI.hpp>
 
 #include "beside_peak.h"
 #include "program.h"
@@ -260,14 +259,8 @@ void selected_keys(Index queries, Index count, Index keys, const Budget& budget,
 int main(int argc, char** argv) {
   Program program("mods", "Times every mod against plain attention over as many pairs as it keeps.");
   Budget budget{.seconds = 0.5, .rounds = 7};
-  program.options()
-      .add_option("--seconds", budget.seconds, "how long the fastest call is timed in all")
-      ->check(CLI::Range(0.001, 3600.0))
-      ->capture_default_str();
-  program.options()
-      .add_option("--rounds", budget.rounds, "how often each call is timed at least")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
+  program.number("--seconds", budget.seconds, "how long the fastest call is timed in all", 0.001, 3600.0);
+  program.number("--rounds", budget.rounds, "how often each call is timed at least", 1, 1000);
   return program.main(argc, argv, [&] {
     const bool quick = program.quick();
     if (quick) budget = {.seconds = 0.001, .rounds = 1};

@@ -5,9 +5,12 @@
 #include <fstream>
 #include <iostream>
 #include <stdexcept>
+#include <type_traits>
 
 #include <attn/isa.h>
+#include <attn/types.h>
 #include <attn/version.h>
+#include <CLI/CLI.hpp>
 
 namespace bench {
 
@@ -16,17 +19,46 @@ void expect_writable(const std::string& path) {
 }
 
 Program::Program(std::string name, const std::string& description)
-    : name_(std::move(name)), svg_(name_ + ".svg"), app_(description) {
-  app_.add_flag("--quick", quick_, "short rows, few rounds: does it run?");
-  app_.add_option("--svg", svg_, "where the chart goes; empty: no chart")->capture_default_str();
-  app_.add_option("--json", json_,
-                  "where the numbers go, in Google Benchmark's format; beside the chart if not given, empty: nowhere");
+    : name_(std::move(name)), svg_(name_ + ".svg"), app_(std::make_unique<CLI::App>(description)) {
+  flag("--quick", quick_, "short rows, few rounds: does it run?");
+  app_->add_option("--svg", svg_, "where the chart goes; empty: no chart")->capture_default_str();
+  text("--json", json_,
+       "where the numbers go, in Google Benchmark's format; beside the chart if not given, empty: nowhere");
+}
+
+Program::~Program() = default;
+
+template <class Number>
+void Program::number(const std::string& option, Number& value, const std::string& what, double least, double most) {
+  CLI::Option* const added = app_->add_option(option, value, what);
+  bool has_default = true;
+  if constexpr (std::is_arithmetic_v<Number>) has_default = static_cast<double>(value) >= least;
+  if (has_default) added->capture_default_str();
+  if constexpr (std::is_integral_v<Number>)
+    added->check(CLI::Range(static_cast<Number>(least), static_cast<Number>(most)));
+  else
+    added->check(CLI::Range(least, most));
+}
+template void Program::number(const std::string&, int&, const std::string&, double, double);
+template void Program::number(const std::string&, attn::Index&, const std::string&, double, double);
+template void Program::number(const std::string&, double&, const std::string&, double, double);
+template void Program::number(const std::string&, std::vector<double>&, const std::string&, double, double);
+
+void Program::number_among(const std::string& option, double& value, const std::string& what,
+                           std::vector<double> values) {
+  app_->add_option(option, value, what)->check(CLI::IsMember(std::move(values)))->capture_default_str();
+}
+void Program::text(const std::string& option, std::string& value, const std::string& what) {
+  app_->add_option(option, value, what);
+}
+void Program::flag(const std::string& option, bool& value, const std::string& what) {
+  app_->add_flag(option, value, what);
 }
 
 int Program::main(int argc, char** argv, const std::function<void()>& run) {
-  CLI11_PARSE(app_, argc, argv);
+  CLI11_PARSE(*app_, argc, argv);
   try {
-    if (app_.count("--json") == 0 && !svg_.empty())
+    if (app_->count("--json") == 0 && !svg_.empty())
       json_ = std::filesystem::path(svg_).replace_extension(".json").string();
     if (is_silent_) svg_ = json_ = "";
     expect_writable(svg_);

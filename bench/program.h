@@ -2,22 +2,36 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
-
-#include <CLI/CLI.hpp>
+#include <vector>
 
 #include "chart.h"
 #include "results.h"
 
+namespace CLI {
+class App;
+}
+
 namespace bench {
 
 /// A benchmark with the options --quick, --svg FILE and --json FILE. Unless these say something else, its picture goes
-/// to <name>.svg and its numbers to <name>.json beside it.
+/// to <name>.svg and its numbers to <name>.json beside it. More options are added by the functions here, because CLI11
+/// takes the compiler seconds in each unit that includes it.
 class Program {
  public:
   Program(std::string name, const std::string& description);
+  ~Program();
 
-  CLI::App& options() { return app_; }  ///< to which more may be added
+  /// A number in least..most: an int, an attn::Index, a double or a std::vector<double>. What it is before is its
+  /// default, which --help shows unless it lies below that range.
+  template <class Number>
+  void number(const std::string& option, Number& value, const std::string& what, double least, double most);
+  /// One of these numbers.
+  void number_among(const std::string& option, double& value, const std::string& what, std::vector<double> values);
+  void text(const std::string& option, std::string& value, const std::string& what);
+  void flag(const std::string& option, bool& value, const std::string& what);
+
   bool quick() const { return quick_; }
   Results& results() { return results_; }
 
@@ -36,7 +50,7 @@ class Program {
   void write() const;
 
   std::string name_, svg_, json_, picture_;
-  CLI::App app_;
+  std::unique_ptr<CLI::App> app_;
   bool quick_ = false, is_silent_ = false;
   Results results_;
 };

@@ -36,7 +36,8 @@ class Progress {
   void begin_row(const std::string& row) {
     if (at_ > 0) done_ += shares_[at_ - 1];
     of_row_ = 0;
-    row_ = "[" + std::to_string(++at_) + "/" + std::to_string(shares_.size()) + "] " + row;
+    row_ = "[";
+    row_.append(std::to_string(++at_)).append("/").append(std::to_string(shares_.size())).append("] ").append(row);
     if (terminal_) return draw("");
     std::fprintf(out_, "%s%s\n", row_.c_str(), time_left().c_str());
     std::fflush(out_);

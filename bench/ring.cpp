@@ -17,7 +17,6 @@
 
 #include <attn/attn.h>
 #include <attn/mpi.h>
-#include <CLI/CLI.hpp>
 
 #include "meet.h"
 #include "program.h"
@@ -256,15 +255,13 @@ int main(int argc, char** argv) {
                     "Times attention over the ranks that mpirun starts against one process with as many threads, and "
                     "against the model of scale. Rank 0 writes.");
     Settings settings;
-    program.options().add_option("--threads", settings.threads, "of each rank")->check(CLI::Range(1, 1024));
-    program.options().add_option("--rounds", settings.rounds, "of which medians are taken")->check(CLI::Range(1, 100));
-    program.options().add_option("--only", settings.only, "rows whose name (\"N=16384 causal/zigzag\") has this text");
-    program.options().add_option("--len", settings.len, "tokens, in the place of 16384")->check(CLI::Range(1, 1 << 24));
-    program.options().add_option("--heads", settings.heads, "query heads")->check(CLI::Range(1, 1024));
-    program.options()
-        .add_option("--kv-heads", settings.kv_heads, "heads of keys and values")
-        ->check(CLI::Range(1, 1024));
-    program.options().add_option("--dim", settings.dim, "features of a head")->check(CLI::Range(1, 1024));
+    program.number("--threads", settings.threads, "of each rank", 1, 1024);
+    program.number("--rounds", settings.rounds, "of which medians are taken", 1, 100);
+    program.text("--only", settings.only, "rows whose name (\"N=16384 causal/zigzag\") has this text");
+    program.number("--len", settings.len, "tokens, in the place of 16384", 1, 1 << 24);
+    program.number("--heads", settings.heads, "query heads", 1, 1024);
+    program.number("--kv-heads", settings.kv_heads, "heads of keys and values", 1, 1024);
+    program.number("--dim", settings.dim, "features of a head", 1, 1024);
     if (!world.is_first()) program.be_silent();
     code = program.main(argc, argv, [&] { run(program, settings, world); });
   }

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <attn/attn.h>
-#include <CLI/CLI.hpp>
 
 #include "program.h"
 #include "random_tensor.h"
@@ -176,28 +175,16 @@ int main(int argc, char** argv) {
                   "(contiguous and zigzag) and for heads that are exchanged. The speed of a rank is measured, unless "
                   "--gflops says it.");
   Settings s;
-  auto& app = program.options();
-  app.add_option("--gflops", s.gflops, "attention of a rank, GFLOP/s; 0: measure it here")->check(CLI::Range(0.0, 1e9));
-  app.add_option("--threads", s.threads, "of a rank, where it is measured")->check(CLI::Range(1, 1024));
-  app.add_option("--latency", s.latency_us, "from rank to rank, microseconds")
-      ->check(CLI::Range(0.0, 1e9))
-      ->capture_default_str();
-  app.add_option("--bandwidth", s.gigabytes, "into a rank and out of it, GB/s")
-      ->check(CLI::Range(1e-3, 1e6))
-      ->capture_default_str();
-  app.add_option("--len", s.lens, "tokens; several lengths have a panel each")
-      ->check(CLI::Range(1.0, 1e12))
-      ->capture_default_str();
-  app.add_option("--heads", s.text.heads, "query heads")->check(CLI::Range(1.0, 1e6))->capture_default_str();
-  app.add_option("--kv-heads", s.text.kv_heads, "heads of keys and values")
-      ->check(CLI::Range(1.0, 1e6))
-      ->capture_default_str();
-  app.add_option("--dim", s.text.dim, "features of a head")->check(CLI::Range(1.0, 1024.0))->capture_default_str();
-  app.add_option("--bytes", s.text.bytes_of_number, "of a number of keys and values: 4, or 2")
-      ->check(CLI::IsMember({2.0, 4.0}));
-  app.add_option("--most-ranks", s.most_ranks, "up to which powers of two are predicted")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  app.add_flag("--full", s.full, "no causal mask");
+  program.number("--gflops", s.gflops, "attention of a rank, GFLOP/s; 0: measure it here", 0.0, 1e9);
+  program.number("--threads", s.threads, "of a rank, where it is measured", 1, 1024);
+  program.number("--latency", s.latency_us, "from rank to rank, microseconds", 0.0, 1e9);
+  program.number("--bandwidth", s.gigabytes, "into a rank and out of it, GB/s", 1e-3, 1e6);
+  program.number("--len", s.lens, "tokens; several lengths have a panel each", 1.0, 1e12);
+  program.number("--heads", s.text.heads, "query heads", 1.0, 1e6);
+  program.number("--kv-heads", s.text.kv_heads, "heads of keys and values", 1.0, 1e6);
+  program.number("--dim", s.text.dim, "features of a head", 1.0, 1024.0);
+  program.number_among("--bytes", s.text.bytes_of_number, "of a number of keys and values: 4, or 2", {2.0, 4.0});
+  program.number("--most-ranks", s.most_ranks, "up to which powers of two are predicted", 1, 65536);
+  program.flag("--full", s.full, "no causal mask");
   return program.main(argc, argv, [&] { run(program, s); });
 }

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <attn/attn.h>
-#include <CLI/CLI.hpp>
 
 #include "adamw.h"
 #include "beside_peak.h"
@@ -152,7 +151,7 @@ std::function<void()> all_of(std::vector<Part>& parts) {
 int main(int argc, char** argv) {
   Program program("training", "Times a training step of a GPT of nanoGPT's sizes for a CPU, and what it is made of.");
   int threads = 1;
-  program.options().add_option("--threads", threads, "workers")->check(CLI::Range(1, 1024))->capture_default_str();
+  program.number("--threads", threads, "workers", 1, 1024);
   return program.main(argc, argv, [&] {
     nn::keep_memory();
     nn::set_threads(threads);
