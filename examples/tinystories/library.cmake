@@ -17,3 +17,6 @@ if(TARGET attn_test_loops)  # compiled already
   target_link_libraries(attn_tinystories PUBLIC attn_test_loops)
 endif()
 set_target_properties(attn_tinystories PROPERTIES CXX_EXTENSIONS OFF)
+if(COMMAND attn_nn_precompiled)  # with the same flags
+  attn_nn_precompiled(attn_tinystories)
+endif()

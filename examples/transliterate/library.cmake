@@ -16,3 +16,6 @@ if(TARGET attn_test_loops)  # compiled already
   target_link_libraries(attn_transliterate PUBLIC attn_test_loops)
 endif()
 set_target_properties(attn_transliterate PROPERTIES CXX_EXTENSIONS OFF)
+if(COMMAND attn_nn_precompiled)  # with the same flags
+  attn_nn_precompiled(attn_transliterate)
+endif()
