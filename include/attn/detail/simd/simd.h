@@ -208,10 +208,22 @@ struct Simd {
   static ATTN_INLINE void sum_blocks(Vec* vectors) {
     if constexpr (kBlock < kLanes) {
       ATTN_UNROLL for (int i = 0; i < kLanes; i += 2 * kBlock) {
-        exchange<kBlock>(vectors[i], vectors[i + kBlock], std::make_integer_sequence<int, kLanes>());
-        vectors[i] += vectors[i + kBlock];
+        add_blocks<kBlock>(vectors[i], vectors[i + kBlock], std::make_integer_sequence<int, kLanes>());
       }
       sum_blocks<2 * kBlock>(vectors);
+    }
+  }
+  /// a = the sums of what exchange() makes of a and b. A blend, which most units can do, takes the place of an exchange,
+  /// which few can, where there are blends.
+  template <int kBlock, int... i>
+  static ATTN_INLINE void add_blocks(Vec& a, Vec& b, std::integer_sequence<int, i...> lanes) {
+    if constexpr (Bytes >= 32) {
+      const Vec other = __builtin_shufflevector(a, b, ((i & kBlock ? kLanes : 0) + (i ^ kBlock))...);
+      a = __builtin_shufflevector(a, b, ((i & kBlock ? kLanes : 0) + i)...);
+      a += other;
+    } else {
+      exchange<kBlock>(a, b, lanes);
+      a += b;
     }
   }
   /// Every lane becomes the largest of all: of itself and the one `kDistance` away, then half as far.
