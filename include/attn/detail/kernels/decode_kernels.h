@@ -106,29 +106,57 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
       return x;
   }
 
+  /// Some keys of a tile. Sums over the ones before are in `sums`, (rows, v_dim), and over all keys join the output: the
+  /// sums of a tile have the same bits in however many parts they are formed.
+  struct Part {
+    Index begin, end, keys;
+    T* sums;
+    bool is_first() const { return begin == 0; }
+    bool is_last() const { return end == keys; }
+  };
+
   template <DType kDType>
   static ATTN_INLINE void value_all(const TileMemory<T>& m, Index rows, const RowsToRead& value, Index keys,
                                     Index v_dim, Prefetcher& fetching) {
+    if constexpr (kDType == DType::native && kLanes >= kQueriesAtATime) {
+      // Numbers of 16 and 8 bits, which are bound by arithmetic, took 3 % longer in parts.
+      constexpr Index kMostSums = 4096;
+      if (rows > kQueriesAtATime && rows * v_dim <= kMostSums && !fetching.is_empty()) {
+        Array<T, kMostSums> sums;
+        const Index keys_of_part = keys_in_l1(v_dim * kSizeOf<T, kDType>);
+        for (Index j = 0; j < keys; j += keys_of_part)
+          value_part<kDType>(m, rows, value, {j, std::min(j + keys_of_part, keys), keys, sums}, v_dim, fetching);
+        return;
+      }
+    }
+    value_part<kDType>(m, rows, value, {0, keys, keys, nullptr}, v_dim, fetching);
+  }
+
+  template <DType kDType>
+  static ATTN_INLINE void value_part(const TileMemory<T>& m, Index rows, const RowsToRead& value, const Part& part,
+                                     Index v_dim, Prefetcher& fetching) {
     Index r = 0;
     if constexpr (kLanes >= kQueriesAtATime)
       for (; rows - r > 1; r = std::min(r + kQueriesAtATime, rows))
-        value_rows<kQueriesAtATime, kDType>(m, r, std::min<Index>(kQueriesAtATime, rows - r), value, keys, v_dim,
+        value_rows<kQueriesAtATime, kDType>(m, r, std::min<Index>(kQueriesAtATime, rows - r), value, part, v_dim,
                                             fetching);
-    for (; r < rows; ++r) value_rows<1, kDType>(m, r, 1, value, keys, v_dim, fetching);
+    for (; r < rows; ++r) value_rows<1, kDType>(m, r, 1, value, part, v_dim, fetching);
   }
 
   template <int kRows, DType kDType>
   static ATTN_INLINE void value_rows(const TileMemory<T>& m, Index first, Index count, const RowsToRead& value,
-                                     Index keys, Index v_dim, Prefetcher& fetching) {
+                                     const Part& part, Index v_dim, Prefetcher& fetching) {
     Index c = 0;
     for (; c + kWidth * kLanes <= v_dim; c += kWidth * kLanes)
-      add_columns<kRows, kWidth, kDType>(m, first, count, value, keys, c, v_dim, fetching);
+      add_columns<kRows, kWidth, kDType>(m, first, count, value, part, c, v_dim, fetching);
+    if (!part.is_last()) return;
+    const Part whole{0, part.keys, part.keys, nullptr};
     for (; c + kLanes <= v_dim; c += kLanes)
-      add_columns<kRows, 1, kDType>(m, first, count, value, keys, c, v_dim, fetching);
+      add_columns<kRows, 1, kDType>(m, first, count, value, whole, c, v_dim, fetching);
     for (; c < v_dim; ++c)
       for (Index r = first; r < first + count; ++r) {
         T sum = 0;
-        for (Index j = 0; j < keys; ++j)
+        for (Index j = 0; j < whole.end; ++j)
           sum += m.scores[r * m.row + j] *
                  load_number<T>(kDType, value.data + (j * value.stride + c) * kSizeOf<T, kDType>);
         m.out[r * v_dim + c] = m.out[r * v_dim + c] * m.rescale[r] + sum;
@@ -138,7 +166,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
   /// kColumns vectors of columns, from `c` on.
   template <int kRows, int kColumns, DType kDType>
   static ATTN_INLINE void add_columns(const TileMemory<T>& m, Index first, Index count, const RowsToRead& value,
-                                      Index keys, Index c, Index v_dim, Prefetcher& fetching) {
+                                      const Part& part, Index c, Index v_dim, Prefetcher& fetching) {
     constexpr Index size = kSizeOf<T, kDType>;
     const Index stride = value.stride * size;
     Array<Array<Vec, kColumns>, kRows> sum = {};
@@ -146,8 +174,16 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
       weights[r] = m.scores + (first + std::min<Index>(r, count - 1)) * m.row;
     }
-    const std::byte* row = value.data + c * size;
-    for (Index j = 0; j < keys; ++j, row += stride) {
+    if (!part.is_first()) {
+      ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
+        if (r < count) {
+          ATTN_UNROLL for (int v = 0; v < kColumns; ++v)
+              S::load(sum[r][v], part.sums + (first + r) * v_dim + c + v * kLanes);
+        }
+      }
+    }
+    const std::byte* row = value.data + c * size + part.begin * stride;
+    for (Index j = part.begin; j < part.end; ++j, row += stride) {
       if constexpr (kColumns == kWidth) fetching.step();
       Array<Vec, kColumns> x;
       ATTN_UNROLL for (int v = 0; v < kColumns; ++v) Packing::template load<kDType>(x[v], row + v * kLanes * size);
@@ -158,11 +194,13 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     }
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
       if (r < count) {
-        T* const out = m.out + (first + r) * v_dim + c;
+        T* const out = (part.is_last() ? m.out : part.sums) + (first + r) * v_dim + c;
         ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
-          Vec before;
-          S::load(before, out + v * kLanes);
-          S::add_product(sum[r][v], before, m.rescale[first + r]);
+          if (part.is_last()) {
+            Vec before;
+            S::load(before, out + v * kLanes);
+            S::add_product(sum[r][v], before, m.rescale[first + r]);
+          }
           S::store(out + v * kLanes, sum[r][v]);
         }
       }

@@ -1,0 +1,135 @@
+// The products of single queries: what is fetched, and how many queries read the same keys, changes no bit of them.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "attn/attention.h"
+#include "support/paths.h"
+
+namespace attn::test {
+namespace {
+
+using detail::DType;
+using detail::kKeyTile;
+
+template <class S>
+constexpr DType kDTypeOf = std::is_same_v<S, Eigen::bfloat16> ? DType::bf16
+                           : std::is_same_v<S, Eigen::half>   ? DType::f16
+                                                              : DType::native;
+
+/// Some rows of S, `stride` apart, and queries and weights of T for them.
+template <class T, class S>
+struct Numbers {
+  Numbers(Index rows, Index keys, Index dim, Index stride)
+      : query(static_cast<std::size_t>(rows * dim)),
+        kv(static_cast<std::size_t>((keys - 1) * stride + dim)),
+        weights(static_cast<std::size_t>(rows * kKeyTile)) {
+    Index i = 0;
+    for (T& x : query) x = static_cast<T>(++i * 37 % 101 - 50) / T(50);
+    for (S& x : kv) x = static_cast<S>(static_cast<float>(++i * 71 % 103 - 51) / 51);
+    for (T& x : weights) x = static_cast<T>(++i * 13 % 89) / T(89);
+  }
+  detail::RowsToRead read(Index stride) const {
+    return {reinterpret_cast<const std::byte*>(kv.data()), kDTypeOf<S>, stride, 1};
+  }
+  std::vector<T> query;
+  std::vector<S> kv;
+  std::vector<T> weights;
+};
+
+/// Calls visit(kernels, rows, keys, dim, stride) for every instruction set and sizes around those of groups.
+template <class T, class Visit>
+void for_each_size(const Visit& visit) {
+  for (const auto& isa : instruction_sets()) {
+    SCOPED_TRACE(to_string(isa));
+    const auto kernels = detail::choose_kernels<T>({.isa = isa}, false).full_precision.decode;
+    for (const Index rows : {1, 2, 4, 5, 8, 16})
+      for (const Index keys : {1, 2, 3, 4, 5, 17, 40, 63, 64})
+        for (const Index dim : {3, 16, 64, 100, 128, 320}) {
+          SCOPED_TRACE("rows " + std::to_string(rows) + ", keys " + std::to_string(keys) + ", dim " +
+                       std::to_string(dim));
+          visit(kernels, rows, keys, dim, dim + (dim == 64 ? 16 : 0));
+        }
+  }
+}
+
+template <class T, class S>
+void score_sums_up_products() {
+  for_each_size<T>([](const auto& kernels, Index rows, Index keys, Index dim, Index stride) {
+    const Numbers<T, S> n(rows, keys, dim, stride);
+    const detail::RowsToRead key = n.read(stride);
+    const auto scores = [&](Index first, Index count, detail::Prefetcher fetching) {
+      std::vector<T> to(static_cast<std::size_t>(count * kKeyTile), T(-7));
+      detail::TileMemory<T> m{};
+      m.query = const_cast<T*>(n.query.data()) + first * dim;
+      m.scores = to.data();
+      m.row = kKeyTile;
+      kernels.score_of(kDTypeOf<S>)(m, count, key, keys, dim, fetching);
+      return to;
+    };
+    const auto near = scores(0, rows, {});
+    const auto far = scores(0, rows, detail::Prefetcher::to_l1<T>({key, keys, dim}, {key, keys, dim}));
+    for (Index r = 0; r < rows; ++r)
+      for (Index j = 0; j < keys; ++j) {
+        double expected = 0;
+        for (Index d = 0; d < dim; ++d)
+          expected += static_cast<double>(n.query[static_cast<std::size_t>(r * dim + d)]) *
+                      static_cast<double>(n.kv[static_cast<std::size_t>(j * stride + d)]);
+        const auto at = static_cast<std::size_t>(r * kKeyTile + j);
+        ASSERT_NEAR(static_cast<double>(near[at]), expected, 1e-4) << "row " << r << ", key " << j;
+        ASSERT_EQ(near[at], far[at]) << "row " << r << ", key " << j;
+      }
+  });
+}
+
+template <class T, class S>
+void value_sums_up_products() {
+  for_each_size<T>([](const auto& kernels, Index rows, Index keys, Index dim, Index stride) {
+    const Numbers<T, S> n(rows, keys, dim, stride);
+    const detail::RowsToRead value = n.read(stride);
+    std::vector<T> rescale(static_cast<std::size_t>(rows), T(0.5));
+    const auto out = [&](detail::Prefetcher fetching) {
+      std::vector<T> to(static_cast<std::size_t>(rows * dim), T(3)), weights = n.weights;
+      detail::TileMemory<T> m{};
+      m.scores = weights.data();
+      m.row = kKeyTile;
+      m.out = to.data();
+      m.rescale = rescale.data();
+      kernels.value_of(kDTypeOf<S>)(m, rows, value, keys, dim, fetching);
+      return to;
+    };
+    const auto near = out({}), far = out(detail::Prefetcher::to_l1<T>({value, keys, dim}, {value, keys, dim}));
+    for (Index r = 0; r < rows; ++r)
+      for (Index c = 0; c < dim; ++c) {
+        double expected = 1.5;
+        for (Index j = 0; j < keys; ++j)
+          expected += static_cast<double>(n.weights[static_cast<std::size_t>(r * kKeyTile + j)]) *
+                      static_cast<double>(n.kv[static_cast<std::size_t>(j * stride + c)]);
+        const auto at = static_cast<std::size_t>(r * dim + c);
+        ASSERT_NEAR(static_cast<double>(near[at]), expected, 1e-4) << "row " << r << ", column " << c;
+        ASSERT_EQ(near[at], far[at]) << "row " << r << ", column " << c;
+      }
+  });
+}
+
+TEST(DecodeKernels, ScoreSumsUpProducts) {
+  score_sums_up_products<float, float>();
+  score_sums_up_products<double, double>();
+}
+TEST(DecodeKernels, ScoreSumsUpProductsOfHalves) {
+  score_sums_up_products<float, Eigen::half>();
+  score_sums_up_products<float, Eigen::bfloat16>();
+}
+TEST(DecodeKernels, ValueSumsUpProducts) {
+  value_sums_up_products<float, float>();
+  value_sums_up_products<double, double>();
+}
+TEST(DecodeKernels, ValueSumsUpProductsOfHalves) {
+  value_sums_up_products<float, Eigen::half>();
+  value_sums_up_products<float, Eigen::bfloat16>();
+}
+
+}  // namespace
+}  // namespace attn::test
