@@ -136,6 +136,20 @@ TEST(Prefetchers, AskForEachLineOnce) {
   EXPECT_EQ(lines(rows_of(far, 20, 400), rows_of(t, 20, 40)), 250 + 50);
   EXPECT_EQ(lines(rows_of(t, 20, 40), missing), 0);
   EXPECT_EQ(lines(missing, rows_of(t, 20, 40)), 50);
+  // A tile in pages: of each the lines of its rows, which lie apart, as far as there is room.
+  detail::Prefetcher pages;
+  for (const Index at : {40, 0, 20}) {
+    pages.add<float>({reinterpret_cast<const std::byte*>(t.data() + at * 40), detail::DType::native, 48, 1}, 40, 7);
+    pages.add<float>({nullptr, detail::DType::native, 48, 1}, 40, 7);
+    pages.add<float>({reinterpret_cast<const std::byte*>(t.data()), detail::DType::native, 48, 1}, 40, 0);
+  }
+  EXPECT_EQ(pages.score_lines(), 3 * 7 * 3);
+  EXPECT_EQ(pages.lines_left(), 3 * 7 * 3);
+  pages.lines<22>();
+  EXPECT_EQ(pages.lines_left(), 41);
+  for (int i = 0; i < 3; ++i)
+    pages.add<float>({reinterpret_cast<const std::byte*>(t.data()), detail::DType::native, 40, 1}, 40, 2);
+  EXPECT_EQ(pages.lines_left(), 41 + 5);
   detail::Prefetcher nothing;
   nothing.spread(nothing.lines_left(), 5);
   nothing.step();

@@ -172,14 +172,15 @@ class DecodeState {
     added_ += tiles;
     const DecodeKernelSet<T>& kernels = count == kKeyTile ? *whole_ : family().decode;
     // During the only tile, the next one is fetched; during one of several, what is multiplied soon after.
-    Prefetcher fetching = tiles > 1 ? Prefetcher() : tiles_->fetching(first_of(next));
+    const bool far = tiles_->are_far();
+    Prefetcher fetching = tiles > 1 || !far ? Prefetcher() : tiles_->fetching(first_of(next));
     for_each_tile(keys, [&](const Tile& tile, const Tile& following, const TileMemory<T>& m) {
-      if (tiles > 1)
+      if (tiles > 1 && far)
         fetching = following.keys.empty() ? tiles_->fetching_keys_then_values(tile, first_of(all))
                                           : tiles_->fetching_keys(tile, following);
-      const RowsToRead key = tiles_->keys(
-          family(), tile, m_.packed_key,
-          following.keys.empty() ? tiles_->gathered_values(first_of(all)) : tiles_->gathered_keys(following));
+      const RowsToRead key =
+          tiles_->keys(family(), tile, m_.packed_key,
+                       following.keys.empty() ? tiles_->values_ahead(first_of(all)) : tiles_->keys_ahead(following));
       const auto score = score_dots_ ? score_dots_->score : kernels.score_of(key.dtype);
       score(m, size(), key, tile.keys.size(), problem().head_dim, fetching);
       tiles_->multiply_by_key_scales(tile, size(), m);
@@ -200,13 +201,13 @@ class DecodeState {
     }
     // Values are added up in tiles, so that small weights are not lost beside the sum of all.
     for_each_tile(keys, [&](const Tile& tile, const Tile& following, const TileMemory<T>& m) {
-      if (tiles > 1)
+      if (tiles > 1 && far)
         fetching = following.keys.empty() ? tiles_->fetching_values_then_keys(tile, first_of(next))
                                           : tiles_->fetching_values(tile, following);
       tiles_->multiply_by_value_scales(tile, size(), m);
-      const RowsToRead value = tiles_->values(
-          family(), tile, m_.packed_value,
-          following.keys.empty() ? tiles_->gathered_keys(first_of(next)) : tiles_->gathered_values(following));
+      const RowsToRead value =
+          tiles_->values(family(), tile, m_.packed_value,
+                         following.keys.empty() ? tiles_->keys_ahead(first_of(next)) : tiles_->values_ahead(following));
       if (by_selection)
         add_values_of_kept(m, value, tile.keys.size());
       else if (!value_dots_ || !value_dots_->value(m, size(), value, tile.keys.size(), problem().v_dim, fetching))

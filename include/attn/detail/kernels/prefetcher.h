@@ -16,7 +16,7 @@ inline namespace ATTN_BUILT_FOR {
 /// without prefetches during the softmax, decoding took 8 % longer.
 class Prefetcher {
  public:
-  /// Fetches nothing.
+  /// Fetches nothing, or to L2 what add() gives.
   Prefetcher() = default;
 
   /// Fetches to L2 `rows` rows of keys, and then of values; the sizes of a row are in numbers of a T. Rows without data
@@ -24,9 +24,9 @@ class Prefetcher {
   template <class T>
   static Prefetcher of(const RowsToRead& key, Index head_dim, const RowsToRead& value, Index v_dim, Index rows) {
     Prefetcher f;
-    f.runs_[0] = run<T>(key, head_dim, rows);
-    f.runs_[1] = run<T>(value, v_dim, rows);
-    f.begin(0);
+    f.add<T>(key, head_dim, rows);
+    f.score_lines_ = f.lines_left();
+    f.add<T>(value, v_dim, rows);
     return f;
   }
 
@@ -47,10 +47,17 @@ class Prefetcher {
     const Index begun = rows_ahead<T>(tile);
     RowsToRead rest = tile.rows;
     if (rest.data != nullptr) rest.data += begun * rest.stride * size_of_number<T>(rest.dtype);
-    f.runs_[0] = run<T>(rest, tile.dim, tile.count - begun);
-    f.runs_[1] = run<T>(next.rows, next.dim, rows_ahead<T>(next));
-    f.begin(f.runs_[0].lines() > 0 ? 0 : 1);
+    f.add<T>(rest, tile.dim, tile.count - begun);
+    f.add<T>(next.rows, next.dim, rows_ahead<T>(next));
     return f;
+  }
+
+  /// Fetches `count` more rows, if there is room for that.
+  template <class T>
+  void add(const RowsToRead& rows, Index dim, Index count) {
+    if (count_ == kMostRuns || rows.data == nullptr || dim <= 0 || count <= 0) return;
+    runs_[count_++] = run<T>(rows, dim, count);
+    if (count_ == 1) begin(0);
   }
 
   bool is_empty() const { return next_ == nullptr; }
@@ -70,10 +77,12 @@ class Prefetcher {
   }
 
   /// The lines that the score product fetches, and all lines that are left.
-  Index score_lines() const { return to_l1_ ? lines_left() : runs_[0].lines(); }
+  Index score_lines() const { return score_lines_ >= 0 ? score_lines_ : lines_left(); }
   Index lines_left() const {
-    return (end_ - next_) / kLine + std::max<Index>(rows_ - 1, 0) * runs_[number_].row_lines +
-           (number_ == 0 ? runs_[1].lines() : 0);
+    if (count_ == 0) return 0;
+    Index lines = (end_ - next_) / kLine + std::max<Index>(rows_ - 1, 0) * runs_[number_].row_lines;
+    for (int i = number_ + 1; i < count_; ++i) lines += runs_[i].lines();
+    return lines;
   }
 
  private:
@@ -87,7 +96,6 @@ class Prefetcher {
   };
   template <class T>
   static Run run(const RowsToRead& rows, Index dim, Index count) {
-    if (rows.data == nullptr || dim == 0 || count == 0) return {};
     const Index size = size_of_number<T>(rows.dtype), stride = rows.stride * size, width = dim * size;
     if (stride == width) return {rows.data, 0, ceil_div(count * width, kLine), 1};
     return {rows.data, stride, ceil_div(width, kLine), count};
@@ -124,14 +132,16 @@ class Prefetcher {
       end_ = row_ + runs_[number_].row_lines * kLine;
       return true;
     }
-    if (number_ == 1) return false;
-    begin(1);
-    return next_ != end_;
+    if (number_ + 1 >= count_) return false;
+    begin(number_ + 1);
+    return true;
   }
 
-  Run runs_[2];
+  static constexpr int kMostRuns = 4;  // a tile in pages of 16 tokens, the fewest that are usual
+  Run runs_[kMostRuns];
   bool to_l1_ = false;
-  int number_ = 0;
+  int number_ = 0, count_ = 0;
+  Index score_lines_ = -1;  ///< -1: all
   const std::byte* row_ = nullptr;
   const std::byte* next_ = nullptr;
   const std::byte* end_ = nullptr;  ///< where the row ends

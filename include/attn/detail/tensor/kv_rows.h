@@ -50,6 +50,7 @@ class KvRows : public DTypeView<const T> {
   bool is_gathered() const { return list_.exists(); }
   const Index* list(Index batch, Index head) const { return list_.of(batch, head); }
   Index page_size() const { return pages_.size; }
+  Index len_of_pages() const { return pages_.count * pages_.size; }
 
   /// Whether there is more than one page.
   bool is_cut() const { return pages_.count > 1; }
