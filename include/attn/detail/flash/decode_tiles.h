@@ -77,9 +77,9 @@ class DecodeTiles {
   }
 
   /// Keys or values that are copied after those of a tile, and fetched while those are: gathered ones come in no order
-  /// that a processor could foresee, and pages of a few tokens end before it has. Rows of pages are asked for twice, the
-  /// second time during the products of the tile: pages of 16 tokens, 32 heads on 8, D = 128, came at 13 GB/s without,
-  /// at 16 and 17 with one of both, at 23 with both.
+  /// that a processor could foresee, and pages of a few tokens end before it has. Rows of pages are asked for twice,
+  /// the second time during the products of the tile: pages of 16 tokens, 32 heads on 8, D = 128, came at 13 GB/s
+  /// without, at 16 and 17 with one of both, at 23 with both.
   class RowsAhead {
    public:
     RowsAhead() = default;

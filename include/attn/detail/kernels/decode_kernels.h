@@ -106,8 +106,8 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
       return x;
   }
 
-  /// Some keys of a tile. Sums over the ones before are in `sums`, (rows, v_dim), and over all keys join the output: the
-  /// sums of a tile have the same bits in however many parts they are formed.
+  /// Some keys of a tile. Sums over the ones before are in `sums`, (rows, v_dim), and those over all keys join the
+  /// output: the sums of a tile have the same bits in however many parts they are formed.
   struct Part {
     Index begin, end, keys;
     T* sums;

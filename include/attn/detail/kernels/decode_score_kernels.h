@@ -18,8 +18,8 @@ constexpr Index kSizeOf = kDType == DType::native ? static_cast<Index>(sizeof(T)
                                                   : 2;
 
 /// The keys, or values, of so many bytes that more than four queries read together: what the first four have read is
-/// still in L1 for the next ones, beside what is fetched. With eight queries for each key, M = 8192, D = 128, float from
-/// memory, products with all keys of a tile for four queries after the other took 1.3 times as long, in L2 as long.
+/// still in L1 for the next ones, beside what is fetched. With eight queries for each key, M = 8192, D = 128, float
+/// from memory, products of four queries after the other with all keys of a tile took 1.3 times as long, in L2 as long.
 inline Index keys_in_l1(Index width) {
   constexpr Index kBytes = 16 * 1024, kStep = 8;
   return std::max(kBytes / std::max<Index>(width, 1) / kStep * kStep, kStep);

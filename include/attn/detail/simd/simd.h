@@ -213,8 +213,8 @@ struct Simd {
       sum_blocks<2 * kBlock>(vectors);
     }
   }
-  /// a = the sums of what exchange() makes of a and b. A blend, which most units can do, takes the place of an exchange,
-  /// which few can, where there are blends.
+  /// a = the sums of what exchange() makes of a and b. A blend, which most units can do, takes the place of an
+  /// exchange, which few can, where there are blends.
   template <int kBlock, int... i>
   static ATTN_INLINE void add_blocks(Vec& a, Vec& b, std::integer_sequence<int, i...> lanes) {
     if constexpr (Bytes >= 32) {
