@@ -24,6 +24,10 @@ struct DecodeRowKernels {
     const T *const weights = m.scores, rescale = *m.rescale;
     T* const out = m.out;
     Index c = 0;
+    if constexpr (kWidest == 8) {
+      if (v_dim == kWidest * kLanes && !fetching.is_empty())
+        return add_columns<kWidest, true>(out, weights, rescale, value, stride, keys, fetching);
+    }
     for (; c + kWidest * kLanes <= v_dim; c += kWidest * kLanes)
       add_columns<kWidest>(out + c, weights, rescale, value + c, stride, keys, fetching);
     if constexpr (kWidest > 4)
@@ -48,8 +52,8 @@ struct DecodeRowKernels {
   }
 
  private:
-  /// kVectors vectors of columns.
-  template <int kVectors>
+  /// kVectors vectors of columns. kFar: whole rows, which are asked for as in DecodeScoreKernels::score_whole().
+  template <int kVectors, bool kFar = false>
   static ATTN_INLINE void add_columns(T* out, const T* weights, T rescale, const T* value, Index stride, Index keys,
                                       Prefetcher& fetching) {
     Array<Vec, kVectors> even = {}, odd = {};
@@ -57,6 +61,7 @@ struct DecodeRowKernels {
       const T w = weights[j];
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
         Vec x;
+        if constexpr (kFar) Prefetcher::line_after(value + v * kLanes);
         S::load(x, value + v * kLanes);
         S::add_product(sum[v], x, w);
       }
@@ -64,12 +69,12 @@ struct DecodeRowKernels {
     };
     Index j = 0;
     for (; j + 2 <= keys; j += 2) {
-      fetching.step();
+      if constexpr (!kFar) fetching.step();
       add(even, j);
       add(odd, j + 1);
     }
     if (j < keys) {
-      fetching.step();
+      if constexpr (!kFar) fetching.step();
       add(even, j);
     }
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
