@@ -186,7 +186,12 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     for (Index j = part.begin; j < part.end; ++j, row += stride) {
       if constexpr (kColumns == kWidth) fetching.step();
       Array<Vec, kColumns> x;
-      ATTN_UNROLL for (int v = 0; v < kColumns; ++v) Packing::template load<kDType>(x[v], row + v * kLanes * size);
+      ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
+        Vec one;  // kept as in score_rows()
+        Packing::template load<kDType>(one, row + v * kLanes * size);
+        if constexpr (kRows > 1) S::keep_in_register(one);
+        x[v] = one;
+      }
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
         const T w = weights[r][j];
         ATTN_UNROLL for (int v = 0; v < kColumns; ++v) S::add_product(sum[r][v], x[v], w);
