@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <iostream>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -73,7 +74,7 @@ class Bench {
     chart_.groups.push_back(std::move(group));
   }
 
-  /// A work in a contiguous cache, in pages, and in fewer bits.
+  /// A work in a contiguous cache, in pages, in memory of the other order, and in fewer bits.
   void add(const Work& w, const std::vector<Index>& page_sizes, bool narrow = false) {
     if (!begins(w)) return;
     const Numbers n(w);
@@ -83,6 +84,8 @@ class Bench {
     std::deque<Paged> paged;
     for (Index size : page_sizes)
       ways.push_back(paged.emplace_back(w, n, size, options).way("pages of " + std::to_string(size)));
+    std::optional<ByToken> by_token;
+    if (w.lengths.size() == 1) ways.push_back(by_token.emplace(w, n, options).way("heads of a token together"));
     if (!narrow) return compare(w, ways);
     Contiguous<Eigen::bfloat16> bf16(w, n, options);
     Contiguous<Eigen::half> f16(w, n, options);

@@ -149,6 +149,31 @@ struct Paged {
   attn::Tensor<float, 4> out;
 };
 
+/// A way over tensors whose memory is (batch, len, heads, dim), of works with one sequence.
+struct ByToken {
+  ByToken(const Work& w, const Numbers& n, const attn::Options& o)
+      : k(by_token(n.k)), v(by_token(n.v)), q(n.q), options(o), out({1, w.heads, w.queries(), w.dim}) {}
+  Way way(const std::string& name) {
+    return {name,
+            [this] { attn::attention_into(out, q, heads_of(k), heads_of(v), attn::Mods<>(), options); },
+            &out,
+            {bytes_of(k.data(), k.size()), bytes_of(v.data(), v.size())}};
+  }
+  static attn::Tensor<float, 4> by_token(const attn::Tensor<float, 4>& t) {
+    attn::Tensor<float, 4> to({1, t.dim(2), t.dim(1), t.dim(3)});
+    for (Index j = 0; j < t.dim(2); ++j)
+      for (Index h = 0; h < t.dim(1); ++h) std::copy_n(&t(0, h, j, 0), t.dim(3), &to(0, j, h, 0));
+    return to;
+  }
+  static attn::TensorView<const float, 4> heads_of(const attn::Tensor<float, 4>& t) {
+    return attn::bshd(t.data(), t.dim(0), t.dim(1), t.dim(2), t.dim(3));
+  }
+  attn::Tensor<float, 4> k, v;
+  const attn::Tensor<float, 4>& q;
+  attn::Options options;
+  attn::Tensor<float, 4> out;
+};
+
 /// Eigen's products on the same cache, for sequences with one query each.
 struct Naive {
   Naive(const Work& w, const attn::KvCache<float>& c, const Numbers& n, const attn::Options& o)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -39,10 +40,20 @@ class DecodeTiles {
     return {tile.end, std::min(tile.end + keys, all.end)};
   }
 
-  /// How many keys of one head are read before the neighbouring head has its turn: those of a page, or of a tile that
-  /// pages cut, and so many more that they are whole steps of `step` keys.
-  Index run_length(Index step) const {
-    return padded(tensors_.k.cuts_tiles_of(kKeyTile) ? kKeyTile : tensors_.k.page_size(), step);
+  /// Whether a token's heads lie closer together than a head's tokens, where keys and values come from memory.
+  bool heads_are_adjacent() const {
+    const auto are = [](const KvRows<T>& t) {
+      return !t.is_gathered() && t.dim(1) > 1 && std::abs(t.stride(1)) < std::abs(t.stride(2));
+    };
+    return tensors_.k.is_cut() || (far_ && are(tensors_.k) && are(tensors_.v));
+  }
+
+  /// Where the neighbouring head has its turn, if the keys of one head are read from `begin` on, in steps of `step`: with
+  /// the next page, or where pages cut tiles with the next tile, but after whole steps; without pages after one step.
+  Index end_of_run(Index begin, Index step) const {
+    if (!tensors_.k.is_paged()) return begin + step;
+    const Index run = padded(tensors_.k.cuts_tiles_of(kKeyTile) ? kKeyTile : tensors_.k.page_size(), step);
+    return (begin / run + 1) * run;
   }
 
   /// Whether whole tiles are copied.

@@ -76,10 +76,12 @@ class Prefetcher {
     ATTN_UNROLL for (int i = 0; i < kLines; ++i) line();
   }
 
-  /// Asks to L1 for the line that is read a little later, where rows are read one behind the other.
-  static ATTN_INLINE void line_after(const void* at) {
-    __builtin_prefetch(static_cast<const std::byte*>(at) + kLead, 0, 3);
+  /// Asks to L1 for the line that is read a little later, `lead` bytes behind the one at `at`; see lead_of().
+  static ATTN_INLINE void line_after(const void* at, Index lead) {
+    __builtin_prefetch(static_cast<const std::byte*>(at) + lead, 0, 3);
   }
+  /// A whole number of rows that lie `stride` bytes apart and have `width`.
+  static ATTN_INLINE Index lead_of(Index width, Index stride) { return std::max<Index>(kLead / width, 1) * stride; }
 
   /// The lines that the score product fetches, and all lines that are left.
   Index score_lines() const { return score_lines_ >= 0 ? score_lines_ : lines_left(); }
@@ -93,7 +95,7 @@ class Prefetcher {
  private:
   static constexpr Index kLine = kCacheLine, kOne = 256;
   static constexpr Index kAhead = 16 * 1024;  // bytes; see to_l1()
-  static constexpr Index kLead = 4 * 1024;    // bytes; with 2 and 8 KiB a hundredth to a twentieth slower
+  static constexpr Index kLead = 4 * 1024;    // bytes; 2 and 8 KiB differ by less than a twentieth
 
   struct Run {
     const std::byte* data = nullptr;
