@@ -148,12 +148,12 @@ void run_trials() {
     attended += trial.attended();
     operations += kOperations;
   }
-  // The pools are small enough to run out of pages, and not so small that nothing else happens. Of a few pools that is
-  // not said.
+  // Each pool is attended over. That they are small enough to run out of pages, and not so small that nothing else
+  // happens, can be said of many pools only.
+  EXPECT_GE(attended, operations / 10);
   if (operations < kSeeds * kOperations) return;
   EXPECT_GT(refusals, operations / 50);
   EXPECT_LT(refusals, operations / 4);
-  EXPECT_GT(attended, operations / 8);
 }
 
 TEST(PagedKvOperations, Float) { run_trials<float>(); }
