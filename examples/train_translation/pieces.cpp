@@ -14,7 +14,7 @@ namespace {
 constexpr std::int32_t kFirstMerge = 258;
 
 /// No sequence that is learned from sentences is longer, and there are never more; a file may claim both.
-constexpr std::size_t kMaxBytes = 1000, kMaxMerges = 100'000;
+constexpr std::size_t kMaxPieceBytes = 1000, kMaxMerges = 100'000;
 
 bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || static_cast<unsigned char>(c) >= 0x80;
@@ -109,7 +109,8 @@ Pieces Pieces::from_merges(std::string_view merges) {
   };
   while (at != end) {
     const std::int32_t first = number(), second = number();
-    if (pieces.merges_.size() == kMaxMerges || pieces.bytes(first).size() + pieces.bytes(second).size() > kMaxBytes)
+    if (pieces.merges_.size() == kMaxMerges ||
+        pieces.bytes(first).size() + pieces.bytes(second).size() > kMaxPieceBytes)
       throw std::invalid_argument("has too many or too long pieces");
     if (pieces.joined_.contains({first, second})) throw std::invalid_argument("joins the same pieces twice");
     pieces.add({first, second});

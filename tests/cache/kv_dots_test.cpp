@@ -11,11 +11,10 @@
 #include <vector>
 
 #include "attn/attn.h"
+#include "support/not_finite.h"
 
 namespace attn::test {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
 
 /// Rows of 8 bits, queries and weights, with room in between that is NaN, or -128, and must not count.
 class KvDots : public ::testing::Test {

@@ -7,7 +7,7 @@ namespace attn::test {
 namespace {
 
 // Sizes that occur nowhere else, so that a number in a message is that number.
-constexpr TokenSizes kSizes{3, 13, 19};
+constexpr TokenSizes kRightSizes{3, 13, 19};
 
 class KvErrors : public ::testing::Test {
  protected:
@@ -25,10 +25,10 @@ class KvErrors : public ::testing::Test {
   Appended<float> given(const TokenSizes& sizes, Index count) {
     return Appended<float>(std::vector(2, Tokens(sizes, count, random_)));
   }
-  Appended<float> one(Index count) { return Appended<float>(Tokens(kSizes, count, random_)); }
+  Appended<float> one(Index count) { return Appended<float>(Tokens(kRightSizes, count, random_)); }
 
   Random random_{1};
-  std::vector<Tokens> model_{Tokens(kSizes, 5, random_), Tokens(kSizes, 7, random_)};
+  std::vector<Tokens> model_{Tokens(kRightSizes, 5, random_), Tokens(kRightSizes, 7, random_)};
   KvCache<float> cache_{{.batch = 2, .kv_heads = 3, .capacity = 8, .head_dim = 13, .v_dim = 19, .max_capacity = 11}};
 };
 
@@ -47,8 +47,8 @@ TEST(KvCacheConfig, RefusesWhatMakesNoSense) {
 }
 
 TEST_F(KvErrors, Appending) {
-  auto two = given(kSizes, 2), heads = given({2, 13, 19}, 2), dims = given({3, 14, 19}, 2),
-       values = given({3, 13, 20}, 2), three = given(kSizes, 3);
+  auto two = given(kRightSizes, 2), heads = given({2, 13, 19}, 2), dims = given({3, 14, 19}, 2),
+       values = given({3, 13, 20}, 2), three = given(kRightSizes, 3);
   auto single = one(2), five = one(5);
   refused("heads", {"(2, 2, 2, 13)", "(2, 3, 2, 13)"}, [&] { cache_.append(heads.k(), two.v()); });
   refused("head_dim", {"(2, 3, 2, 14)", "(2, 3, 2, 13)"}, [&] { cache_.append(dims.k(), dims.v()); });
@@ -70,7 +70,7 @@ TEST_F(KvErrors, Appending) {
 
 TEST_F(KvErrors, Capacity) {
   auto five = one(5);
-  auto two = given(kSizes, 5);
+  auto two = given(kRightSizes, 5);
   const auto too_long = [&](const char* what, const Said& said, const auto& call) {
     try {
       call();

@@ -1,11 +1,10 @@
 // Caches of 8 bits: how far a number may lie from what was appended, and attention over what is kept.
 #include "support/cached.h"
+#include "support/not_finite.h"
 #include "support/sample.h"
 
 namespace attn::test {
 namespace {
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
 
 /// A token's row of one head as it is kept.
 struct Quantised {

@@ -9,7 +9,7 @@ namespace attn::test {
 namespace {
 
 const PagedKvCacheConfig kSmall{.pages = 6, .page_size = 4, .kv_heads = 2, .head_dim = 3, .v_dim = 5};
-constexpr TokenSizes kSizes{2, 3, 5};
+constexpr TokenSizes kPagedSizes{2, 3, 5};
 
 class PagedCache : public ::testing::Test {
  protected:
@@ -196,7 +196,7 @@ TEST_F(PagedCache, RefusesWhatMakesNoSense) {
     model_.expect_sound();
     model_.expect_contents();
   };
-  auto three = given(kSizes, 3);
+  auto three = given(kPagedSizes, 3);
   const std::string name = std::to_string(gone);
   refused("length of a released one", {"no sequence " + name}, [&] { cache_.length(gone); });
   refused("table of a released one", {"no sequence " + name}, [&] { cache_.table(gone); });
@@ -225,7 +225,8 @@ TEST_F(PagedCache, RefusesWhatMakesNoSense) {
   refused("one batch element for two", {"(1, 2, 3, 3)", "(2, 2, 3, 3)"}, [&] {
     cache_.append({a, b}, three.k(), three.v());
   });
-  auto heads = given({3, 3, 5}, 3), dims = given({2, 4, 5}, 3), values = given({2, 3, 6}, 3), two = given(kSizes, 2);
+  auto heads = given({3, 3, 5}, 3), dims = given({2, 4, 5}, 3), values = given({2, 3, 6}, 3),
+       two = given(kPagedSizes, 2);
   refused("heads", {"(1, 3, 3, 3)", "(1, 2, 3, 3)"}, [&] { cache_.append(a, heads.k(), heads.v()); });
   refused("head_dim", {"(1, 2, 3, 4)", "(1, 2, 3, 3)"}, [&] { cache_.append(a, dims.k(), dims.v()); });
   refused("v_dim", {"(1, 2, 3, 6)", "(1, 2, 3, 5)"}, [&] { cache_.append(a, values.k(), values.v()); });

@@ -32,12 +32,12 @@ struct BothOrders {
   Tensor<S, 4> by_head, by_token;
 };
 
-struct Sizes {
+struct CallSizes {
   Index batch, heads, kv_heads, q_len, kv_len, dim;
 };
 
 template <class S, class M>
-void expect_bits_of_heads_by_themselves(const std::string& name, const Sizes& s, const M& mods) {
+void expect_bits_of_heads_by_themselves(const std::string& name, const CallSizes& s, const M& mods) {
   SCOPED_TRACE(name);
   const BothOrders<S> k(s.batch, s.kv_heads, s.kv_len, s.dim, 1), v(s.batch, s.kv_heads, s.kv_len, s.dim, 2);
   const BothOrders<float> q(s.batch, s.heads, s.q_len, s.dim, 3);
@@ -59,7 +59,7 @@ void expect_bits_of_heads_by_themselves(const std::string& name, const Sizes& s,
 }
 
 template <class S>
-void expect_bits(const Sizes& s) {
+void expect_bits(const CallSizes& s) {
   const auto expect = [&](const char* name, const auto& mods) { expect_bits_of_heads_by_themselves<S>(name, s, mods); };
   expect("plain", Mods<>());
   // The first key that is visited is none at which a tile, or a step of tiles, begins in memory.

@@ -14,7 +14,7 @@ namespace {
 
 using detail::kKeyTile;
 
-Problem problem_of(Index heads, Index kv_heads, Index q_len, Index kv_len, Index dim = 16) {
+Problem problem_with(Index heads, Index kv_heads, Index q_len, Index kv_len, Index dim = 16) {
   Problem p;
   p.batch = 2;
   p.heads = heads, p.kv_heads = kv_heads;
@@ -49,7 +49,7 @@ TEST(TokenGroups, HaveEachPairOfTheirResidueOnce) {
       for (const Index kv_len : {0, 1, 6, 25})
         for (const auto& [offset, kv_offset] :
              std::vector<std::pair<Index, Index>>{{-4, 0}, {0, 0}, {9, 0}, {-4, 11}, {0, -20}, {9, 5}, {2, 3}}) {
-          Problem p = problem_of(1, 1, q_len, kv_len);
+          Problem p = problem_with(1, 1, q_len, kv_len);
           p.q_offset = offset, p.kv_offset = kv_offset;
           std::multiset<std::vector<Index>> want;
           for (Index b = 0; b < p.batch; ++b)
@@ -62,7 +62,7 @@ TEST(TokenGroups, HaveEachPairOfTheirResidueOnce) {
 }
 
 TEST(TokenGroups, SharedOnesAreSeenByAllQueries) {
-  Problem p = problem_of(1, 1, 6, 20);
+  Problem p = problem_with(1, 1, 6, 20);
   p.q_offset = 14;
   std::multiset<std::vector<Index>> want;
   for (Index b = 0; b < p.batch; ++b)
@@ -74,13 +74,13 @@ TEST(TokenGroups, SharedOnesAreSeenByAllQueries) {
 
 TEST(TokenGroups, PayWhereTilesGetFewer) {
   const auto pays = [](Index tokens, Index step) {
-    return detail::grouping_pays(problem_of(1, 1, tokens, tokens), {step, {}});
+    return detail::grouping_pays(problem_with(1, 1, tokens, tokens), {step, {}});
   };
   EXPECT_TRUE(pays(65536, 64));
   EXPECT_FALSE(pays(65536, 1));
   EXPECT_FALSE(pays(128, 64)) << "groups of two tokens do not fill a tile";
-  EXPECT_TRUE(detail::grouping_pays(problem_of(1, 1, 128, 128), {64, {}, true})) << "asked for";
-  EXPECT_FALSE(detail::grouping_pays(problem_of(1, 1, 65536, 65536), {256, Range{0, 33}})) << "too many passes";
+  EXPECT_TRUE(detail::grouping_pays(problem_with(1, 1, 128, 128), {64, {}, true})) << "asked for";
+  EXPECT_FALSE(detail::grouping_pays(problem_with(1, 1, 65536, 65536), {256, Range{0, 33}})) << "too many passes";
 }
 
 template <class T>
@@ -92,7 +92,7 @@ TEST(BackwardPlan, PartsCoverTheTilesInOrder) {
   for (const Isa isa : instruction_sets())
     for (const Index q_len : {0, 1, 300, 2100})
       for (const Index kv_len : {0, 1, 255, 256, 700, 5000}) {
-        const Problem p = problem_of(6, 2, q_len, kv_len);
+        const Problem p = problem_with(6, 2, q_len, kv_len);
         const auto plan = plan_of<float>(p, isa);
         EXPECT_EQ(plan.tasks_of_group(), plan.key_parts() * plan.query_parts());
         EXPECT_LE(plan.tasks_of_group(), 8);
@@ -111,7 +111,7 @@ TEST(BackwardPlan, PartsCoverTheTilesInOrder) {
 }
 
 TEST(BackwardPlan, TilesOfAGroupAreTheQueriesOfItsHeads) {
-  const Problem p = problem_of(6, 2, 130, 70);
+  const Problem p = problem_with(6, 2, 130, 70);
   for (const Isa isa : instruction_sets()) {
     const auto plan = plan_of<float>(p, isa);
     std::multiset<std::vector<Index>> rows, want;
@@ -168,7 +168,7 @@ TEST(BackwardPlan, MemoryOfPartsLiesApart) {
     for (const auto& [q_len, kv_len] : {std::pair<Index, Index>{70, 90}, {600, 90}, {70, 900}, {1200, 600}})
       for (const detail::LearnedSizes& learned :
            {detail::LearnedSizes{}, detail::LearnedSizes{5, 2, detail::Learning::apart}}) {
-        const Problem p = problem_of(4, 2, q_len, kv_len, dim);
+        const Problem p = problem_with(4, 2, q_len, kv_len, dim);
         expect_memory_apart<float>(p, learned);
         expect_memory_apart<double>(p, learned);
       }

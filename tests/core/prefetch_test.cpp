@@ -14,8 +14,8 @@ using detail::kKeyTile;
 using detail::PrefetchPlan;
 
 /// A call without mods and the pass over it.
-struct Call {
-  Call(Index heads, Index q_len, Index kv_len)
+struct PrefillCall {
+  PrefillCall(Index heads, Index q_len, Index kv_len)
       : q({1, heads, q_len, 64}), k({1, heads, kv_len, 64}), v({1, heads, kv_len, 64}), out({1, heads, q_len, 64}) {
     problem.heads = problem.kv_heads = heads;
     problem.q_len = q_len;
@@ -52,7 +52,7 @@ detail::QueryTile tile_of(Index head, Index tile, Index rows) {
 }
 
 TEST(PrefetchPlans, LongKeysTheNextTile) {
-  Call call(1, 96, 8192);
+  PrefillCall call(1, 96, 8192);
   const auto queries = tile_of(0, 0, 48), following = tile_of(0, 1, 48);
   const PrefetchPlan plan = detail::plan_prefetch(call.pass, 2, queries, following, {128, 192}, {0, 8192});
   EXPECT_EQ(call.row_of(plan.block[0]), std::pair('k', Index(192)));
@@ -66,7 +66,7 @@ TEST(PrefetchPlans, LongKeysTheNextTile) {
 }
 
 TEST(PrefetchPlans, ShortKeysThoseOfTheNextHead) {
-  Call call(3, 48, 128);
+  PrefillCall call(3, 48, 128);
   const auto queries = tile_of(1, 0, 48), following = tile_of(2, 0, 48);
   const PrefetchPlan plan = detail::plan_prefetch(call.pass, 1, queries, following, {64, 128}, {0, 128});
   EXPECT_EQ(call.row_of(plan.block[0]), std::pair('k', Index(2 * 128 + 64)));
@@ -80,7 +80,7 @@ TEST(PrefetchPlans, ShortKeysThoseOfTheNextHead) {
 TEST(PrefetchPlans, BlocksAreNeverEmpty) {
   for (const Index kv_len : {1, 40, 64, 200, 3000})
     for (const Index tiles : {1, 2, 5}) {
-      Call call(2, 48 * tiles, kv_len);
+      PrefillCall call(2, 48 * tiles, kv_len);
       for (Index t = 0; t < 2 * tiles; ++t)
         for (Index j = 0; j < kv_len; j += kKeyTile) {
           const auto queries = tile_of(t / tiles, t % tiles, 48), following = tile_of(1, tiles - 1, 48);

@@ -12,7 +12,7 @@
 namespace attn::test {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInf = std::numeric_limits<double>::infinity();
 
 /// What is tested, on numbers in memory.
 template <class T, int kBytes>
@@ -148,9 +148,9 @@ TYPED_TEST(Simd, ExpIsWithinWhatItsCommentSays) {
 TYPED_TEST(Simd, ExpOfZeroInfinityAndNaN) {
   using T = TypeParam;
   for_each_set<T>([](const Compiled<T>& set) {
-    const T below = std::nextafter(detail::Exp2Constants<T>::kSmallest, T(-kInfinity));
+    const T below = std::nextafter(detail::Exp2Constants<T>::kSmallest, T(-kInf));
     for (const auto& [x, want] :
-         {std::pair<T, T>{0, 1}, {T(-kInfinity), 0}, {std::numeric_limits<T>::lowest(), 0}, {below, 0}}) {
+         {std::pair<T, T>{0, 1}, {T(-kInf), 0}, {std::numeric_limits<T>::lowest(), 0}, {below, 0}}) {
       std::vector<T> y(static_cast<std::size_t>(set.lanes), x);
       set.exp(y.data(), set.lanes);
       for (const T lane : y) EXPECT_EQ(lane, want) << "e^" << x;
@@ -173,8 +173,8 @@ TYPED_TEST(Simd, LargestAndTotalSeeEveryLane) {
       const double others = -static_cast<double>(set.lanes * (set.lanes + 1)) / 2 + static_cast<double>(lane) + 1;
       EXPECT_EQ(set.total(x.data()), static_cast<T>(others + 1000)) << lane;
     }
-    const std::vector<T> low(static_cast<std::size_t>(set.lanes), T(-kInfinity));
-    EXPECT_EQ(set.largest(low.data()), T(-kInfinity));
+    const std::vector<T> low(static_cast<std::size_t>(set.lanes), T(-kInf));
+    EXPECT_EQ(set.largest(low.data()), T(-kInf));
   });
 }
 
@@ -206,7 +206,7 @@ TYPED_TEST(Simd, DropsWhereZero) {
     for (Index i = 0; i < set.lanes; ++i) kept.push_back(i % 3 == 1 ? -1 : 0);
     set.drop_where_zero(x.data(), kept.data());
     for (Index i = 0; i < set.lanes; ++i)
-      EXPECT_EQ(x[static_cast<std::size_t>(i)], i % 3 == 1 ? static_cast<T>(i) : T(-kInfinity)) << i;
+      EXPECT_EQ(x[static_cast<std::size_t>(i)], i % 3 == 1 ? static_cast<T>(i) : T(-kInf)) << i;
   });
 }
 

@@ -98,8 +98,8 @@ TEST(TileMemory, WorkersOfTheCallersMemory) {
 /// Rows of T in and out of a tile, on each instruction set, for sizes on both sides of whole vectors.
 template <class T>
 class Packing : public testing::Test {};
-using Scalars = testing::Types<float, double, long double>;
-TYPED_TEST_SUITE(Packing, Scalars);
+using AllScalars = testing::Types<float, double, long double>;
+TYPED_TEST_SUITE(Packing, AllScalars);
 
 template <class T>
 std::vector<T> counted(Index n) {

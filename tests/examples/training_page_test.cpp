@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "count.h"
 #include "files.h"
 #include "report.h"
 #include "training_page.h"
@@ -64,12 +65,6 @@ class TrainingPage : public testing::Test {
   fs::path folder_;
   std::string log_;
 };
-
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++found;
-  return found;
-}
 
 /// The text of the element of an id.
 std::string text_of(const std::string& dom, const std::string& id) {

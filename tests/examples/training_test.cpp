@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "count.h"
 #include "interrupt.h"
 #include "loss_curve.h"
 #include "new_file.h"
@@ -26,12 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace training;
-
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++found;
-  return found;
-}
 
 TEST(TrainingProgress, WithoutATerminalALineForEachTenth) {
   std::ostringstream out;

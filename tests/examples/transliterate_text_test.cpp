@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "count.h"
 #include "heat_map.h"
 #include "utf8.h"
 #include "vocabulary.h"
@@ -11,12 +12,6 @@
 namespace {
 
 using namespace transliterate;
-
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t n = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
 
 TEST(Utf8, LettersOfEveryLength) {
   EXPECT_EQ(letters_of("a\u0622\u20AC\U0001F600"), (Word{"a", "\u0622", "\u20AC", "\U0001F600"}));

@@ -5,7 +5,7 @@ namespace attn::test {
 
 /// Key heads that ranks have to themselves, and those that up to all of them need.
 template <class T>
-void check_every_mod() {
+void check_every_mod_by_heads() {
   for_each_ring(51, [&](mpi::Ring& ring, Random& random, Sample& sample) {
     Sizes s{random.integer(1, 2), 1, random.integer(1, 4), random.integer(0, 40), 0, random.integer(1, 9),
             random.integer(1, 9)};
@@ -18,8 +18,8 @@ void check_every_mod() {
   });
 }
 
-TEST(ByHeads, EveryMod) { check_every_mod<float>(); }
-TEST(ByHeads, EveryModHalf) { check_every_mod<Eigen::half>(); }
+TEST(ByHeads, EveryMod) { check_every_mod_by_heads<float>(); }
+TEST(ByHeads, EveryModHalf) { check_every_mod_by_heads<Eigen::half>(); }
 
 TEST(ByHeads, Sigmoid) {
   for_each_ring(52, [&](mpi::Ring& ring, Random& random, Sample&) {

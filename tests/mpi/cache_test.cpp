@@ -46,7 +46,7 @@ struct Paged {
 
 /// All mods, over caches in one piece and in pages in the middle of which another piece of the text begins.
 template <class T>
-void check_every_mod() {
+void check_every_mod_of_caches() {
   for_each_ring(61, [&](mpi::Ring& ring, Random& random, Sample& sample) {
     Sizes s{random.integer(1, 2),  1,
             random.integer(1, 2),  random.integer(1, 5),
@@ -81,8 +81,8 @@ void check_every_mod() {
   });
 }
 
-TEST(Caches, EveryMod) { check_every_mod<float>(); }
-TEST(Caches, EveryModBFloat16) { check_every_mod<Eigen::bfloat16>(); }
+TEST(Caches, EveryMod) { check_every_mod_of_caches<float>(); }
+TEST(Caches, EveryModBFloat16) { check_every_mod_of_caches<Eigen::bfloat16>(); }
 
 /// Sequences of different lengths, with different numbers of queries at positions of their own, of 8 bits too: as one
 /// cache that has all tokens.

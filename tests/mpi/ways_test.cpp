@@ -9,7 +9,7 @@ namespace attn::test {
 
 /// Decoding against the oracle.
 template <class T>
-void check_every_mod() {
+void check_every_mod_of_ways() {
   for_each_ring(31, [&](mpi::Ring& ring, Random& random, Sample& sample) {
     Sizes s{random.integer(1, 2), 1, random.integer(1, 3), random.integer(0, 40), 0, random.integer(1, 9),
             random.integer(1, 9)};
@@ -34,8 +34,8 @@ void check_every_mod() {
   });
 }
 
-TEST(Ways, EveryMod) { check_every_mod<float>(); }
-TEST(Ways, EveryModHalf) { check_every_mod<Eigen::half>(); }
+TEST(Ways, EveryMod) { check_every_mod_of_ways<float>(); }
+TEST(Ways, EveryModHalf) { check_every_mod_of_ways<Eigen::half>(); }
 
 TEST(Ways, DecodeWithSigmoids) {
   for_each_ring(32, [&](mpi::Ring& ring, Random&, Sample&) {
