@@ -48,8 +48,8 @@ class DecodeTiles {
     return tensors_.k.is_cut() || (far_ && are(tensors_.k) && are(tensors_.v));
   }
 
-  /// Where the neighbouring head has its turn, if the keys of one head are read from `begin` on, in steps of `step`: with
-  /// the next page, or where pages cut tiles with the next tile, but after whole steps; without pages after one step.
+  /// Where the neighbouring head has its turn, if the keys of a head are read from `begin` on in steps of `step`: with
+  /// the next page, or where pages cut tiles with the next tile, but after whole steps. Without pages, after one step.
   Index end_of_run(Index begin, Index step) const {
     if (!tensors_.k.is_paged()) return begin + step;
     const Index run = padded(tensors_.k.cuts_tiles_of(kKeyTile) ? kKeyTile : tensors_.k.page_size(), step);
