@@ -118,13 +118,17 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
   template <DType kDType>
   static ATTN_INLINE void value_all(const TileMemory<T>& m, Index rows, const RowsToRead& value, Index keys,
                                     Index v_dim, Prefetcher& fetching) {
-    // Numbers of 16 and 8 bits, which are bound by arithmetic, took 3 % longer in parts.
-    constexpr Index kMostSums = kDType == DType::native && kLanes >= kQueriesAtATime ? 4096 : 1;
-    Array<T, kMostSums> sums;
-    const bool in_parts = kMostSums > 1 && rows > kQueriesAtATime && rows * v_dim <= kMostSums && !fetching.is_empty();
-    const Index keys_of_part = in_parts ? keys_in_l1(v_dim * kSizeOf<T, kDType>) : keys;
-    for (Index j = 0; j < keys; j += keys_of_part)
-      value_part<kDType>(m, rows, value, {j, std::min(j + keys_of_part, keys), keys, sums}, v_dim, fetching);
+    if constexpr (kDType == DType::native && kLanes >= kQueriesAtATime) {
+      constexpr Index kMostSums = 4096;
+      Array<T, kMostSums> sums;
+      const bool in_parts = rows > kQueriesAtATime && rows * v_dim <= kMostSums && !fetching.is_empty();
+      const Index keys_of_part = in_parts ? keys_in_l1(v_dim * kSizeOf<T, kDType>) : keys;
+      for (Index j = 0; j < keys; j += keys_of_part)
+        value_part<kDType>(m, rows, value, {j, std::min(j + keys_of_part, keys), keys, sums}, v_dim, fetching);
+    } else {
+      // Numbers of 16 and 8 bits, which are bound by arithmetic, took 3 % longer in parts.
+      value_part<kDType>(m, rows, value, {0, keys, keys, nullptr}, v_dim, fetching);
+    }
   }
 
   template <DType kDType>
