@@ -117,8 +117,9 @@ requires(!detail::KvSource<K>) Explanation
 
 /// The bytes that Options::workspace must have for attention() with these arguments. The number is exact. It is linear
 /// in head_dim + v_dim and in the number of threads; strided_sparse() and fixed_sparse() may add a number for each
-/// query, and up to 32 splits of the keys add a result each where few queries have many keys. It depends on sizes,
-/// strides, scalar types, executor, instruction set and those two masks, and on no other mod.
+/// query, up to 64 splits of the keys add a result each where few queries have many keys, and a thread works on up to
+/// eight heads of single queries at a time where the heads of a token lie side by side in far memory. It depends on
+/// sizes, strides, scalar types, executor, instruction set and those two masks, and on no other mod.
 ///
 ///     std::vector<std::byte> memory(attn::workspace_bytes(q, k, v, mods, options));
 ///     options.workspace = memory;

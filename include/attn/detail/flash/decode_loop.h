@@ -19,11 +19,11 @@ class DecodeLoop {
  public:
   static constexpr Index kMostQueries = DecodeState<T>::kMost;
 
-  /// Blocks worked on together. Where the keys of a token's heads are adjacent, all heads of a step are read before the
-  /// next step. One head after the other was 20 % slower in pages of 64 tokens of 8 heads; in memory that is
-  /// (batch, len, heads, dim) 8 heads of 16384 to 65536 tokens took 1.3 to 1.6 times as long, 32 heads 1.4 times. With
-  /// all heads of a page in turn, and so steps that are cut by pages, large caches at head_dim 128 were 5 % faster, and
-  /// caches of 256 tokens took 1.4 times as long.
+  /// Blocks that take each step of keys in turn, where DecodeTiles says that this is how memory is read best. One head
+  /// after the other was 20 % slower in pages of 64 tokens of 8 heads. In memory that is (batch, len, heads, dim) 8
+  /// heads of 16384 to 65536 tokens took 1.2 to 1.5 times as long, and 32 heads 1.4 times. With all heads of a page in
+  /// turn, and so steps that are cut by pages, large caches at head_dim 128 were 5 % faster, and caches of 256 tokens
+  /// took 1.4 times as long.
   static constexpr Index kMostTogether = 8;
 
   /// `far`: see DecodeTiles.
@@ -42,7 +42,7 @@ class DecodeLoop {
   bool multiplies_integers() const { return dots_ != nullptr; }
 
   /// The most blocks that run() is given: 1, or some together.
-  Index most_together() const { return key_tiles_.heads_are_adjacent() ? kMostTogether : 1; }
+  Index most_together() const { return key_tiles_.heads_take_turns() ? kMostTogether : 1; }
 
   /// The memory of a worker for so many blocks at a time.
   Index bytes(Index blocks) const { return layout(blocks).bytes(); }
@@ -168,7 +168,7 @@ class DecodeLoop {
     return key_tiles_.of(queries, {begin, begin + kKeyTile});
   }
 
-  /// The recurrence over all keys: in runs of those that lie together in memory, for some blocks in turn.
+  /// The recurrence over all keys, in runs for which the blocks take turns.
   void visit_keys(std::span<DecodeState<T>> blocks, const KvTile& following, bool by_selection) const {
     Range all{0, 0};
     for (const DecodeState<T>& block : blocks) all = hull(all, block.visited());

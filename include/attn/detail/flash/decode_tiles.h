@@ -40,19 +40,21 @@ class DecodeTiles {
     return {tile.end, std::min(tile.end + keys, all.end)};
   }
 
-  /// Whether a token's heads lie closer together than a head's tokens, where keys and values come from memory.
-  bool heads_are_adjacent() const {
-    const auto are = [](const KvRows<T>& t) {
-      return !t.is_gathered() && t.dim(1) > 1 && std::abs(t.stride(1)) < std::abs(t.stride(2));
-    };
-    return tensors_.k.is_cut() || (far_ && are(tensors_.k) && are(tensors_.v));
+  /// Whether neighbouring heads take turns: in pages, where a page's heads follow each other, and in far memory where
+  /// the heads of a token lie closer together than the tokens of a head.
+  bool heads_take_turns() const {
+    return tensors_.k.is_cut() || (far_ && lie_by_token(tensors_.k) && lie_by_token(tensors_.v));
   }
 
   /// Where the neighbouring head has its turn, if the keys of a head are read from `begin` on in steps of `step`: with
-  /// the next page, or where pages cut tiles with the next tile, but after whole steps. Without pages, after one step.
+  /// the next page, or where pages cut tiles with the next tile, but after whole steps. Where the heads of a token lie
+  /// together, after one step.
   Index end_of_run(Index begin, Index step) const {
     if (!tensors_.k.is_paged()) return begin + step;
-    const Index run = padded(tensors_.k.cuts_tiles_of(kKeyTile) ? kKeyTile : tensors_.k.page_size(), step);
+    const Index apart = lie_by_token(tensors_.k)             ? 1
+                        : tensors_.k.cuts_tiles_of(kKeyTile) ? kKeyTile
+                                                             : tensors_.k.page_size();
+    const Index run = padded(apart, step);
     return (begin / run + 1) * run;
   }
 
@@ -175,6 +177,9 @@ class DecodeTiles {
   }
 
  private:
+  static bool lie_by_token(const KvRows<T>& t) {
+    return !t.is_gathered() && t.dim(1) > 1 && std::abs(t.stride(1)) < std::abs(t.stride(2));
+  }
   static bool has_rows(const KvRows<T>& t) { return t.stride(3) == 1 || t.dim(3) <= 1; }
   /// Whether a tile of so many keys is copied.
   bool copies(const KvRows<T>& t, Index keys) const {

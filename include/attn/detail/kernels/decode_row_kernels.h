@@ -57,7 +57,8 @@ struct DecodeRowKernels {
   static ATTN_INLINE void add_columns(T* out, const T* weights, T rescale, const T* value, Index stride, Index keys,
                                       Prefetcher& fetching) {
     Array<Vec, kVectors> even = {}, odd = {};
-    [[maybe_unused]] const Index lead = Prefetcher::lead_of(kVectors * Bytes, stride * static_cast<Index>(sizeof(T)));
+    [[maybe_unused]] Index lead = 0;
+    if constexpr (kFar) lead = Prefetcher::lead_of(kVectors * Bytes, stride * static_cast<Index>(sizeof(T)));
     const auto add = [&](Vec * sum, Index j) __attribute__((always_inline)) {
       const T w = weights[j];
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {

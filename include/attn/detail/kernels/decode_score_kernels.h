@@ -127,14 +127,14 @@ struct DecodeScoreKernels {
   /// AVX-512. Numbers of 16 and 8 bits gained nothing: they are bound by their conversion.
   ///
   /// kFar: each line asks for a later one, in one instruction where a Prefetcher takes a dozen. From memory keys and
-  /// values of 128 floats came 1.15 to 1.22 times as fast, those of 64 at 0.95 of the speed. Four queries at a time,
-  /// which hide a Prefetcher's instructions but not what comes late, at 0.7 to 0.95.
+  /// values of 128 floats came 1.15 to 1.22 times as fast, those of 64 at 0.95 of the speed. Four queries at a
+  /// time, which hide a Prefetcher's instructions but not what comes late, ran at 0.7 to 0.95 of theirs.
   template <int kVectors, bool kFar = false>
   static ATTN_INLINE bool score_whole(const TileMemory<T>& m, const RowsToRead& key, Index keys) {
     Array<Vec, kVectors> q;
     ATTN_UNROLL for (int c = 0; c < kVectors; ++c) S::load(q[c], m.query + c * kLanes);
-    [[maybe_unused]] const Index lead =
-        Prefetcher::lead_of(kVectors * Bytes, key.stride * static_cast<Index>(sizeof(T)));
+    [[maybe_unused]] Index lead = 0;
+    if constexpr (kFar) lead = Prefetcher::lead_of(kVectors * Bytes, key.stride * static_cast<Index>(sizeof(T)));
     for (Index next = 0; next < keys; next += kLanes) {
       const Index j = std::min(next, keys - kLanes);
       const T* row = reinterpret_cast<const T*>(key.data) + j * key.stride;

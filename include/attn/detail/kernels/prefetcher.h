@@ -80,7 +80,8 @@ class Prefetcher {
   static ATTN_INLINE void line_after(const void* at, Index lead) {
     __builtin_prefetch(static_cast<const std::byte*>(at) + lead, 0, 3);
   }
-  /// A whole number of rows that lie `stride` bytes apart and have `width`.
+  /// The bytes from a row to the one that follows kLead bytes of numbers later: rows of `width` bytes lie `stride`
+  /// bytes apart.
   static ATTN_INLINE Index lead_of(Index width, Index stride) { return std::max<Index>(kLead / width, 1) * stride; }
 
   /// The lines that the score product fetches, and all lines that are left.
@@ -95,7 +96,7 @@ class Prefetcher {
  private:
   static constexpr Index kLine = kCacheLine, kOne = 256;
   static constexpr Index kAhead = 16 * 1024;  // bytes; see to_l1()
-  static constexpr Index kLead = 4 * 1024;    // bytes; 2 and 8 KiB differ by less than a twentieth
+  static constexpr Index kLead = 4 * 1024;    // bytes of numbers; 2 and 8 KiB differ by less than a twentieth
 
   struct Run {
     const std::byte* data = nullptr;
