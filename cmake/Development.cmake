@@ -6,8 +6,8 @@ set(ATTN_WARNINGS -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wsign-conversi
 add_library(attn_development INTERFACE)
 target_link_libraries(attn_development INTERFACE attn::attn)
 target_compile_options(attn_development INTERFACE ${ATTN_WARNINGS} $<$<BOOL:${ATTN_WERROR}>:-Werror>)
-# From 128 MiB on g++ walks its heap again and again for what is no longer needed, also all that has been precompiled: a
-# third of the time of a small test's unit. Few units ever have 1 GiB.
+# From 128 MiB on g++ searches its heap for garbage again and again. The heap includes what has been precompiled, so that
+# this took a third of the time of a small test's unit. Few units ever have 1 GB.
 target_compile_options(attn_development INTERFACE $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1000000>)
 
 # attn_program(<name> <source>...) makes one program of the project.

@@ -148,7 +148,7 @@ void run_trials() {
     attended += trial.attended();
     operations += kOperations;
   }
-  // Each pool is attended over. That they are small enough to run out of pages, and not so small that nothing else
+  // Pools are attended over. That they are small enough to run out of pages, and not so small that nothing else
   // happens, can be said of many pools only.
   EXPECT_GE(attended, operations / 10);
   if (operations < kSeeds * kOperations) return;

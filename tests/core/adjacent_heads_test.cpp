@@ -1,5 +1,7 @@
-// Keys and values in memory that is (batch, len, heads, dim), so many that they come from far: a token's heads are read
-// together. Results have the bits of heads that are read one after the other.
+// Keys and values in memory that is (batch, len, heads, dim), so many that they come from far: heads take turns.
+// Results have the bits of heads that are read one after the other.
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -8,92 +10,127 @@
 #include "attn/attn.h"
 #include "support/compare.h"
 #include "support/paths.h"
+#include "support/strided.h"
 
 namespace attn::test {
 namespace {
-
-/// Keys or values, as they lie in memory of either order.
-template <class S>
-struct BothOrders {
-  BothOrders(Index batch, Index heads, Index len, Index dim, Index seed)
-      : by_head(Tensor<S, 4>::uninitialized({batch, heads, len, dim})),
-        by_token(Tensor<S, 4>::uninitialized({batch, len, heads, dim})) {
-    for (Index b = 0; b < batch; ++b)
-      for (Index h = 0; h < heads; ++h)
-        for (Index j = 0; j < len; ++j)
-          for (Index d = 0; d < dim; ++d)
-            by_head(b, h, j, d) = by_token(b, j, h, d) =
-                static_cast<S>(static_cast<float>((++seed * 7919 % 1009 - 504)) / 504);
-  }
-  TensorView<const S, 4> heads_first() const { return by_head.view(); }
-  TensorView<const S, 4> tokens_first() const {
-    return bshd(by_token.data(), by_token.dim(0), by_token.dim(1), by_token.dim(2), by_token.dim(3));
-  }
-  Tensor<S, 4> by_head, by_token;
-};
 
 struct CallSizes {
   Index batch, heads, kv_heads, q_len, kv_len, dim;
 };
 
-template <class S, class M>
-void expect_bits_of_heads_by_themselves(const std::string& name, const CallSizes& s, const M& mods) {
-  SCOPED_TRACE(name);
-  const BothOrders<S> k(s.batch, s.kv_heads, s.kv_len, s.dim, 1), v(s.batch, s.kv_heads, s.kv_len, s.dim, 2);
-  const BothOrders<float> q(s.batch, s.heads, s.q_len, s.dim, 3);
-  const auto run = [&](const TensorView<const S, 4>& keys, const TensorView<const S, 4>& values,
-                       const Options& options) {
-    const auto result = attention(q.heads_first(), keys, values, mods, options);
-    std::vector<float> all(result.out.data(), result.out.data() + result.out.size());
-    all.insert(all.end(), result.lse.data(), result.lse.data() + result.lse.size());
+/// Queries, keys and values, by head and by token.
+template <class T, class S>
+struct BothOrders {
+  explicit BothOrders(const CallSizes& s)
+      : q(Layout::bhsd, {s.batch, s.heads, s.q_len, s.dim}, numbers(s.batch * s.heads * s.q_len * s.dim)),
+        k(numbers(s.batch * s.kv_heads * s.kv_len * s.dim)),
+        v(numbers(s.batch * s.kv_heads * s.kv_len * s.dim)),
+        k_by_head(Layout::bhsd, shape(s), k),
+        v_by_head(Layout::bhsd, shape(s), v),
+        k_by_token(Layout::bshd, shape(s), k),
+        v_by_token(Layout::bshd, shape(s), v) {}
+  std::vector<double> numbers(Index count) {
+    std::vector<double> all(static_cast<std::size_t>(count));
+    for (double& x : all) x = static_cast<double>(++drawn_ * 7919 % 1009 - 504) / 504;
     return all;
-  };
+  }
+  static Shape<4> shape(const CallSizes& s) { return {s.batch, s.kv_heads, s.kv_len, s.dim}; }
+
+ private:
+  Index drawn_ = 0;
+
+ public:
+  Strided<T> q;
+  std::vector<double> k, v;
+  Strided<S> k_by_head, v_by_head, k_by_token, v_by_token;
+};
+
+/// The bits of a call, in exactly the memory that it asks for. If it accumulates, it goes on from some result.
+template <class T, class S, class M>
+std::vector<T> bits_of(Strided<T>& q, Strided<S>& k, Strided<S>& v, const M& mods, Options options) {
+  const auto query = q.view();
+  Tensor<T, 4> out({query.dim(0), query.dim(1), query.dim(2), v.view().dim(3)});
+  Tensor<Wide<T>, 3> lse({query.dim(0), query.dim(1), query.dim(2)});
+  std::fill_n(out.data(), out.size(), T(0.25f));
+  std::vector<std::byte> memory(workspace_bytes(query, k.view(), v.view(), mods, options));
+  options.workspace = memory;
+  attention_into(out, lse, query, k.view(), v.view(), mods, options);
+  std::vector<T> all(out.data(), out.data() + out.size());
+  for (Index i = 0; i < lse.size(); ++i) all.push_back(static_cast<T>(lse.data()[i]));
+  return all;
+}
+
+template <class T, class S, class M>
+void expect_bits(const std::string& name, BothOrders<T, S>& n, const M& mods, const Options& given = {}) {
+  SCOPED_TRACE(name);
   for (const Isa isa : instruction_sets()) {
     SCOPED_TRACE(to_string(isa));
-    const auto wanted = run(k.heads_first(), v.heads_first(), {.executor = serial(), .isa = isa});
-    for (const Executor& executor : {serial(), threads(2), threads(3)})
-      EXPECT_TRUE(same_bits(run(k.tokens_first(), v.tokens_first(), {.executor = executor, .isa = isa}), wanted));
-    // One order of keys, another of values.
-    EXPECT_TRUE(same_bits(run(k.tokens_first(), v.heads_first(), {.executor = serial(), .isa = isa}), wanted));
+    Options options = given;
+    options.isa = isa;
+    options.executor = serial();
+    const std::vector<T> wanted = bits_of(n.q, n.k_by_head, n.v_by_head, mods, options);
+    EXPECT_GT(workspace_bytes(n.q.view(), n.k_by_token.view(), n.v_by_token.view(), mods, options),
+              workspace_bytes(n.q.view(), n.k_by_head.view(), n.v_by_head.view(), mods, options))
+        << "no heads take turns";
+    EXPECT_TRUE(same_bits(bits_of(n.q, n.k_by_token, n.v_by_head, mods, options), wanted)) << "values by head";
+    for (const int workers : {1, 2, 3}) {
+      options.executor = threads(workers);
+      EXPECT_TRUE(same_bits(bits_of(n.q, n.k_by_token, n.v_by_token, mods, options), wanted)) << workers << " workers";
+    }
   }
 }
 
-template <class S>
+template <class T, class S = T>
 void expect_bits(const CallSizes& s) {
-  const auto expect = [&](const char* name, const auto& mods) { expect_bits_of_heads_by_themselves<S>(name, s, mods); };
-  expect("plain", Mods<>());
+  BothOrders<T, S> n(s);
+  expect_bits("plain", n, Mods<>());
   // The first key that is visited is none at which a tile, or a step of tiles, begins in memory.
-  expect("window", sliding_window(s.kv_len - 901));
-  // Each head visits keys of its own.
-  const auto first = [](Index head) { return 37 * head; };
-  expect("by head", mask_mod([=](const Position& p) { return p.kv >= first(p.head); },
-                             [=](const Tile& t) {
-                               return t.kv.begin >= first(t.head) ? Coverage::all
-                                      : t.kv.end <= first(t.head) ? Coverage::none
-                                                                  : Coverage::some;
-                             },
-                             [=](const Tile& t) {
-                               return Range{first(t.head), t.kv.end};
-                             }));
+  expect_bits("window", n, sliding_window(s.kv_len - 301));
+  // Each head visits keys of its own; some visit none.
+  const auto end = [len = s.kv_len](Index head) { return head % 5 == 3 ? 0 : len - 37 * head; };
+  const auto begin = [](Index head) { return head % 2 * 37; };
+  const auto by_head = [](const auto& first, const auto& last) {
+    return mask_mod([=](const Position& p) { return first(p.head) <= p.kv && p.kv < last(p.head); },
+                    [=](const Tile& t) {
+                      const Range kept = intersect(t.kv, {first(t.head), last(t.head)});
+                      return kept.empty() ? Coverage::none : kept == t.kv ? Coverage::all : Coverage::some;
+                    },
+                    [=](const Tile& t) {
+                      return Range{first(t.head), std::max(first(t.head), last(t.head))};
+                    });
+  };
+  expect_bits("ends of heads", n, by_head([](Index) { return Index(0); }, end));
+  expect_bits("begins of heads", n, by_head(begin, [len = s.kv_len](Index) { return len; }));
+  expect_bits("sinks", n, causal() | sinks(std::vector<float>(static_cast<std::size_t>(s.heads), 0.5f)));
+  expect_bits("accumulated", n, Mods<>(), {.accumulate = true});
 }
 
-TEST(AdjacentHeads, OneQueryForEachKey) { expect_bits<float>({1, 8, 8, 1, 2300, 64}); }
-TEST(AdjacentHeads, WholeRowsOfEightVectors) { expect_bits<float>({1, 9, 9, 1, 1200, 128}); }
-TEST(AdjacentHeads, FourQueriesForEachKey) { expect_bits<float>({2, 8, 2, 1, 1700, 64}); }
-TEST(AdjacentHeads, SomeTokens) { expect_bits<float>({1, 8, 4, 3, 1700, 64}); }
-TEST(AdjacentHeads, Halves) { expect_bits<Eigen::half>({1, 16, 8, 1, 2300, 64}); }
-TEST(AdjacentHeads, OneHeadOfKeys) { expect_bits<float>({2, 8, 1, 1, 3300, 64}); }
+// So many heads that three workers still have several at a time.
+TEST(AdjacentHeads, OneQueryForEachKey) { expect_bits<float>({1, 32, 32, 1, 1300, 32}); }
+TEST(AdjacentHeads, WholeRowsOfEightVectors) { expect_bits<float>({1, 33, 33, 1, 550, 128}); }
+TEST(AdjacentHeads, WholeRowsOfDoubles) { expect_bits<double>({1, 33, 33, 1, 550, 64}); }
+TEST(AdjacentHeads, SplitKeys) { expect_bits<float>({1, 16, 8, 1, 4200, 32}); }
+TEST(AdjacentHeads, FourQueriesForEachKey) { expect_bits<float>({1, 96, 24, 1, 900, 32}); }
+TEST(AdjacentHeads, SomeTokens) { expect_bits<float>({1, 48, 24, 3, 900, 32}); }
+TEST(AdjacentHeads, SeveralSequences) { expect_bits<float>({3, 24, 12, 1, 700, 32}); }
+TEST(AdjacentHeads, Halves) { expect_bits<float, Eigen::half>({1, 48, 24, 1, 1300, 32}); }
+TEST(AdjacentHeads, BFloat16) { expect_bits<Eigen::bfloat16>({1, 96, 24, 1, 1300, 32}); }
 
-// Heads that are the same memory: the step from one to the next is 0.
+// All heads are the same memory: the step from one to the next is 0.
 TEST(AdjacentHeads, TheSameRowsForAllHeads) {
-  const Index heads = 8, len = 5000, dim = 32;
-  const BothOrders<float> k(1, 1, len, dim, 1), v(1, 1, len, dim, 2), q(1, heads, 1, dim, 3);
-  const auto spread = [&](const BothOrders<float>& t) {
-    return TensorView<const float, 4>(t.by_head.data(), {1, heads, len, dim}, {0, 0, dim, 1});
+  const CallSizes s{1, 48, 24, 1, 900, 32};
+  BothOrders<float, float> n(s);
+  const auto repeated = [&](std::vector<double> numbers) {
+    repeat_first(numbers, s.kv_heads);
+    return numbers;
   };
-  const auto wanted = attention(q.heads_first(), k.heads_first(), v.heads_first(), {}, {.executor = serial()});
-  const auto got = attention(q.heads_first(), spread(k), spread(v), {}, {.executor = serial()});
-  for (Index i = 0; i < wanted.out.size(); ++i) EXPECT_NEAR(got.out.data()[i], wanted.out.data()[i], 1e-6f) << i;
+  const std::vector<double> k = repeated(n.k), v = repeated(n.v);
+  Strided<float> k_by_head(Layout::bhsd, n.shape(s), k), v_by_head(Layout::bhsd, n.shape(s), v),
+      k_once(Layout::repeated, n.shape(s), k), v_once(Layout::repeated, n.shape(s), v);
+  const Options options{.executor = serial()};
+  EXPECT_TRUE(same_bits(bits_of(n.q, k_once, v_once, Mods<>(), options),
+                        bits_of(n.q, k_by_head, v_by_head, Mods<>(), options)));
 }
 
 }  // namespace

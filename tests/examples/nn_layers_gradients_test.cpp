@@ -5,16 +5,16 @@
 namespace nn::test {
 namespace {
 
-constexpr Index kLen = 5, kMemory = 4;
+constexpr Index kTokens = 5, kMemory = 4;
 
 TEST(NnGradients, SelfAttention) {
   for (const bool bias : {true, false})
-    for (const Mask& mask : masks_of(kLen)) {
+    for (const Mask& mask : masks_of(kTokens)) {
       SCOPED_TRACE(text_of(mask) + (bias ? ", with biases" : ""));
       Random random(1);
       SelfAttention<double> layer({.embed_dim = 6, .heads = 2, .bias = bias});
       draw_parameters<double>(layer, 2);
-      States<double> x = normal_states<double>({2, kLen, 6}, random), grad_x;
+      States<double> x = normal_states<double>({2, kTokens, 6}, random), grad_x;
       expect_gradients(
           layer, {{"x", &x, &grad_x}}, [&] { return layer.forward(x, mask); },
           [&](const States<double>& grad) { grad_x = layer.backward(grad); });
@@ -38,7 +38,7 @@ TEST(NnGradients, CrossAttention) {
     Random random(3);
     CrossAttention<double> layer({.embed_dim = 6, .heads = 3});
     draw_parameters<double>(layer, 4);
-    States<double> x = normal_states<double>({2, kLen, 6}, random), grad_x;
+    States<double> x = normal_states<double>({2, kTokens, 6}, random), grad_x;
     States<double> memory = normal_states<double>({2, kMemory, 6}, random), grad_memory;
     expect_gradients(
         layer, {{"x", &x, &grad_x}, {"memory", &memory, &grad_memory}}, [&] { return layer.forward(x, memory, mask); },
@@ -86,7 +86,7 @@ TEST(NnGradients, FeedForward) {
     Random random(5);
     FeedForward<double> layer(config, random);
     draw_parameters<double>(layer, 6);
-    States<double> x = normal_states<double>({2, kLen, 6}, random), grad_x;
+    States<double> x = normal_states<double>({2, kTokens, 6}, random), grad_x;
     expect_gradients(
         layer, {{"x", &x, &grad_x}}, [&] { return layer.forward(x); },
         [&](const States<double>& grad) { grad_x = layer.backward(grad); });
@@ -95,12 +95,12 @@ TEST(NnGradients, FeedForward) {
 
 TEST(NnGradients, EncoderLayer) {
   for (const LayerConfig& config : configs())
-    for (const Mask& mask : masks_of(kLen)) {
+    for (const Mask& mask : masks_of(kTokens)) {
       SCOPED_TRACE(name_of(config) + ", " + text_of(mask));
       Random random(7);
       EncoderLayer<double> layer(config, random);
       draw_parameters<double>(layer, 8);
-      States<double> x = normal_states<double>({2, kLen, 6}, random), grad_x;
+      States<double> x = normal_states<double>({2, kTokens, 6}, random), grad_x;
       expect_gradients(
           layer, {{"x", &x, &grad_x}},
           [&] {
@@ -118,7 +118,7 @@ TEST(NnGradients, DecoderLayer) {
       Random random(9);
       DecoderLayer<double> layer(config, random);
       draw_parameters<double>(layer, 13);
-      States<double> x = normal_states<double>({2, kLen, 6}, random), grad_x;
+      States<double> x = normal_states<double>({2, kTokens, 6}, random), grad_x;
       States<double> memory = normal_states<double>({2, kMemory, 6}, random), grad_memory;
       expect_gradients(
           layer, {{"x", &x, &grad_x}, {"memory", &memory, &grad_memory}},
