@@ -41,7 +41,7 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// Work: 2 * pairs * (head_dim + v_dim) flops for the pairs in visited tiles. Extra memory: O(tile * (head_dim +
 /// v_dim)) per thread, never O(q_len * kv_len). Masks that group tokens add O(q_len) per head. Where few queries have
-/// many keys, the keys are split between threads, and each of up to 32 splits has a result of its own. A call that
+/// many keys, the keys are split between threads, and each of up to 64 splits has a result of its own. A call that
 /// needs no more than 32 KiB takes it from the stack, and allocates nothing except its result.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 /// @see naive_attention, the definition this is tested against; attention_into, for memory of your own.
