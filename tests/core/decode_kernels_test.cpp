@@ -1,4 +1,5 @@
 // The products of single queries: what is fetched, and how many queries read the same keys, changes no bit of them.
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -114,6 +115,36 @@ void value_sums_up_products() {
   });
 }
 
+/// Rows that are copied are not followed by what is read next, which is asked for all the same.
+template <class T>
+void lines_of_pages_are_asked_for() {
+  for_each_size<T>([](const auto& kernels, Index rows, Index keys, Index dim, Index stride) {
+    if (keys < kKeyTile || dim % 64 != 0 || (rows != 1 && rows != 4)) return;
+    const Numbers<T, T> copied(rows, keys, dim, stride), next(rows, keys, dim, stride);
+    std::vector<T> to(static_cast<std::size_t>(rows * std::max(dim, kKeyTile))),
+        weights = copied.weights, rescale(static_cast<std::size_t>(rows));
+    detail::TileMemory<T> m{};
+    m.query = const_cast<T*>(copied.query.data());
+    m.scores = to.data();
+    m.row = kKeyTile;
+    m.rescale = rescale.data();
+    detail::Prefetcher keys_of_page, values_of_page;
+    keys_of_page.add<T>(next.read(stride), dim, keys);
+    values_of_page.add<T>(next.read(stride), dim, keys);
+    const Index all = keys_of_page.lines_left();
+    kernels.score_of(DType::native)(m, rows, copied.read(stride), keys, dim, keys_of_page);
+    EXPECT_LT(keys_of_page.lines_left(), all / 8) << "of " << all;
+    m.scores = weights.data();
+    m.out = to.data();
+    kernels.value_of(DType::native)(m, rows, copied.read(stride), keys, dim, values_of_page);
+    EXPECT_LT(values_of_page.lines_left(), all / 8) << "of " << all;
+  });
+}
+
+TEST(DecodeKernels, LinesOfPagesAreAskedFor) {
+  lines_of_pages_are_asked_for<float>();
+  lines_of_pages_are_asked_for<double>();
+}
 TEST(DecodeKernels, ScoreSumsUpProducts) {
   score_sums_up_products<float, float>();
   score_sums_up_products<double, double>();

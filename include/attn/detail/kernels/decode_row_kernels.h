@@ -25,7 +25,7 @@ struct DecodeRowKernels {
     T* const out = m.out;
     Index c = 0;
     if constexpr (kWidest == 8) {
-      if (v_dim == kWidest * kLanes && !fetching.is_empty())
+      if (v_dim == kWidest * kLanes && fetching.follows_rows())
         return add_columns<kWidest, true>(out, weights, rescale, value, stride, keys, fetching);
     }
     for (; c + kWidest * kLanes <= v_dim; c += kWidest * kLanes)

@@ -96,7 +96,7 @@ struct DecodeScoreKernels {
       if constexpr (kRegisters >= 32)
         if (head_dim == 8 * kLanes) return score_whole<8>(m, key, keys);
     } else if constexpr (kRegisters >= 32) {
-      if (head_dim == 8 * kLanes) return score_whole<8, true>(m, key, keys);
+      if (head_dim == 8 * kLanes && fetching.follows_rows()) return score_whole<8, true>(m, key, keys);
     }
     if (head_dim % (kChunk * kLanes) != 0) return false;
     for (Index next = 0; next < keys; next += kLanes) {
@@ -128,7 +128,8 @@ struct DecodeScoreKernels {
   ///
   /// kFar: each line asks for a later one, in one instruction where a Prefetcher takes a dozen. From memory keys and
   /// values of 128 floats came 1.15 to 1.22 times as fast, those of 64 at 0.95 of the speed. Four queries at a
-  /// time, which hide a Prefetcher's instructions but not what comes late, ran at 0.7 to 0.95 of theirs.
+  /// time, which hide a Prefetcher's instructions but not what comes late, ran at 0.7 to 0.95 of theirs. Copies of rows
+  /// in pages of 16 tokens ran at 0.7 of theirs: what they are followed by lies elsewhere.
   template <int kVectors, bool kFar = false>
   static ATTN_INLINE bool score_whole(const TileMemory<T>& m, const RowsToRead& key, Index keys) {
     Array<Vec, kVectors> q;

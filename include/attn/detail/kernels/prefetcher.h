@@ -61,6 +61,8 @@ class Prefetcher {
   }
 
   bool is_empty() const { return next_ == nullptr; }
+  /// Whether it fetches what lies behind the rows that are read. Behind copies of rows there is nothing to be read.
+  bool follows_rows() const { return to_l1_ && !is_empty(); }
 
   /// From now on step() asks for `lines` lines in `steps` steps.
   ATTN_INLINE void spread(Index lines, Index steps) {
