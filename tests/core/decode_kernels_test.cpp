@@ -56,6 +56,13 @@ void for_each_size(const Visit& visit) {
   }
 }
 
+template <class T>
+detail::Prefetcher fetching(const detail::RowsToRead& rows, Index count, Index dim) {
+  detail::Prefetcher fetching;
+  fetching.to_l1<T>({rows, count, dim}, {rows, count, dim});
+  return fetching;
+}
+
 template <class T, class S>
 void score_sums_up_products() {
   for_each_size<T>([](const auto& kernels, Index rows, Index keys, Index dim, Index stride) {
@@ -71,7 +78,7 @@ void score_sums_up_products() {
       return to;
     };
     const auto near = scores(0, rows, {});
-    const auto far = scores(0, rows, detail::Prefetcher::to_l1<T>({key, keys, dim}, {key, keys, dim}));
+    const auto far = scores(0, rows, fetching<T>(key, keys, dim));
     for (Index r = 0; r < rows; ++r)
       for (Index j = 0; j < keys; ++j) {
         double expected = 0;
@@ -101,7 +108,7 @@ void value_sums_up_products() {
       kernels.value_of(kDTypeOf<S>)(m, rows, value, keys, dim, fetching);
       return to;
     };
-    const auto near = out({}), far = out(detail::Prefetcher::to_l1<T>({value, keys, dim}, {value, keys, dim}));
+    const auto near = out({}), far = out(fetching<T>(value, keys, dim));
     for (Index r = 0; r < rows; ++r)
       for (Index c = 0; c < dim; ++c) {
         double expected = 1.5;

@@ -99,7 +99,8 @@ TEST(Prefetchers, AskForEachLineOnce) {
   for (const Index stride : {40, 48})
     for (const Index rows : {1, 20}) {
       const detail::RowsToRead key{reinterpret_cast<const std::byte*>(t.data()), detail::DType::native, stride, 1};
-      auto f = detail::Prefetcher::of<float>(key, 40, key, 40, rows);
+      detail::Prefetcher f;
+      f.to_l2<float>(key, 40, key, 40, rows);
       const Index lines = stride == 40 ? detail::ceil_div(rows * 160, detail::kCacheLine)
                                        : rows * detail::ceil_div(Index(160), detail::kCacheLine);
       EXPECT_EQ(f.score_lines(), lines);
@@ -110,12 +111,23 @@ TEST(Prefetchers, AskForEachLineOnce) {
       }
       f.lines<4>();  // no more
       EXPECT_EQ(f.lines_left(), 0);
-      // Spread over steps: all are asked for by the last, but for what rounding leaves.
-      auto spread = detail::Prefetcher::of<float>(key, 40, key, 40, rows);
-      constexpr Index kSteps = 37;
-      spread.spread(spread.lines_left(), kSteps);
-      for (Index i = 0; i < kSteps; ++i) spread.step();
-      EXPECT_LE(spread.lines_left(), 1);
+      // Spread over what is read: never far from as much of the lines as of the bytes, and all with the last of them.
+      // More lines than are read are not asked for.
+      for (const Index times : {1, 2, 3}) {
+        detail::Prefetcher spread;
+        spread.to_l2<float>(key, 40, key, 40, rows);
+        spread.spread(2 * lines, times * 2 * lines * detail::kCacheLine);
+        for (Index step = 1; step <= 2 * lines * times; ++step) {
+          spread.step<detail::kCacheLine / 2>();
+          spread.step<detail::kCacheLine / 2>();
+          ASSERT_EQ(2 * lines - spread.lines_left(), detail::ceil_div(step, times)) << times;
+        }
+      }
+      detail::Prefetcher more;
+      more.to_l2<float>(key, 40, key, 40, rows);
+      more.spread(2 * lines, lines * detail::kCacheLine);
+      for (Index read = 0; read < lines; ++read) more.step<detail::kCacheLine>();
+      EXPECT_EQ(more.lines_left(), lines);
     }
   // A tile of 20 rows of 1,600 bytes is more than 16 KiB: ten of them were asked for before, and its rest now, with the
   // begin of the next tile; of 20 rows of 160 bytes nothing is left to be asked for but the next tile.
@@ -126,7 +138,9 @@ TEST(Prefetchers, AskForEachLineOnce) {
   };
   const detail::Prefetcher::Tile missing{{nullptr, detail::DType::native, 0, 0}, 20, 400};
   const auto lines = [](const detail::Prefetcher::Tile& tile, const detail::Prefetcher::Tile& next) {
-    const auto f = detail::Prefetcher::to_l1<float>(tile, next);
+    detail::Prefetcher f;
+    f.add<float>(tile.rows, tile.dim, 1);  // forgotten
+    f.to_l1<float>(tile, next);
     EXPECT_EQ(f.score_lines(), f.lines_left());
     EXPECT_EQ(f.is_empty(), f.lines_left() == 0);
     return f.lines_left();
@@ -151,10 +165,18 @@ TEST(Prefetchers, AskForEachLineOnce) {
     pages.add<float>({reinterpret_cast<const std::byte*>(t.data()), detail::DType::native, 40, 1}, 40, 2);
   EXPECT_EQ(pages.lines_left(), 41 + 5);
   detail::Prefetcher nothing;
-  nothing.spread(nothing.lines_left(), 5);
-  nothing.step();
+  nothing.spread(nothing.lines_left(), 320);
+  nothing.step<64>();
   nothing.lines<2>();
   EXPECT_EQ(nothing.lines_left(), 0);
+  EXPECT_TRUE(nothing.is_empty());
+  // One that has asked for all lines is as empty, and takes others.
+  pages.lines<46>();
+  EXPECT_FALSE(pages.is_empty());
+  pages.lines<1>();
+  EXPECT_TRUE(pages.is_empty());
+  pages.add<float>({reinterpret_cast<const std::byte*>(t.data()), detail::DType::native, 40, 1}, 40, 2);
+  EXPECT_EQ(pages.lines_left(), 5);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ class DecodeState {
   /// begin.
   static constexpr Index kMost = 16;
   using Tile = typename DecodeTiles<T>::Tile;
+  using TileRows = typename DecodeTiles<T>::TileRows;
 
   struct Row {
     QueryTile queries;  ///< one
@@ -166,24 +167,22 @@ class DecodeState {
   /// `coverage`: of the keys, for each row.
   void add_keys(const Coverage* coverage, const Range& keys, const Tile& next, bool by_selection) {
     constexpr T kInfinity = PassContext<T>::kInfinity;
-    const Tile all = tiles_->of(any_query(), keys);
+    const Tile first = first_of(tiles_->of(any_query(), keys)), coming = first_of(next);
     const Index count = keys.size(), tiles = ceil_div(keys.end - tiles_->first(keys).end, kKeyTile) + 1;
     if (added_ + tiles > kStretch) end_stretch();
     added_ += tiles;
     const DecodeKernelSet<T>& kernels = count == kKeyTile ? *whole_ : family().decode;
     // During the only tile, the next one is fetched; during one of several, what is multiplied soon after.
-    const bool far = tiles_->are_far();
-    Prefetcher fetching = tiles > 1 || !far ? Prefetcher() : tiles_->fetching(first_of(next));
-    for_each_tile(keys, [&](const Tile& tile, const Tile& following, const TileMemory<T>& m) {
-      if (tiles > 1 && far)
-        fetching = following.keys.empty() ? tiles_->fetching_keys_then_values(tile, first_of(all))
-                                          : tiles_->fetching_keys(tile, following);
-      const RowsToRead key =
-          tiles_->keys(family(), tile, m_.packed_key,
-                       following.keys.empty() ? tiles_->values_ahead(first_of(all)) : tiles_->keys_ahead(following));
+    Prefetcher fetching;
+    if (tiles == 1) tiles_->fetch(fetching, coming);
+    for_each_tile(keys, [&](const Tile& tile, const Tile& following) {
+      const TileRows now = tiles_->keys_of(tile),
+                     after = following.keys.empty() ? tiles_->values_of(first) : tiles_->keys_of(following);
+      if (tiles > 1) tiles_->fetch(fetching, now, after);
+      const RowsToRead key = tiles_->rows(family(), now, after, m_.packed_key);
       const auto score = score_dots_ ? score_dots_->score : kernels.score_of(key.dtype);
-      score(m, size(), key, tile.keys.size(), problem().head_dim, fetching);
-      tiles_->multiply_by_key_scales(tile, size(), m);
+      score(m_, size(), key, tile.keys.size(), problem().head_dim, fetching);
+      tiles_->multiply_by_key_scales(tile, size(), m_);
     });
     for (Index r = 0; Row & row : rows_) {
       T* const scores = m_.scores + r * m_.row;
@@ -200,31 +199,29 @@ class DecodeState {
       if (kept_factor_ != T(1)) pass_->drop_weights(scores, WeightOrder::one_query, 1, row.queries, keys);
     }
     // Values are added up in tiles, so that small weights are not lost beside the sum of all.
-    for_each_tile(keys, [&](const Tile& tile, const Tile& following, const TileMemory<T>& m) {
-      if (tiles > 1 && far)
-        fetching = following.keys.empty() ? tiles_->fetching_values_then_keys(tile, first_of(next))
-                                          : tiles_->fetching_values(tile, following);
-      tiles_->multiply_by_value_scales(tile, size(), m);
-      const RowsToRead value =
-          tiles_->values(family(), tile, m_.packed_value,
-                         following.keys.empty() ? tiles_->keys_ahead(first_of(next)) : tiles_->values_ahead(following));
+    for_each_tile(keys, [&](const Tile& tile, const Tile& following) {
+      const TileRows now = tiles_->values_of(tile),
+                     after = following.keys.empty() ? tiles_->keys_of(coming) : tiles_->values_of(following);
+      if (tiles > 1) tiles_->fetch(fetching, now, after);
+      tiles_->multiply_by_value_scales(tile, size(), m_);
+      const RowsToRead value = tiles_->rows(family(), now, after, m_.packed_value);
       if (by_selection)
-        add_values_of_kept(m, value, tile.keys.size());
-      else if (!value_dots_ || !value_dots_->value(m, size(), value, tile.keys.size(), problem().v_dim, fetching))
-        kernels.value_of(value.dtype)(m, size(), value, tile.keys.size(), problem().v_dim, fetching);
+        add_values_of_kept(value, tile.keys.size());
+      else if (!value_dots_ || !value_dots_->value(m_, size(), value, tile.keys.size(), problem().v_dim, fetching))
+        kernels.value_of(value.dtype)(m_, size(), value, tile.keys.size(), problem().v_dim, fetching);
       std::fill_n(m_.rescale, size(), T(1));
     });
   }
 
-  /// Calls visit(tile, the next one, memory of its scores) for the tiles of a step.
+  /// Calls visit(tile, the next one) for the tiles of a step. The memory of scores is that of the tile meanwhile.
   template <class Visit>
-  void for_each_tile(const Range& keys, const Visit& visit) const {
-    TileMemory<T> m = m_;
+  void for_each_tile(const Range& keys, const Visit& visit) {
     for (Range tile = tiles_->first(keys), next; !tile.empty(); tile = next) {
       next = tiles_->next(tile, keys);
-      visit(tiles_->of(any_query(), tile), tiles_->of(any_query(), next), m);
-      m.scores += tile.size(), m.dropped += tile.size();
+      visit(tiles_->of(any_query(), tile), tiles_->of(any_query(), next));
+      m_.scores += tile.size(), m_.dropped += tile.size();
     }
+    m_.scores -= keys.size(), m_.dropped -= keys.size();
   }
   Tile first_of(Tile step) const {
     step.keys = tiles_->first(step.keys);
@@ -232,12 +229,12 @@ class DecodeState {
   }
 
   /// As the kernel value(), for one row, but a dropped pair is not even multiplied.
-  void add_values_of_kept(const TileMemory<T>& m, const RowsToRead& value, Index keys) {
+  void add_values_of_kept(const RowsToRead& value, Index keys) {
     for (Index c = 0; c < problem().v_dim; ++c) {
       T sum = 0;
       for (Index j = 0; j < keys; ++j)
-        if (!m.dropped[j]) sum += m.scores[j] * load_number<T>(value, j, c);
-      m.out[c] = m.out[c] * m.rescale[0] + sum;
+        if (!m_.dropped[j]) sum += m_.scores[j] * load_number<T>(value, j, c);
+      m_.out[c] = m_.out[c] * m_.rescale[0] + sum;
     }
   }
 

@@ -31,6 +31,14 @@ class DecodeTiles {
     return {queries.batch, problem_.kv_head(queries.head), keys};
   }
 
+  /// The keys of a tile, which must live as long, or its values.
+  struct TileRows {
+    const KvRows<T>* of;
+    const Tile* tile;
+  };
+  TileRows keys_of(const Tile& tile) const { return {&tensors_.k, &tile}; }
+  TileRows values_of(const Tile& tile) const { return {&tensors_.v, &tile}; }
+
   /// The tiles, or steps of so many keys, of a range: where keys lie in pages, they begin at multiples of their length.
   Range first(const Range& all, Index keys = kKeyTile) const {
     const Index begin = tensors_.k.is_paged() ? all.begin / keys * keys : all.begin;
@@ -89,6 +97,46 @@ class DecodeTiles {
            problem_.v_dim % kernels.dots->columns == 0 && has_rows(tensors_.k) && has_rows(tensors_.v);
   }
 
+  /// Rows as kernels read them: where they lie, or copied to `packed`. What is copied after them is fetched while these
+  /// are.
+  RowsToRead rows(const KernelFamily<T>& family, TileRows now, TileRows after, T* packed) const {
+    const Tile& tile = *now.tile;
+    if (!copies(*now.of, tile.keys.size())) return now.of->rows(tile.batch, tile.kv_head, tile.keys.begin);
+    return copied(family, now, rows_ahead(after), packed);
+  }
+
+  /// Multiplies the scores of some queries by the scales of their keys, or weights by those of values.
+  void multiply_by_key_scales(const Tile& tile, Index queries, const TileMemory<T>& m) const {
+    multiply_by_scales(tensors_.k, tile, queries, m);
+  }
+  void multiply_by_value_scales(const Tile& tile, Index queries, const TileMemory<T>& m) const {
+    multiply_by_scales(tensors_.v, tile, queries, m);
+  }
+
+  /// `fetching` fetches the keys and values of a tile from now on; nothing if the tile lies in several pieces, or if
+  /// nothing is far: asking for lines that are in the cache took half of the score product's time.
+  void fetch(Prefetcher& fetching, const Tile& tile) const {
+    if (far_)
+      fetching.to_l2<T>(ahead(tensors_.k, tile), problem_.head_dim, ahead(tensors_.v, tile), problem_.v_dim,
+                        tile.keys.size());
+  }
+
+  /// `fetching` fetches from now on what is read during and after a product with some rows: the rest of them and the
+  /// first of those that come next. A step's first values follow its last keys, the next step's keys its last values.
+  /// Rows that are copied are fetched as a whole, because that reads them before they are multiplied.
+  void fetch(Prefetcher& fetching, TileRows now, TileRows after) const {
+    if (!far_) return;
+    const KvRows<T>& t = *after.of;
+    if (!has_rows(t) || !t.cuts_tiles_of(kKeyTile) || t.is_gathered())
+      return fetching.to_l1<T>(run_of(now), run_of(after));
+    fetching.forget();
+    const Tile in_pages = within_pages(t, *after.tile);
+    for_each_piece(t, in_pages, [&](Index first, Index count) {
+      fetching.add<T>(t.rows(in_pages.batch, in_pages.kv_head, in_pages.keys.begin + first), t.dim(3), count);
+    });
+  }
+
+ private:
   /// Keys or values that are copied after those of a tile, and fetched while those are: gathered ones come in no order
   /// that a processor could foresee, and pages of a few tokens end before it has. Rows of pages are asked for twice,
   /// the second time during the products of the tile: pages of 16 tokens, 32 heads on 8, D = 128, came at 13 GB/s
@@ -135,48 +183,7 @@ class DecodeTiles {
     Index stride_ = 0, width_ = 0;  // bytes
     Index count_ = 0, left_ = 0;    // of all rows, of those in a page
   };
-  RowsAhead keys_ahead(const Tile& tile) const { return rows_ahead(tensors_.k, tile); }
-  RowsAhead values_ahead(const Tile& tile) const { return rows_ahead(tensors_.v, tile); }
 
-  RowsToRead keys(const KernelFamily<T>& family, const Tile& tile, T* packed, RowsAhead&& ahead) const {
-    return rows(family, tensors_.k, tile, packed, ahead);
-  }
-  RowsToRead values(const KernelFamily<T>& family, const Tile& tile, T* packed, RowsAhead&& ahead) const {
-    return rows(family, tensors_.v, tile, packed, ahead);
-  }
-
-  /// Multiplies the scores of some queries by the scales of their keys, or weights by those of values.
-  void multiply_by_key_scales(const Tile& tile, Index queries, const TileMemory<T>& m) const {
-    multiply_by_scales(tensors_.k, tile, queries, m);
-  }
-  void multiply_by_value_scales(const Tile& tile, Index queries, const TileMemory<T>& m) const {
-    multiply_by_scales(tensors_.v, tile, queries, m);
-  }
-
-  /// The Prefetcher of the keys and values of a tile, or of one of both. It fetches nothing if the tile lies in several
-  /// pieces, or if nothing is far: asking for lines that are in the cache took half of the score product's time.
-  Prefetcher fetching(const Tile& tile) const {
-    if (!far_) return {};
-    return Prefetcher::of<T>(ahead(tensors_.k, tile), problem_.head_dim, ahead(tensors_.v, tile), problem_.v_dim,
-                             tile.keys.size());
-  }
-
-  /// What fetches, during the score product of a tile, the rest of its keys and the first keys of the next one; the
-  /// same for values. A step's first values follow its last keys, the next step's keys its last values.
-  Prefetcher fetching_keys(const Tile& tile, const Tile& next) const {
-    return fetching(tensors_.k, tile, tensors_.k, next);
-  }
-  Prefetcher fetching_values(const Tile& tile, const Tile& next) const {
-    return fetching(tensors_.v, tile, tensors_.v, next);
-  }
-  Prefetcher fetching_keys_then_values(const Tile& keys, const Tile& values) const {
-    return fetching(tensors_.k, keys, tensors_.v, values);
-  }
-  Prefetcher fetching_values_then_keys(const Tile& values, const Tile& keys) const {
-    return fetching(tensors_.v, values, tensors_.k, keys);
-  }
-
- private:
   static bool lie_by_token(const KvRows<T>& t) {
     return !t.is_gathered() && t.dim(1) > 1 && std::abs(t.stride(1)) < std::abs(t.stride(2));
   }
@@ -191,7 +198,9 @@ class DecodeTiles {
            !t.is_gathered() && tensors_.score == nullptr;
   }
 
-  RowsAhead rows_ahead(const KvRows<T>& t, const Tile& tile) const {
+  RowsAhead rows_ahead(TileRows rows) const {
+    const KvRows<T>& t = *rows.of;
+    const Tile& tile = *rows.tile;
     if (!far_ || !has_rows(t) || !t.cuts_tiles_of(kKeyTile)) return {};
     if (!t.is_gathered()) return {t, within_pages(t, tile)};
     const Range keys = intersect(tile.keys, {0, problem_.kv_len});
@@ -199,9 +208,9 @@ class DecodeTiles {
             t.stride(2) * t.size_of_number(), t.dim(3) * t.size_of_number(), keys.size()};
   }
 
-  RowsToRead rows(const KernelFamily<T>& family, const KvRows<T>& t, const Tile& tile, T* packed,
-                  RowsAhead& ahead) const {
-    if (!copies(t, tile.keys.size())) return t.rows(tile.batch, tile.kv_head, tile.keys.begin);
+  RowsToRead copied(const KernelFamily<T>& family, TileRows now, RowsAhead&& ahead, T* packed) const {
+    const KvRows<T>& t = *now.of;
+    const Tile& tile = *now.tile;
     const Index dim = t.dim(3);
     auto* const bytes = reinterpret_cast<std::byte*>(packed);
     if (!has_rows(t)) {
@@ -265,23 +274,11 @@ class DecodeTiles {
     }
   }
 
-  /// Rows that are copied are fetched as a whole, because that reads them before they are multiplied.
-  Prefetcher fetching(const KvRows<T>& t, const Tile& tile, const KvRows<T>& t_next, const Tile& next) const {
-    if (!far_) return {};
-    if (!has_rows(t_next) || !t_next.cuts_tiles_of(kKeyTile) || t_next.is_gathered())
-      return Prefetcher::to_l1<T>(run_of(t, tile), run_of(t_next, next));
-    Prefetcher fetching;
-    const Tile in_pages = within_pages(t_next, next);
-    for_each_piece(t_next, in_pages, [&](Index first, Index count) {
-      fetching.add<T>(t_next.rows(next.batch, next.kv_head, next.keys.begin + first), t_next.dim(3), count);
-    });
-    return fetching;
-  }
   Tile within_pages(const KvRows<T>& t, const Tile& tile) const {
     return {tile.batch, tile.kv_head, intersect(tile.keys, {0, std::min(problem_.kv_len, t.len_of_pages())})};
   }
-  Prefetcher::Tile run_of(const KvRows<T>& t, const Tile& tile) const {
-    return {ahead(t, tile), tile.keys.size(), t.dim(3)};
+  Prefetcher::Tile run_of(TileRows rows) const {
+    return {ahead(*rows.of, *rows.tile), rows.tile->keys.size(), rows.of->dim(3)};
   }
   RowsToRead ahead(const KvRows<T>& t, const Tile& tile) const {
     if (tile.keys.empty() || tile.keys.end > problem_.kv_len || !t.in_one_piece(tile.keys) || !has_rows(t))

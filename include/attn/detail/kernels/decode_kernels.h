@@ -82,13 +82,14 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
       if (lie_side_by_side(value, v_dim)) return Columns::value(m, rows, value, keys, v_dim);
     if constexpr (kStored == DType::native) {
       if (rows == 1) {
-        if (!fetching.is_empty()) fetching.spread(fetching.lines_left(), Row::steps(keys, v_dim));
+        fetching.spread(fetching.lines_left(), keys * (v_dim / kLanes) * Bytes);
         return Row::value(m, reinterpret_cast<const T*>(value.data), value.stride, keys, v_dim, fetching);
       }
     }
     if (!fetching.is_empty()) {
-      const Index groups = kLanes >= kQueriesAtATime && rows > 1 ? ceil_div(rows, kQueriesAtATime) : rows;
-      fetching.spread(fetching.lines_left(), groups * keys * (v_dim / (kWidth * kLanes)));
+      const Index groups = kLanes >= kQueriesAtATime ? ceil_div(rows, kQueriesAtATime) : rows;
+      constexpr Index kColumns = kWidth * kLanes;
+      fetching.spread(fetching.lines_left(), groups * keys * (v_dim / kColumns * kColumns) * kSizeOf<T, kStored>);
     }
     value_all<kStored>(m, rows, value, keys, v_dim, fetching);
   }
@@ -121,7 +122,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     if constexpr (kDType == DType::native && kLanes >= kQueriesAtATime) {
       constexpr Index kMostSums = 4096;
       Array<T, kMostSums> sums;
-      const bool in_parts = rows > kQueriesAtATime && rows * v_dim <= kMostSums && !fetching.is_empty();
+      const bool in_parts = rows > 1 && rows * v_dim <= kMostSums && !fetching.is_empty();
       const Index keys_of_part = in_parts ? keys_in_l1(v_dim * kSizeOf<T, kDType>) : keys;
       for (Index j = 0; j < keys; j += keys_of_part)
         value_part<kDType>(m, rows, value, {j, std::min(j + keys_of_part, keys), keys, sums}, v_dim, fetching);
@@ -146,12 +147,18 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
   static ATTN_INLINE void value_rows(const TileMemory<T>& m, Index first, Index count, const RowsToRead& value,
                                      const Part& part, Index v_dim, Prefetcher& fetching) {
     Index c = 0;
-    for (; c + kWidth * kLanes <= v_dim; c += kWidth * kLanes)
-      add_columns<kRows, kWidth, kDType>(m, first, count, value, part, c, v_dim, fetching);
+    for (; c + kWidth * kLanes <= v_dim; c += kWidth * kLanes) {
+      if constexpr (kRows > 1 && kDType == DType::native)
+        if (fetching.is_empty()) {
+          add_columns<kRows, kWidth, kDType, false>(m, first, count, value, part, c, v_dim, fetching);
+          continue;
+        }
+      add_columns<kRows, kWidth, kDType, true>(m, first, count, value, part, c, v_dim, fetching);
+    }
     if (!part.is_last()) return;
     const Part whole{0, part.keys, part.keys, nullptr};
     for (; c + kLanes <= v_dim; c += kLanes)
-      add_columns<kRows, 1, kDType>(m, first, count, value, whole, c, v_dim, fetching);
+      add_columns<kRows, 1, kDType, false>(m, first, count, value, whole, c, v_dim, fetching);
     for (; c < v_dim; ++c)
       for (Index r = first; r < first + count; ++r) {
         T sum = 0;
@@ -162,11 +169,12 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
       }
   }
 
-  /// kColumns vectors of columns, from `c` on.
-  template <int kRows, int kColumns, DType kDType>
+  /// kColumns vectors of columns, from `c` on. kFetches: as in score_rows().
+  template <int kRows, int kColumns, DType kDType, bool kFetches>
   static ATTN_INLINE void add_columns(const TileMemory<T>& m, Index first, Index count, const RowsToRead& value,
                                       const Part& part, Index c, Index v_dim, Prefetcher& fetching) {
-    constexpr Index size = kSizeOf<T, kDType>;
+    constexpr Index size = kSizeOf<T, kDType>, kBytes = kColumns * kLanes * size;
+    constexpr int kApart = kRowsApart<kRows, kBytes>;
     const Index stride = value.stride * size;
     Array<Array<Vec, kColumns>, kRows> sum = {};
     Array<const T*, kRows> weights;
@@ -183,7 +191,6 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     }
     const std::byte* row = value.data + c * size + part.begin * stride;
     for (Index j = part.begin; j < part.end; ++j, row += stride) {
-      if constexpr (kColumns == kWidth) fetching.step();
       Array<Vec, kColumns> x;
       ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
         Vec one;  // kept as in score_rows()
@@ -192,6 +199,8 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
         x[v] = one;
       }
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
+        if constexpr (kFetches)
+          if (r % kApart == 0) fetching.template step<kBytes * kApart / kRows>();
         const T w = weights[r][j];
         ATTN_UNROLL for (int v = 0; v < kColumns; ++v) S::add_product(sum[r][v], x[v], w);
       }

@@ -44,13 +44,6 @@ struct DecodeRowKernels {
     }
   }
 
-  /// How often value() asks the prefetcher for so many keys.
-  static ATTN_INLINE Index steps(Index keys, Index v_dim) {
-    Index passes = v_dim / (kWidest * kLanes);
-    for (Index rest = v_dim / kLanes % kWidest; rest > 0; rest /= 2) passes += rest % 2;
-    return passes * ceil_div(keys, 2);
-  }
-
  private:
   /// kVectors vectors of columns. kFar: whole rows, which are asked for as in DecodeScoreKernels::score_whole().
   template <int kVectors, bool kFar = false>
@@ -63,7 +56,10 @@ struct DecodeRowKernels {
       const T w = weights[j];
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
         Vec x;
-        if constexpr (kFar) Prefetcher::line_after(value + v * kLanes, lead);
+        if constexpr (kFar)
+          Prefetcher::line_after(value + v * kLanes, lead);
+        else
+          fetching.template step<Bytes>();
         S::load(x, value + v * kLanes);
         S::add_product(sum[v], x, w);
       }
@@ -71,14 +67,10 @@ struct DecodeRowKernels {
     };
     Index j = 0;
     for (; j + 2 <= keys; j += 2) {
-      if constexpr (!kFar) fetching.step();
       add(even, j);
       add(odd, j + 1);
     }
-    if (j < keys) {
-      if constexpr (!kFar) fetching.step();
-      add(even, j);
-    }
+    if (j < keys) add(even, j);
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
       Vec before;
       S::load(before, out + v * kLanes);

@@ -66,7 +66,7 @@ struct VnniKernels : private VnniVectors {
                                        Index head_dim, Prefetcher& fetching) {
     if (!fetching.is_empty()) {
       const Index groups = rows > 1 ? ceil_div(rows, kQueriesAtATime) : rows;
-      fetching.spread(fetching.score_lines(), groups * ceil_div(keys, kLanes) * (head_dim / 4));
+      fetching.spread(fetching.score_lines(), groups * keys * head_dim);
     }
     Index r = 0;
     for (; rows - r > 1; r = std::min<Index>(r + kQueriesAtATime, rows))
@@ -84,7 +84,7 @@ struct VnniKernels : private VnniVectors {
     if (S::largest(bad) > 0) return false;
     if (!fetching.is_empty()) {
       const Index groups = rows > 1 ? ceil_div(rows, kQueriesAtATime) : rows;
-      fetching.spread(fetching.lines_left(), groups * ceil_div(keys, 4) * (v_dim / 32));
+      fetching.spread(fetching.lines_left(), groups * keys * v_dim);
     }
     Index r = 0;
     for (; rows - r > 1; r = std::min<Index>(r + kQueriesAtATime, rows))
@@ -139,7 +139,7 @@ struct VnniKernels : private VnniVectors {
           Array<Ints, 4> four;  // numbers 16 c + 4 i and the three behind, of all keys
           transpose_quarters(four, k[i], k[4 + i], k[8 + i], k[12 + i]);
           ATTN_UNROLL for (int c = 0; c < 4; ++c) {
-            fetching.step();
+            fetching.step<kCacheLine>();
             ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
               const std::byte* const q = digits[r] + 4 * d + 64 * c + 16 * i;
               ATTN_UNROLL for (int p = 0; p < 3; ++p) add_dots(sum[3 * r + p], four[c], q + 4 * p);
@@ -213,7 +213,7 @@ struct VnniKernels : private VnniVectors {
     ATTN_UNROLL for (int i = 0; i < 6 * kRows; ++i) sum[i] = Ints{};
     const std::byte* row = value.data + c;
     for (Index j = 0; j < keys; j += 4, row += 4 * value.stride) {
-      fetching.step();
+      fetching.step<2 * kCacheLine>();
       Array<Ints, 4> x;
       ATTN_UNROLL for (int i = 0; i < 4; ++i) load(x[i], row + std::min<Index>(i, keys - 1 - j) * value.stride);
       Ints low, high, ab, cd;  // of four keys, the numbers of a column next to each other

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "attn/detail/base/cpu.h"
 #include "attn/detail/base/ranges.h"
@@ -13,21 +14,21 @@ inline namespace ATTN_BUILT_FOR {
 
 /// Fetches rows, a cache line at a time, in the order of memory, because what the processor fetches by itself follows
 /// rising addresses. Kernels spread the prefetches evenly, because memory idles if nothing is requested for 0.1 µs:
-/// without prefetches during the softmax, decoding took 8 % longer.
+/// without prefetches during the softmax, decoding took 8 % longer. It is told anew what to fetch for each tile, in
+/// place: to make and copy one took 4 to 8 % of the time of four queries over far keys of 16 bits.
 class Prefetcher {
  public:
   /// Fetches nothing, or to L2 what add() gives.
   Prefetcher() = default;
 
-  /// Fetches to L2 `rows` rows of keys, and then of values; the sizes of a row are in numbers of a T. Rows without data
-  /// are not fetched.
+  /// From now on to L2: `rows` rows of keys, and then of values; the sizes of a row are in numbers of a T. Rows without
+  /// data are not fetched.
   template <class T>
-  static Prefetcher of(const RowsToRead& key, Index head_dim, const RowsToRead& value, Index v_dim, Index rows) {
-    Prefetcher f;
-    f.add<T>(key, head_dim, rows);
-    f.score_lines_ = f.lines_left();
-    f.add<T>(value, v_dim, rows);
-    return f;
+  void to_l2(const RowsToRead& key, Index head_dim, const RowsToRead& value, Index v_dim, Index rows) {
+    forget();
+    add<T>(key, head_dim, rows);
+    score_lines_ = lines_left();
+    add<T>(value, v_dim, rows);
   }
 
   /// Rows that are read from their begin to their end.
@@ -36,20 +37,28 @@ class Prefetcher {
     Index count, dim;
   };
 
-  /// Fetches to L1, during the work on a tile, what is read kAhead bytes later: the rest of the tile, and the begin of
-  /// the one that is read after it. L1 holds 16 KiB of them beside the queries and scores, but not 32. On Zen 5, whose
-  /// memory one core reads at 41 GB/s, tiles of 16 KiB came at 34 GB/s if they were fetched to L2, and at 37 to L1; of
-  /// 32 KiB, for four queries, at 31 to L2, 26 to L1, and 38 in this way. Only 4 or 8 KiB ahead everything was slower.
+  /// From now on to L1, during the work on a tile: what is read kAhead bytes later, the rest of the tile and the begin
+  /// of the one that is read after it. L1 holds 16 KiB of them beside the queries and scores, but not 32. On Zen 5,
+  /// whose memory one core reads at 41 GB/s, tiles of 16 KiB came at 34 GB/s if they were fetched to L2, and at 37 to
+  /// L1; of 32 KiB, for four queries, at 31 to L2, 26 to L1, and 38 in this way. Only 4 or 8 KiB ahead everything was
+  /// slower.
   template <class T>
-  static Prefetcher to_l1(const Tile& tile, const Tile& next) {
-    Prefetcher f;
-    f.to_l1_ = true;
+  void to_l1(const Tile& tile, const Tile& next) {
+    forget();
+    to_l1_ = true;
     const Index begun = rows_ahead<T>(tile);
     RowsToRead rest = tile.rows;
     if (rest.data != nullptr) rest.data += begun * rest.stride * size_of_number<T>(rest.dtype);
-    f.add<T>(rest, tile.dim, tile.count - begun);
-    f.add<T>(next.rows, next.dim, rows_ahead<T>(next));
-    return f;
+    add<T>(rest, tile.dim, tile.count - begun);
+    add<T>(next.rows, next.dim, rows_ahead<T>(next));
+  }
+
+  void forget() {
+    count_ = 0;
+    to_l1_ = false;
+    score_lines_ = -1;
+    next_ = end_ = nullptr;
+    wait_ = kNever;
   }
 
   /// Fetches `count` more rows, if there is room for that.
@@ -64,18 +73,34 @@ class Prefetcher {
   /// Whether it fetches what lies behind the rows that are read. Behind copies of rows there is nothing to be read.
   bool follows_rows() const { return to_l1_ && !is_empty(); }
 
-  /// From now on step() asks for `lines` lines in `steps` steps.
-  ATTN_INLINE void spread(Index lines, Index steps) {
-    rate_ = steps > 0 ? lines * kOne / steps : 0;
-    due_ = 0;
+  /// From now on step() asks for so many lines, evenly, while so many bytes are read; at most for as many as are read.
+  ATTN_INLINE void spread(Index lines, Index bytes) {
+    if (lines <= 0) return;
+    per_line_ = std::max(bytes / lines, kLine);
+    wait_ = 0;
   }
+  /// Before so many bytes are read.
+  template <Index kBytes>
   ATTN_INLINE void step() {
-    for (due_ += rate_; due_ >= kOne; due_ -= kOne) line();
+    constexpr int kLines = static_cast<int>(std::max<Index>(kBytes / kLine, 1));
+    wait_ -= kBytes;
+    if (wait_ >= 0) return;
+    wait_ += per_line_ * kLines;
+    lines<kLines>();
   }
+  /// Asks for some lines. Where a row goes on for all of them they take an instruction each: a loop stood in the way of
+  /// the loads beside it, and made decoding 10 % slower.
   template <int kLines>
   ATTN_INLINE void lines() {
-    if (next_ == nullptr) return;
-    ATTN_UNROLL for (int i = 0; i < kLines; ++i) line();
+    const std::byte* const at = next_;
+    if (at == nullptr) return;
+    if (end_ - at < kLines * kLine) return one_by_one(kLines);
+    next_ = at + kLines * kLine;
+    if (to_l1_) {
+      ATTN_UNROLL for (int i = 0; i < kLines; ++i) __builtin_prefetch(at + i * kLine, 0, 3);
+    } else {
+      ATTN_UNROLL for (int i = 0; i < kLines; ++i) __builtin_prefetch(at + i * kLine, 0, 2);
+    }
   }
 
   /// Asks to L1 for the line that is read a little later, `lead` bytes behind the one at `at`; see lead_of().
@@ -96,7 +121,8 @@ class Prefetcher {
   }
 
  private:
-  static constexpr Index kLine = kCacheLine, kOne = 256;
+  static constexpr Index kLine = kCacheLine;
+  static constexpr Index kNever = std::numeric_limits<Index>::max();
   static constexpr Index kAhead = 16 * 1024;  // bytes; see to_l1()
   static constexpr Index kLead = 4 * 1024;    // bytes of numbers; 2 and 8 KiB differ by less than a twentieth
 
@@ -125,15 +151,12 @@ class Prefetcher {
     end_ = next_ + runs_[number].row_lines * kLine;
   }
 
-  /// Fetches one line. Several in a row, as a loop over the addresses has them, stand in the way of the loads beside
-  /// them and made decoding 10 % slower.
-  ATTN_INLINE void line() {
-    if (next_ == end_ && !next_row()) return;
-    if (to_l1_)
-      __builtin_prefetch(next_, 0, 3);
-    else
-      __builtin_prefetch(next_, 0, 2);
-    next_ += kLine;
+  ATTN_INLINE void one_by_one(int lines) {
+    for (; lines > 0 && (next_ != end_ || next_row()); --lines, next_ += kLine)
+      if (to_l1_)
+        __builtin_prefetch(next_, 0, 3);
+      else
+        __builtin_prefetch(next_, 0, 2);
   }
   /// Goes on to the next row. Returns whether there is one.
   ATTN_INLINE bool next_row() {
@@ -141,11 +164,12 @@ class Prefetcher {
       row_ += runs_[number_].stride;
       next_ = row_;
       end_ = row_ + runs_[number_].row_lines * kLine;
-      return true;
+    } else if (number_ + 1 < count_) {
+      begin(number_ + 1);
+    } else {
+      forget();
     }
-    if (number_ + 1 >= count_) return false;
-    begin(number_ + 1);
-    return true;
+    return next_ != nullptr;
   }
 
   static constexpr int kMostRuns = 4;  // a tile in pages of 16 tokens, the fewest that are usual
@@ -157,7 +181,7 @@ class Prefetcher {
   const std::byte* next_ = nullptr;
   const std::byte* end_ = nullptr;  ///< where the row ends
   Index rows_ = 0;
-  Index rate_ = 0, due_ = 0;  // in parts of a line
+  Index per_line_ = 0, wait_ = kNever;  ///< bytes that are read from line to line, and until the next one
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -21,8 +21,10 @@
 #define ATTN_UNROLL _Pragma("GCC unroll 32")
 #if defined(__clang__)
 #define ATTN_NO_UNROLL _Pragma("clang loop unroll(disable)")
+#define ATTN_UNROLL_TWICE _Pragma("clang loop unroll_count(2)")
 #else
 #define ATTN_NO_UNROLL _Pragma("GCC unroll 1")
+#define ATTN_UNROLL_TWICE _Pragma("GCC unroll 2")
 #endif
 
 namespace attn::detail {
