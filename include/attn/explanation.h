@@ -52,12 +52,13 @@ struct Explanation {
   /// vectors of queries, however few there are; a single query has its vectors along the features.
   Index single_queries = 0;
   /// Those of single_queries that one kernel takes through all their keys: queries that share these with no other, over
-  /// keys and values that lie in one piece, row by row, in the type that is computed in, and are not fetched ahead; a
-  /// mask drops none of the keys that are visited, and no other mod stands between scores and values.
+  /// keys and values that lie in one piece, row by row, in the type that is computed in; a mask drops none of the keys
+  /// that are visited, and no other mod stands between scores and values. Keys and values of more than 8 MiB must have
+  /// rows that it reads as fast as memory gives them: with AVX-512 whole 256 bytes.
   Index lone_queries = 0;
   Index few_queries = 0;  ///< the most queries of a sequence that are worked on one by one; more are tiles
   /// Whether keys and values of single queries are fetched before they are needed, because all together take more than
-  /// what may be in the cache: 8 MiB, or 3 MiB where several queries share them.
+  /// what may be in the cache: 8 MiB, or 3 MiB where several queries share them. Those of lone_queries never are.
   bool fetches_ahead = false;
   Index tasks = 0;  ///< a task is some neighbouring tiles of queries, or single queries with some of their keys
   int threads = 0;  ///< how many run tasks at the same time

@@ -204,9 +204,10 @@ TEST(Explain, WideVectorsLeaveMoreQueriesSingle) {
 }
 
 TEST(Explain, SingleQueriesFetchAheadWhatCannotBeInTheCache) {
+  // All but queries that one kernel takes through their keys, as it does far ones if vectors have 64 bytes.
   const auto of = [](Index kv_len, Index heads = 1, Index q_len = 1) {
     const Tensor<float, 4> q({1, heads, q_len, 64}), k({1, 1, kv_len, 64});
-    return explain(q, k, k, full(), {.isa = instruction_sets().front()});
+    return explain(q, k, k, full(), {.isa = Isa::generic});
   };
   EXPECT_FALSE(of(16384).fetches_ahead);  // 8 MiB
   EXPECT_TRUE(of(16385).fetches_ahead);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -139,24 +140,40 @@ TEST(LoneQuery, MasksWithHolesGoThroughTheLoop) {
   for (Index d = 0; d < 64; ++d) EXPECT_NEAR(out(0, 0, 0, d), truth(0, 0, 0, d), 1e-5f);
 }
 
-/// Whether anything is far depends on the whole call, what becomes of a head does not.
+/// Whether anything is far depends on the whole call, what becomes of a head does not. Far rows of whole 256 bytes are
+/// read by the same kernel as near ones where vectors have 64 bytes; all others are fetched ahead by the loop.
 TEST(LoneQuery, FarKeysGiveTheSameBits) {
   Random random(7);
   const Index heads = 64, kv_len = 700;
-  const Call<float> one(1, kv_len, 64, 64, random);
-  const auto repeated = [&](const Tensor<float, 4>& t) {
-    return TensorView<const float, 4>(t.data(), {1, heads, t.dim(2), 64}, {0, 0, 64, 1});
-  };
-  const auto q = repeated(one.q), k = repeated(one.k), v = repeated(one.v);
-  for (Isa isa : instruction_sets()) {
-    EXPECT_TRUE(explain(q, k, v, {.isa = isa}).fetches_ahead);
-    EXPECT_EQ(explain(q, k, v, {.isa = isa}).lone_queries, 0);
-    const auto near = attention(one.q, one.k, one.v, {.isa = isa}), far = attention(q, k, v, {.isa = isa});
-    for (Index h = 0; h < heads; ++h) {
-      EXPECT_EQ(near.lse(0, 0, 0), far.lse(0, h, 0));
-      for (Index d = 0; d < 64; ++d) ASSERT_EQ(near.out(0, 0, 0, d), far.out(0, h, 0, d)) << h << " " << d;
+  for (const auto& [head_dim, v_dim] : {std::pair<Index, Index>{64, 64}, {128, 64}, {64, 80}, {80, 64}, {80, 80}}) {
+    const Call<float> one(1, kv_len, head_dim, v_dim, random);
+    const auto repeated = [&](const Tensor<float, 4>& t) {
+      Tensor<float, 4> all({1, heads, t.dim(2), t.dim(3)});
+      for (Index h = 0; h < heads; ++h) std::copy_n(t.data(), t.size(), all.data() + h * t.size());
+      return all;
+    };
+    const auto q = repeated(one.q), k = repeated(one.k), v = repeated(one.v);
+    for (Isa isa : instruction_sets()) {
+      SCOPED_TRACE(to_string(isa));
+      const bool keeps_up = detail::vectors_of(isa) == detail::VectorSet::avx512 && head_dim % 64 + v_dim % 64 == 0;
+      EXPECT_EQ(explain(q, k, v, {.isa = isa}).fetches_ahead, !keeps_up);
+      EXPECT_EQ(explain(q, k, v, {.isa = isa}).lone_queries, keeps_up ? heads : 0);
+      const auto near = attention(one.q, one.k, one.v, {.isa = isa}), far = attention(q, k, v, {.isa = isa});
+      for (Index h = 0; h < heads; ++h) {
+        EXPECT_EQ(near.lse(0, 0, 0), far.lse(0, h, 0));
+        for (Index d = 0; d < v_dim; ++d) ASSERT_EQ(near.out(0, 0, 0, d), far.out(0, h, 0, d)) << h << " " << d;
+      }
     }
   }
+}
+
+/// Far heads that take turns step by step do not go through all their keys one after the other.
+TEST(LoneQuery, FarHeadsOfATokenTakeTurns) {
+  const Index heads = 16, kv_len = 2100;
+  const Tensor<float, 4> q({1, heads, 1, 64}), kv({1, kv_len, heads, 64});
+  const auto k = bshd(kv.data(), 1, kv_len, heads, 64);
+  EXPECT_EQ(explain(q, k, k).lone_queries, 0);
+  EXPECT_TRUE(explain(q, k, k).fetches_ahead);
 }
 
 /// Queries and outputs that are no rows, or of 16 bits: they come in and go out by a copy.

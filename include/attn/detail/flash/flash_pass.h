@@ -101,10 +101,7 @@ class FlashPass {
     e.keys_per_tile = kKeyTile;
     e.query_tiles += query_tiles();
     e.few_queries = pass_.kernels.few_queries(problem_);
-    if (tiles_.are_single() && query_tiles() > 0) {
-      e.single_queries += query_tiles();
-      e.fetches_ahead = decode_loop_.fetches_ahead();
-    }
+    const Index lone_before = e.lone_queries;
     with_loop([&](const auto& loop) {
       e.packs_keys |= loop.packs_keys();
       e.packs_values |= loop.packs_values();
@@ -123,6 +120,10 @@ class FlashPass {
           e.skipped_tiles += std::max<Index>(all - full - masked, 0);
         }
     });
+    if (tiles_.are_single()) {
+      e.single_queries += query_tiles();
+      e.fetches_ahead |= decode_loop_.fetches_ahead() && e.lone_queries - lone_before < query_tiles();
+    }
   }
 
  private:

@@ -1,4 +1,4 @@
-// Single queries that share their keys with no other, where these are near: one kernel for all that is done with one.
+// Single queries that share their keys with no other: one kernel for all that is done with one.
 #pragma once
 
 #include "attn/detail/flash/decode_tiles.h"
@@ -8,7 +8,7 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// The straight way through the keys of a head, for calls in which nothing comes between score, softmax and value: no
-/// mod that changes scores or weights, no rows to be copied, nothing to be fetched ahead. It gives the bits that
+/// mod that changes scores or weights, no rows to be copied, nothing that must be fetched ahead. It gives the bits that
 /// DecodeLoop does, so that a sequence has the same result by itself, where it is near, as among many others. With
 /// AVX-512, one token took 0.55 of the time over 8 heads of 64 keys of 32 floats, 0.7 over 128 keys of 64, 0.8 over 512
 /// of 64.
@@ -95,9 +95,13 @@ class LoneQueries {
     const bool are_lone = problem.q_len == 1 && problem.heads == problem.kv_heads,
                are_plain =
                    !pass.resumes && (pass.mods == nullptr || !(pass.mods->has_scores() || pass.kept_factor() != T(1)));
-    if (!are_lone || !are_plain || tiles.are_far() || has_totals(splits.keys(0).size()) || !tiles.lie_in_rows())
+    const DecodeKernelSet<T>& kernels = pass.kernels.full_precision.decode;
+    const auto keeps_up = [&](Index dim) { return kernels.far_columns != 0 && dim % kernels.far_columns == 0; };
+    const bool are_in_time =
+        !tiles.are_far() || (keeps_up(problem.head_dim) && keeps_up(problem.v_dim) && !tiles.heads_take_turns());
+    if (!are_lone || !are_plain || !are_in_time || has_totals(splits.keys(0).size()) || !tiles.lie_in_rows())
       return nullptr;
-    return pass.kernels.full_precision.decode.attend;
+    return kernels.attend;
   }
 
   const PassContext<T>& pass_;

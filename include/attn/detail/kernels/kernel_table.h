@@ -37,6 +37,7 @@ struct DecodeKernelSet {
   decltype(DecodeProducts<T>::value) value;
   /// All three for a query by itself. Null where the family has another score or softmax.
   void (*attend)(const TileMemory<T>&, const LoneQuery<T>&);
+  Index far_columns;  ///< attend() keeps up with memory where rows have a multiple of so many numbers; 0: nowhere
   /// Products over f16, bf16 and i8. Null: nobody asks for them, or `score` and `value` are those over bf16.
   const DecodeProducts<T>* others = nullptr;
 
@@ -214,7 +215,8 @@ struct FamilyOf {
                                                           .defers_value_product = false,
                                                           .fetches = true},
                                                .widest = kMaxVectors,
-                                               .decode = {Decode::score, Decode::softmax, Decode::value, Lone::attend},
+                                               .decode = {Decode::score, Decode::softmax, Decode::value, Lone::attend,
+                                                          LoneQueryKernels<T, kBytes, kRegisters>::kFarColumns},
                                                .by_vectors = {tiles<1>(), tiles<2>(), tiles<3>()},
                                                .load_columns = Packing::load_columns,
                                                .store_out = Packing::store_out,
