@@ -182,7 +182,7 @@ class DecodeState {
       const RowsToRead key = tiles_->rows(family(), now, after, m_.packed_key);
       const auto score = score_dots_ ? score_dots_->score : kernels.score_of(key.dtype);
       score(m_, size(), key, tile.keys.size(), problem().head_dim, fetching);
-      tiles_->multiply_by_key_scales(tile, size(), m_);
+      tiles_->multiply_by_key_scales(tile, size(), m_, value_dots_);
     });
     for (Index r = 0; Row & row : rows_) {
       T* const scores = m_.scores + r * m_.row;
@@ -203,7 +203,7 @@ class DecodeState {
       const TileRows now = tiles_->values_of(tile),
                      after = following.keys.empty() ? tiles_->keys_of(coming) : tiles_->values_of(following);
       if (tiles > 1) tiles_->fetch(fetching, now, after);
-      tiles_->multiply_by_value_scales(tile, size(), m_);
+      tiles_->multiply_by_value_scales(tile, size(), m_, value_dots_);
       const RowsToRead value = tiles_->rows(family(), now, after, m_.packed_value);
       if (by_selection)
         add_values_of_kept(value, tile.keys.size());

@@ -106,11 +106,11 @@ class DecodeTiles {
   }
 
   /// Multiplies the scores of some queries by the scales of their keys, or weights by those of values.
-  void multiply_by_key_scales(const Tile& tile, Index queries, const TileMemory<T>& m) const {
-    multiply_by_scales(tensors_.k, tile, queries, m);
+  void multiply_by_key_scales(const Tile& tile, Index queries, const TileMemory<T>& m, const DotKernels<T>* d) const {
+    multiply_by_scales(tensors_.k, tile, queries, m, d);
   }
-  void multiply_by_value_scales(const Tile& tile, Index queries, const TileMemory<T>& m) const {
-    multiply_by_scales(tensors_.v, tile, queries, m);
+  void multiply_by_value_scales(const Tile& tile, Index queries, const TileMemory<T>& m, const DotKernels<T>* d) const {
+    multiply_by_scales(tensors_.v, tile, queries, m, d);
   }
 
   /// `fetching` fetches the keys and values of a tile from now on; nothing if the tile lies in several pieces, or if
@@ -241,16 +241,18 @@ class DecodeTiles {
     return {bytes, t.dtype(), dim, 1};
   }
 
-  static void multiply_by_scales(const KvRows<T>& t, const Tile& tile, Index queries, const TileMemory<T>& m) {
+  static void multiply_by_scales(const KvRows<T>& t, const Tile& tile, Index queries, const TileMemory<T>& m,
+                                 const DotKernels<T>* dots) {
     if (!t.is_scaled() || !has_rows(t)) return;
+    const auto multiply = dots ? dots->multiply : multiply_each;
     for_each_piece(t, tile, [&](Index first, Index count) {
       const float* const scales = t.scales(tile.batch, tile.kv_head, tile.keys.begin + first);
-      for (Index r = 0; r < queries; ++r) multiply_each(m.scores + r * m.row + first, scales, count);
+      for (Index r = 0; r < queries; ++r) multiply(m.scores + r * m.row + first, scales, count);
     });
   }
 
-  /// numbers *= scales, with the vectors that every program has: a loop over numbers, which might overlap for all that
-  /// compilers know, took a fifth of the time of a call with four queries for each key.
+  /// numbers *= scales where there are no DotKernels, with the vectors that every program has: a loop over numbers,
+  /// which might overlap for all that compilers know, took a fifth of the time of a call with four queries a key.
   static void multiply_each(T* numbers, const float* scales, Index count) {
     Index j = 0;
     if constexpr (std::is_same_v<T, float>) {

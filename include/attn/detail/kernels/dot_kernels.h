@@ -94,6 +94,16 @@ struct VnniKernels : private VnniVectors {
     return true;
   }
 
+  ATTN_TARGET_AVX512 static void multiply(float* numbers, const float* scales, Index count) {
+    Index j = 0;
+    for (Vec x, scale; j + kLanes <= count; j += kLanes) {
+      S::load(x, numbers + j);
+      S::load(scale, scales + j);
+      S::store(numbers + j, x * scale);
+    }
+    for (; j < count; ++j) numbers[j] *= scales[j];
+  }
+
  private:
   static constexpr Index kMost = 16;  ///< queries at a time, as DecodeState has them
   static constexpr Index kWeightBytes = 4 * kKeyTile;
@@ -253,7 +263,7 @@ struct VnniKernels : private VnniVectors {
 inline const DotKernels<float>* dot_kernels() {
 #if ATTN_X86
   static constexpr DotKernels<float> kKernels{VnniKernels::kColumns, VnniKernels::kHeader, VnniKernels::arrange_query,
-                                              VnniKernels::score, VnniKernels::value};
+                                              VnniKernels::score,    VnniKernels::value,   VnniKernels::multiply};
   return &kKernels;
 #else
   return nullptr;

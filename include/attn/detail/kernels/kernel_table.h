@@ -61,6 +61,7 @@ struct DotKernels {
   void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, Prefetcher&);
   /// False, and nothing is done, if weights are no such integers, for the same reasons.
   bool (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, Prefetcher&);
+  void (*multiply)(T* numbers, const float* scales, Index count);  ///< numbers *= scales
 };
 
 /// How the kernels of a family want the numbers of queries, keys and values.
