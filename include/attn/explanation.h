@@ -53,8 +53,9 @@ struct Explanation {
   Index single_queries = 0;
   /// Those of single_queries that one kernel takes through all their keys: queries that share these with no other, over
   /// keys and values that lie in one piece, row by row, in the type that is computed in; a mask drops none of the keys
-  /// that are visited, and no other mod stands between scores and values. Keys and values of more than 8 MiB must have
-  /// rows that it reads as fast as memory gives them: with AVX-512 whole 256 bytes.
+  /// that are visited, and no other mod stands between scores and values. No task has more than 4096 of them. Where
+  /// keys and values take more than 8 MiB, rows must be such that it reads them as fast as memory gives them: with
+  /// AVX-512 those of whole 256 bytes, one behind the other.
   Index lone_queries = 0;
   Index few_queries = 0;  ///< the most queries of a sequence that are worked on one by one; more are tiles
   /// Whether keys and values of single queries are fetched before they are needed, because all together take more than
@@ -102,7 +103,7 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
   }
   if (e.lone_queries > 0 && e.lone_queries < e.single_queries) out << ", " << e.lone_queries << " of them";
   if (e.lone_queries > 0) out << ", in one kernel";
-  if (e.fetches_ahead) out << ", keys and values fetched ahead";
+  if (e.fetches_ahead) out << ", keys and values " << (e.lone_queries > 0 ? "of the others " : "") << "fetched ahead";
   out << '\n'
       << "passes           " << e.passes << '\n'
       << "query tiles      " << e.query_tiles << ", in " << e.tasks << (e.tasks == 1 ? " task" : " tasks") << " on "

@@ -60,6 +60,18 @@ class KvDots : public ::testing::Test {
   std::mt19937 random_{1};
 };
 
+TEST_F(KvDots, MultiplyByScales) {
+  for (const Index count : {0, 1, 15, 16, 17, 63, 64}) {
+    std::vector<float> numbers(65), scales(64);
+    for (float& x : numbers) x = draw(-9, 9);
+    for (float& x : scales) x = draw(0.01f, 1);
+    const std::vector<float> before = numbers;
+    kernels_->multiply(numbers.data(), scales.data(), count);
+    for (Index j = 0; j < 65; ++j)
+      EXPECT_EQ(numbers[at(j)], j < count ? before[at(j)] * scales[at(j)] : before[at(j)]) << j << " of " << count;
+  }
+}
+
 TEST_F(KvDots, ScoresAreThoseOfIntegers) {
   for (const Index dim : {64, 128, 320})
     for (const Index count : {1, 2, 4, 5, 16})

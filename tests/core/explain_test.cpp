@@ -204,7 +204,8 @@ TEST(Explain, WideVectorsLeaveMoreQueriesSingle) {
 }
 
 TEST(Explain, SingleQueriesFetchAheadWhatCannotBeInTheCache) {
-  // All but queries that one kernel takes through their keys, as it does far ones if vectors have 64 bytes.
+  // The generic kernels, because with AVX-512 one kernel takes these queries even where keys are far, and fetches
+  // nothing.
   const auto of = [](Index kv_len, Index heads = 1, Index q_len = 1) {
     const Tensor<float, 4> q({1, heads, q_len, 64}), k({1, 1, kv_len, 64});
     return explain(q, k, k, full(), {.isa = Isa::generic});
@@ -216,6 +217,20 @@ TEST(Explain, SingleQueriesFetchAheadWhatCannotBeInTheCache) {
   EXPECT_FALSE(of(6144, 1, 2).fetches_ahead);
   EXPECT_TRUE(of(6145, 1, 2).fetches_ahead);
   EXPECT_EQ(line_of(of(16385), "loop"), "single queries, at most 4 in a sequence, keys and values fetched ahead");
+}
+
+/// Queries that visit no key fetch nothing.
+TEST(Explain, FarKeysOfQueriesInOneKernelAreNotFetched) {
+  const Tensor<float, 4> q({2, 16, 1, 64}), k({2, 16, 1100, 64});
+  const auto of = [&](const auto& mods) { return explain(q, k, k, mods, {.isa = instruction_sets().back()}); };
+  const Explanation all = of(full()), one = of(key_lengths({1100, 0})),
+                    holes = of(mask_mod([](auto p) { return p.batch == 0 || p.kv != 7; }));
+  if (all.lone_queries == 0) GTEST_SKIP() << "AVX-512: not there";
+  EXPECT_FALSE(all.fetches_ahead);
+  EXPECT_EQ(one.lone_queries, 16);
+  EXPECT_FALSE(one.fetches_ahead);
+  EXPECT_TRUE(holes.fetches_ahead);
+  EXPECT_EQ(line_of(all, "loop"), "single queries, at most 4 in a sequence, in one kernel");
 }
 
 TEST(Explain, SequencesOfACacheMayTakeBothLoops) {

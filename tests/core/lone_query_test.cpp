@@ -1,4 +1,4 @@
-// One query a head over near keys: a kernel of its own does what the loop over single queries does, to the last bit.
+// One query a head over keys of its own: one kernel does what the loop over single queries does, to the last bit.
 // The loop's results are compared with the definition elsewhere.
 #include <algorithm>
 #include <limits>
@@ -22,6 +22,9 @@ auto by_the_loop() {
   return score_mod([](auto x, auto) { return x; });
 }
 
+/// Whether kernels read far rows of whole 256 bytes as fast as memory gives them.
+bool keep_up(Isa isa) { return detail::vectors_of(isa) == detail::VectorSet::avx512; }
+
 template <class T>
 Tensor<T, 4> drawn(const Shape<4>& shape, Random& random) {
   auto t = Tensor<T, 4>::uninitialized(shape);
@@ -43,10 +46,10 @@ struct Call {
         k(drawn<T>({1, heads, kv_len, head_dim}, random)),
         v(drawn<T>({1, heads, kv_len, v_dim}, random)) {}
 
-  /// Both ways give the same bits, and explain() says that they are two.
+  /// Both ways give the same bits, and explain() says that they are two; or, not `lone`, that they are one.
   template <class M = Mods<>>
-  void expect_same(const Options& options, const M& mods = {}) const {
-    EXPECT_EQ(explain(q, k, v, mods, options).lone_queries, q.dim(1));
+  void expect_same(const Options& options, const M& mods = {}, bool lone = true) const {
+    EXPECT_EQ(explain(q, k, v, mods, options).lone_queries, lone ? q.dim(1) : 0);
     EXPECT_EQ(explain(q, k, v, mods | by_the_loop(), options).lone_queries, 0);
     EXPECT_TRUE(same_bits(computed(attention(q, k, v, mods, options)),
                           computed(attention(q, k, v, mods | by_the_loop(), options))));
@@ -155,15 +158,47 @@ TEST(LoneQuery, FarKeysGiveTheSameBits) {
     const auto q = repeated(one.q), k = repeated(one.k), v = repeated(one.v);
     for (Isa isa : instruction_sets()) {
       SCOPED_TRACE(to_string(isa));
-      const bool keeps_up = detail::vectors_of(isa) == detail::VectorSet::avx512 && head_dim % 64 + v_dim % 64 == 0;
-      EXPECT_EQ(explain(q, k, v, {.isa = isa}).fetches_ahead, !keeps_up);
-      EXPECT_EQ(explain(q, k, v, {.isa = isa}).lone_queries, keeps_up ? heads : 0);
+      const bool lone = keep_up(isa) && head_dim % 64 + v_dim % 64 == 0;
+      EXPECT_EQ(explain(q, k, v, {.isa = isa}).fetches_ahead, !lone);
+      EXPECT_EQ(explain(q, k, v, {.isa = isa}).lone_queries, lone ? heads : 0);
       const auto near = attention(one.q, one.k, one.v, {.isa = isa}), far = attention(q, k, v, {.isa = isa});
       for (Index h = 0; h < heads; ++h) {
         EXPECT_EQ(near.lse(0, 0, 0), far.lse(0, h, 0));
         for (Index d = 0; d < v_dim; ++d) ASSERT_EQ(near.out(0, 0, 0, d), far.out(0, h, 0, d)) << h << " " << d;
       }
     }
+  }
+}
+
+/// Parts of far keys, too, each a task.
+TEST(LoneQuery, FarKeysInPartsHaveTheBitsOfTheLoop) {
+  Random random(11);
+  const Call<float> call(4, 4500, 64, 64, random);
+  for (Isa isa : instruction_sets())
+    for (const Executor& executor : {serial(), threads(2)})
+      call.expect_same({.executor = executor, .isa = isa}, full(), keep_up(isa));
+}
+
+/// 129 tiles in two parts: the second has 65, one more than are added up without a total of their own.
+TEST(LoneQuery, PartsThatNeedTotalsGoThroughTheLoop) {
+  Random random(12);
+  const Call<float> longer(32, 8193, 2, 2, random), shorter(32, 8192, 2, 2, random);
+  for (Isa isa : instruction_sets()) {
+    longer.expect_same({.executor = serial(), .isa = isa}, full(), false);
+    shorter.expect_same({.executor = serial(), .isa = isa});
+  }
+}
+
+/// Far rows with gaps are fetched ahead: no processor foresees them.
+TEST(LoneQuery, FarRowsWithGapsGoThroughTheLoop) {
+  const Index kv_len = 20000;
+  const Tensor<float, 4> q({1, 1, 1, 64}), kv({1, 1, kv_len, 128});
+  const TensorView<const float, 4> gaps(kv.data(), {1, 1, kv_len, 64}, {0, 0, 128, 1}),
+      dense(kv.data(), {1, 1, kv_len, 64}, {0, 0, 64, 1});
+  for (Isa isa : instruction_sets()) {
+    EXPECT_EQ(explain(q, dense, dense, {.isa = isa}).lone_queries, keep_up(isa) ? 1 : 0);
+    EXPECT_EQ(explain(q, gaps, dense, {.isa = isa}).lone_queries, 0);
+    EXPECT_EQ(explain(q, dense, gaps, {.isa = isa}).lone_queries, 0);
   }
 }
 

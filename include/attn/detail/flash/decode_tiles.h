@@ -31,13 +31,15 @@ class DecodeTiles {
     return {queries.batch, problem_.kv_head(queries.head), keys};
   }
 
-  /// The keys of a tile, which must live as long, or its values.
+  /// The keys or the values of a tile, which must outlive them.
   struct TileRows {
     const KvRows<T>* of;
     const Tile* tile;
   };
   TileRows keys_of(const Tile& tile) const { return {&tensors_.k, &tile}; }
   TileRows values_of(const Tile& tile) const { return {&tensors_.v, &tile}; }
+  TileRows keys_of(Tile&&) const = delete;
+  TileRows values_of(Tile&&) const = delete;
 
   /// The tiles, or steps of so many keys, of a range: where keys lie in pages, they begin at multiples of their length.
   Range first(const Range& all, Index keys = kKeyTile) const {
@@ -78,6 +80,11 @@ class DecodeTiles {
     };
     return lies(tensors_.k) && lies(tensors_.v);
   }
+  /// Whether each row of a head begins where the one before ends.
+  bool lie_end_to_end() const {
+    const auto lies = [](const KvRows<T>& t) { return t.stride(2) == t.dim(3); };
+    return lies(tensors_.k) && lies(tensors_.v);
+  }
 
   /// Whether the matrix unit serves for whole tiles of keys. It reads rows of whole registers at any address. A query
   /// that shares its keys with no other would leave most of it idle.
@@ -106,11 +113,13 @@ class DecodeTiles {
   }
 
   /// Multiplies the scores of some queries by the scales of their keys, or weights by those of values.
-  void multiply_by_key_scales(const Tile& tile, Index queries, const TileMemory<T>& m, const DotKernels<T>* d) const {
-    multiply_by_scales(tensors_.k, tile, queries, m, d);
+  void multiply_by_key_scales(const Tile& tile, Index queries, const TileMemory<T>& m,
+                              const DotKernels<T>* dots) const {
+    multiply_by_scales(tensors_.k, tile, queries, m, dots);
   }
-  void multiply_by_value_scales(const Tile& tile, Index queries, const TileMemory<T>& m, const DotKernels<T>* d) const {
-    multiply_by_scales(tensors_.v, tile, queries, m, d);
+  void multiply_by_value_scales(const Tile& tile, Index queries, const TileMemory<T>& m,
+                                const DotKernels<T>* dots) const {
+    multiply_by_scales(tensors_.v, tile, queries, m, dots);
   }
 
   /// `fetching` fetches the keys and values of a tile from now on; nothing if the tile lies in several pieces, or if

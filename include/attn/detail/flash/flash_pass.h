@@ -101,7 +101,6 @@ class FlashPass {
     e.keys_per_tile = kKeyTile;
     e.query_tiles += query_tiles();
     e.few_queries = pass_.kernels.few_queries(problem_);
-    const Index lone_before = e.lone_queries;
     with_loop([&](const auto& loop) {
       e.packs_keys |= loop.packs_keys();
       e.packs_values |= loop.packs_values();
@@ -114,16 +113,17 @@ class FlashPass {
           });
           e.full_tiles += full;
           e.masked_tiles += masked;
-          if (tiles_.are_single()) e.lone_queries += decode_loop_.is_lone(partition.blocks.at(block, i));
+          if (tiles_.are_single()) {
+            const bool lone = decode_loop_.is_lone(partition.blocks.at(block, i));
+            e.lone_queries += lone;
+            e.fetches_ahead |= !lone && full + masked > 0 && decode_loop_.fetches_ahead();
+          }
           // The first visited key may lie inside a tile, so that there may be one tile more than `all`.
           const Index all = ceil_div(problem_.kv_len, kKeyTile);
           e.skipped_tiles += std::max<Index>(all - full - masked, 0);
         }
     });
-    if (tiles_.are_single()) {
-      e.single_queries += query_tiles();
-      e.fetches_ahead |= decode_loop_.fetches_ahead() && e.lone_queries - lone_before < query_tiles();
-    }
+    if (tiles_.are_single()) e.single_queries += query_tiles();
   }
 
  private:

@@ -97,10 +97,10 @@ class LoneQueries {
                    !pass.resumes && (pass.mods == nullptr || !(pass.mods->has_scores() || pass.kept_factor() != T(1)));
     const DecodeKernelSet<T>& kernels = pass.kernels.full_precision.decode;
     const auto keeps_up = [&](Index dim) { return kernels.far_columns != 0 && dim % kernels.far_columns == 0; };
-    const bool are_in_time =
-        !tiles.are_far() || (keeps_up(problem.head_dim) && keeps_up(problem.v_dim) && !tiles.heads_take_turns());
-    if (!are_lone || !are_plain || !are_in_time || has_totals(splits.keys(0).size()) || !tiles.lie_in_rows())
-      return nullptr;
+    const bool are_in_time = !tiles.are_far() || (keeps_up(problem.head_dim) && keeps_up(problem.v_dim) &&
+                                                  tiles.lie_end_to_end() && !tiles.heads_take_turns());
+    const Index most_keys = splits.keys(splits.count() - 1).size();  // no split has more than the last one
+    if (!are_lone || !are_plain || !are_in_time || has_totals(most_keys) || !tiles.lie_in_rows()) return nullptr;
     return kernels.attend;
   }
 

@@ -169,7 +169,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
       }
   }
 
-  /// kColumns vectors of columns, from `c` on. kFetches: as in score_rows().
+  /// kColumns vectors of columns, from `c` on. kFetches: see score_four().
   template <int kRows, int kColumns, DType kDType, bool kFetches>
   static ATTN_INLINE void add_columns(const TileMemory<T>& m, Index first, Index count, const RowsToRead& value,
                                       const Part& part, Index c, Index v_dim, Prefetcher& fetching) {

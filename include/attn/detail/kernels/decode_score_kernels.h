@@ -1,6 +1,8 @@
 // The score product of single queries: lanes run along head_dim.
 #pragma once
 
+#include <algorithm>
+
 #include "attn/detail/kernels/packing_kernels.h"
 #include "attn/detail/kernels/prefetcher.h"
 
@@ -22,8 +24,9 @@ constexpr Index kSizeOf = kDType == DType::native ? static_cast<Index>(sizeof(T)
 template <int kRows, Index kBytes>
 constexpr int kRowsApart = static_cast<int>(std::clamp<Index>(2 * kCacheLine * kRows / kBytes, 1, kRows));
 
-/// The keys, or values, of so many bytes that more than four queries read together: what the first four have read is
-/// still in L1 for the next ones, beside what is fetched. With eight queries for each key, M = 8192, D = 128, float
+/// How many keys, or values, of so many bytes are multiplied by all queries before the next ones: what the first four
+/// queries have read is still in L1 for the others, beside what is fetched, and so are the first columns of values for
+/// the pass over the next ones. With eight queries for each key, M = 8192, D = 128, float
 /// from memory, products of four queries after the other with all keys of a tile took 1.3 times as long, in L2 as long.
 inline Index keys_in_l1(Index width) {
   constexpr Index kBytes = 16 * 1024, kStep = 8;
@@ -129,8 +132,8 @@ struct DecodeScoreKernels {
   /// from end to end. From L2 a key of 32, 64 or 128 floats took 0.55, 0.52 or 0.6 of the time of the loop above with
   /// AVX-512. Numbers of 16 and 8 bits gained nothing: they are bound by their conversion.
   ///
-  /// kFar: each line asks for a later one, in one instruction where a Prefetcher takes a dozen. From memory keys and
-  /// values of 128 floats came 1.15 to 1.22 times as fast, those of 64 at 0.95 of the speed. Four queries at a
+  /// kFar: each line asks for a later one, in one instruction where a Prefetcher takes five or more. From memory keys
+  /// and values of 128 floats came 1.15 to 1.22 times as fast, those of 64 at 0.95 of the speed. Four queries at a
   /// time, which hide a Prefetcher's instructions but not what comes late, ran at 0.7 to 0.95 of theirs. Copies of rows
   /// in pages of 16 tokens ran at 0.7 of theirs: what they are followed by lies elsewhere.
   template <int kVectors, bool kFar = false>
@@ -157,8 +160,8 @@ struct DecodeScoreKernels {
     return true;
   }
 
-  /// score_rows() of four rows. A loop that asks for nothing is a tenth faster than one that might; for numbers of 16
-  /// bits, which take longer to multiply, too little so to be compiled twice.
+  /// score_rows() of four rows. A loop that asks for nothing, kFetches = false, is a tenth faster than one that might.
+  /// For numbers of 16 bits, which take longer to multiply, the gain is too small to compile it twice.
   template <DType kDType>
   static ATTN_INLINE void score_four(const TileMemory<T>& m, Index first, Index count, const RowsToRead& key,
                                      Index keys, Index head_dim, Prefetcher& fetching) {
@@ -211,7 +214,7 @@ struct DecodeScoreKernels {
             S::load(q, query[r] + d);
             S::keep_in_register(q);
             ATTN_UNROLL for (int a = 0; a < kGroup; ++a) {
-              if constexpr (kRows == 1) fetching.template step<kLanes * size>();
+              if constexpr (kRows == 1 && kFetches) fetching.template step<kLanes * size>();
               sum[r * kKeys + g + a] += q * k[a];
             }
           }

@@ -65,7 +65,7 @@ struct VnniKernels : private VnniVectors {
   ATTN_TARGET_AVX512 static void score(const TileMemory<float>& m, Index rows, const RowsToRead& key, Index keys,
                                        Index head_dim, Prefetcher& fetching) {
     if (!fetching.is_empty()) {
-      const Index groups = rows > 1 ? ceil_div(rows, kQueriesAtATime) : rows;
+      const Index groups = ceil_div(rows, kQueriesAtATime);
       fetching.spread(fetching.score_lines(), groups * keys * head_dim);
     }
     Index r = 0;
@@ -83,7 +83,7 @@ struct VnniKernels : private VnniVectors {
       if (!arrange_weights(m.scores + r * m.row, keys, digits + r * kWeightBytes, units[r], bad)) return false;
     if (S::largest(bad) > 0) return false;
     if (!fetching.is_empty()) {
-      const Index groups = rows > 1 ? ceil_div(rows, kQueriesAtATime) : rows;
+      const Index groups = ceil_div(rows, kQueriesAtATime);
       fetching.spread(fetching.lines_left(), groups * keys * v_dim);
     }
     Index r = 0;

@@ -73,13 +73,14 @@ class Prefetcher {
   /// Whether it fetches what lies behind the rows that are read. Behind copies of rows there is nothing to be read.
   bool follows_rows() const { return to_l1_ && !is_empty(); }
 
-  /// From now on step() asks for so many lines, evenly, while so many bytes are read; at most for as many as are read.
+  /// From now on step() asks for so many lines, evenly, while so many bytes are read; never for more lines than those
+  /// bytes fill.
   ATTN_INLINE void spread(Index lines, Index bytes) {
     if (lines <= 0) return;
     per_line_ = std::max(bytes / lines, kLine);
     wait_ = 0;
   }
-  /// Before so many bytes are read.
+  /// Called before kBytes are read: asks for the lines that are due by then.
   template <Index kBytes>
   ATTN_INLINE void step() {
     constexpr int kLines = static_cast<int>(std::max<Index>(kBytes / kLine, 1));
