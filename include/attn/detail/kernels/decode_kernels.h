@@ -138,27 +138,28 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     Index r = 0;
     if constexpr (kLanes >= kQueriesAtATime)
       for (; rows - r > 1; r = std::min(r + kQueriesAtATime, rows))
-        value_rows<kQueriesAtATime, kDType>(m, r, std::min<Index>(kQueriesAtATime, rows - r), value, part, v_dim,
+        value_rows<kQueriesAtATime, kDType>(m, rows, r, std::min<Index>(kQueriesAtATime, rows - r), value, part, v_dim,
                                             fetching);
-    for (; r < rows; ++r) value_rows<1, kDType>(m, r, 1, value, part, v_dim, fetching);
+    for (; r < rows; ++r) value_rows<1, kDType>(m, rows, r, 1, value, part, v_dim, fetching);
   }
 
   template <int kRows, DType kDType>
-  static ATTN_INLINE void value_rows(const TileMemory<T>& m, Index first, Index count, const RowsToRead& value,
-                                     const Part& part, Index v_dim, Prefetcher& fetching) {
+  static ATTN_INLINE void value_rows(const TileMemory<T>& m, Index rows, Index first, Index count,
+                                     const RowsToRead& value, const Part& part, Index v_dim, Prefetcher& fetching) {
     Index c = 0;
     for (; c + kWidth * kLanes <= v_dim; c += kWidth * kLanes) {
-      if constexpr (kRows > 1 && kDType == DType::native)
-        if (fetching.is_empty()) {
-          add_columns<kRows, kWidth, kDType, false>(m, first, count, value, part, c, v_dim, fetching);
-          continue;
-        }
-      add_columns<kRows, kWidth, kDType, true>(m, first, count, value, part, c, v_dim, fetching);
+      if constexpr (kRows == 1)
+        add_columns<1, kWidth, kDType, kWidth>(m, first, count, value, part, c, v_dim, fetching);
+      else
+        with_lines_together<kDType, kWidth * kLanes * kSizeOf<T, kDType>>(
+            rows, fetching, [&]<int kLines>() __attribute__((always_inline)) {
+              add_columns<kRows, kWidth, kDType, kLines>(m, first, count, value, part, c, v_dim, fetching);
+            });
     }
     if (!part.is_last()) return;
     const Part whole{0, part.keys, part.keys, nullptr};
     for (; c + kLanes <= v_dim; c += kLanes)
-      add_columns<kRows, 1, kDType, false>(m, first, count, value, whole, c, v_dim, fetching);
+      add_columns<kRows, 1, kDType, 0>(m, first, count, value, whole, c, v_dim, fetching);
     for (; c < v_dim; ++c)
       for (Index r = first; r < first + count; ++r) {
         T sum = 0;
@@ -169,12 +170,12 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
       }
   }
 
-  /// kColumns vectors of columns, from `c` on. kFetches: see score_four().
-  template <int kRows, int kColumns, DType kDType, bool kFetches>
+  /// kColumns vectors of columns, from `c` on. kLines: see with_lines_together().
+  template <int kRows, int kColumns, DType kDType, int kLines>
   static ATTN_INLINE void add_columns(const TileMemory<T>& m, Index first, Index count, const RowsToRead& value,
                                       const Part& part, Index c, Index v_dim, Prefetcher& fetching) {
     constexpr Index size = kSizeOf<T, kDType>, kBytes = kColumns * kLanes * size;
-    constexpr int kApart = kRowsApart<kRows, kBytes>;
+    constexpr int kApart = kRowsApart<kRows, kBytes, kLines>;
     const Index stride = value.stride * size;
     Array<Array<Vec, kColumns>, kRows> sum = {};
     Array<const T*, kRows> weights;
@@ -199,7 +200,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
         x[v] = one;
       }
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
-        if constexpr (kFetches)
+        if constexpr (kLines > 0)
           if (r % kApart == 0) fetching.template step<kBytes * kApart / kRows>();
         const T w = weights[r][j];
         ATTN_UNROLL for (int v = 0; v < kColumns; ++v) S::add_product(sum[r][v], x[v], w);

@@ -19,10 +19,26 @@ constexpr Index kSizeOf = kDType == DType::native ? static_cast<Index>(sizeof(T)
                           : kDType == DType::i8   ? 1
                                                   : 2;
 
-/// How many of kRows queries are multiplied by what a step reads, kBytes, until the next lines are asked for: two lines
-/// at a time. With four at a time, four queries of 128 floats read 32 MiB at 0.9 of the speed, with one 0.97.
-template <int kRows, Index kBytes>
-constexpr int kRowsApart = static_cast<int>(std::clamp<Index>(2 * kCacheLine * kRows / kBytes, 1, kRows));
+/// How many of kRows queries are multiplied by what a step reads, kBytes, until the next kLines lines are asked for.
+///
+/// Four queries wait for memory, and lines that are asked for one by one come faster: 128 floats a key from 256 MiB at
+/// 1.05 of the speed of two lines together, in pages of 64 tokens at 1.06, with four together at 0.9. More queries are
+/// bound by instructions, of which two lines together take fewer: 32 queries a key ran at 1.2 of the speed.
+template <int kRows, Index kBytes, int kLines>
+constexpr int kRowsApart = static_cast<int>(std::clamp<Index>(kLines* kCacheLine* kRows / kBytes, 1, kRows));
+
+/// The lines that are asked for together, 0 where none are, by a step over kBytes of numbers of kDType for four of
+/// `rows` queries. Calls use.template operator()<lines>(). Loops that ask for nothing are a tenth faster than ones that
+/// might; for numbers of 16 bits, which take longer to multiply, the gain is too small to compile them twice.
+template <DType kDType, Index kBytes, class Use>
+ATTN_INLINE void with_lines_together(Index rows, const Prefetcher& fetching, const Use& use) {
+  if constexpr (kDType == DType::native) {
+    if (fetching.is_empty()) return use.template operator()<0>();
+    if constexpr (kRowsApart<kQueriesAtATime, kBytes, 1> != kRowsApart<kQueriesAtATime, kBytes, 2>)
+      if (rows <= kQueriesAtATime) return use.template operator()<1>();
+  }
+  use.template operator()<2>();
+}
 
 /// How many keys, or values, of so many bytes are multiplied by all queries before the next ones: what the first four
 /// queries have read is still in L1 for the others, beside what is fetched, and so are the first columns of values for
@@ -63,6 +79,12 @@ struct DecodeScoreKernels {
     return kRows == 1 ? kLanes : std::max(kLanes, kRegisters / 2) / kRows;
   }
 
+  /// Four keys at a time: with sixteen, a single query took 5 % longer where keys come from the L2 cache.
+  template <int kRows>
+  static constexpr int kGroupOf = std::min(kv_rows_of<kRows>(), 4);
+  template <int kRows, DType kDType>
+  static constexpr Index kBytesOfStep = kGroupOf<kRows>* kLanes* kSizeOf<T, kDType>;
+
   template <DType kDType>
   static ATTN_INLINE void score_all(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys,
                                     Index head_dim, Prefetcher& fetching) {
@@ -75,8 +97,11 @@ struct DecodeScoreKernels {
         RowsToRead from = key;
         from.data += j * key.stride * kSizeOf<T, kDType>;
         for (r = 0; rows - r > 1; r = std::min(r + kQueriesAtATime, rows))
-          score_four<kDType>(to, r, std::min<Index>(kQueriesAtATime, rows - r), from, std::min(part, keys - j),
-                             head_dim, fetching);
+          with_lines_together<kDType, kBytesOfStep<kQueriesAtATime, kDType>>(
+              rows, fetching, [&]<int kLines>() __attribute__((always_inline)) {
+                score_rows<kQueriesAtATime, kDType, kLines>(to, r, std::min<Index>(kQueriesAtATime, rows - r), from,
+                                                            std::min(part, keys - j), head_dim, fetching);
+              });
       }
     }
     for (; r < rows; ++r) {
@@ -85,7 +110,7 @@ struct DecodeScoreKernels {
       row.scores += r * m.row;
       if constexpr (kDType == DType::native && kLanes > 1)
         if (score_row(row, key, keys, head_dim, fetching)) continue;
-      score_rows<1, kDType, true>(row, 0, 1, key, keys, head_dim, fetching);
+      score_rows<1, kDType, 1>(row, 0, 1, key, keys, head_dim, fetching);
     }
   }
 
@@ -160,28 +185,16 @@ struct DecodeScoreKernels {
     return true;
   }
 
-  /// score_rows() of four rows. A loop that asks for nothing, kFetches = false, is a tenth faster than one that might.
-  /// For numbers of 16 bits, which take longer to multiply, the gain is too small to compile it twice.
-  template <DType kDType>
-  static ATTN_INLINE void score_four(const TileMemory<T>& m, Index first, Index count, const RowsToRead& key,
-                                     Index keys, Index head_dim, Prefetcher& fetching) {
-    if constexpr (kDType == DType::native)
-      if (fetching.is_empty())
-        return score_rows<kQueriesAtATime, kDType, false>(m, first, count, key, keys, head_dim, fetching);
-    score_rows<kQueriesAtATime, kDType, true>(m, first, count, key, keys, head_dim, fetching);
-  }
-
   /// Scores of `count` rows from `first` on. Where keys fill no group, the last group reaches back. What several
   /// products take is kept in a register: with -march=native on Zen 5, g++ 12 read keys and queries again for each of
-  /// them, and four queries took 2.2 times as long.
-  template <int kRows, DType kDType, bool kFetches>
+  /// them, and four queries took 2.2 times as long. kLines: see with_lines_together().
+  template <int kRows, DType kDType, int kLines>
   static ATTN_INLINE void score_rows(const TileMemory<T>& m, Index first, Index count, const RowsToRead& key,
                                      Index keys, Index head_dim, Prefetcher& fetching) {
     constexpr int kKeys = kv_rows_of<kRows>(), kSums = kRows * kKeys;
-    // Four rows at a time: with sixteen, a single query took 5 % longer where keys come from the L2 cache.
-    constexpr int kGroup = std::min(kKeys, 4);
-    constexpr Index size = kSizeOf<T, kDType>, kBytes = kGroup * kLanes * size;
-    constexpr int kApart = kRowsApart<kRows, kBytes>;
+    constexpr int kGroup = kGroupOf<kRows>;
+    constexpr Index size = kSizeOf<T, kDType>, kBytes = kBytesOfStep<kRows, kDType>;
+    constexpr int kApart = kRowsApart<kRows, kBytes, kLines>;
     // Of fewer keys than a group has, each is a group of its own, which reads it again and again.
     const bool few = keys < kGroup;
     const Index stride = key.stride * size, step = few ? 0 : stride, at_a_time = few ? 1 : kKeys;
@@ -208,13 +221,13 @@ struct DecodeScoreKernels {
             k[a] = x;
           }
           ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
-            if constexpr (kRows > 1 && kFetches)
+            if constexpr (kRows > 1 && kLines > 0)
               if (r % kApart == 0) fetching.template step<kBytes * kApart / kRows>();
             Vec q;
             S::load(q, query[r] + d);
             S::keep_in_register(q);
             ATTN_UNROLL for (int a = 0; a < kGroup; ++a) {
-              if constexpr (kRows == 1 && kFetches) fetching.template step<kLanes * size>();
+              if constexpr (kRows == 1) fetching.template step<kLanes * size>();
               sum[r * kKeys + g + a] += q * k[a];
             }
           }
