@@ -202,13 +202,28 @@ TEST(LoneQuery, FarRowsWithGapsGoThroughTheLoop) {
   }
 }
 
-/// Far heads that take turns step by step do not go through all their keys one after the other.
-TEST(LoneQuery, FarHeadsOfATokenTakeTurns) {
+/// Far heads that take turns step by step do not go through all their keys one after the other: those of a token that
+/// lie together, and those that are one and the same.
+TEST(LoneQuery, FarHeadsThatTakeTurnsGoThroughTheLoop) {
   const Index heads = 16, kv_len = 2100;
-  const Tensor<float, 4> q({1, heads, 1, 64}), kv({1, kv_len, heads, 64});
-  const auto k = bshd(kv.data(), 1, kv_len, heads, 64);
-  EXPECT_EQ(explain(q, k, k).lone_queries, 0);
-  EXPECT_TRUE(explain(q, k, k).fetches_ahead);
+  Random random(13);
+  const Call<float> one(1, kv_len, 64, 64, random);
+  const Tensor<float, 4> together({1, kv_len, heads, 64});
+  Tensor<float, 4> q({1, heads, 1, 64});
+  for (Index h = 0; h < heads; ++h) std::copy_n(one.q.data(), 64, &q(0, h, 0, 0));
+  const auto of_a_token = bshd(together.data(), 1, kv_len, heads, 64);
+  const auto same = [&](const Tensor<float, 4>& t) {
+    return TensorView<const float, 4>(t.data(), {1, heads, kv_len, 64}, {0, 0, 64, 1});
+  };
+  for (Isa isa : instruction_sets()) {
+    EXPECT_EQ(explain(q, of_a_token, of_a_token, {.isa = isa}).lone_queries, 0);
+    EXPECT_TRUE(explain(q, of_a_token, of_a_token, {.isa = isa}).fetches_ahead);
+    EXPECT_EQ(explain(q, same(one.k), same(one.v), {.isa = isa}).lone_queries, 0);
+    const auto wanted = attention(one.q, one.k, one.v, {.isa = isa}).out,
+               got = attention(q, same(one.k), same(one.v), {.isa = isa}).out;
+    for (Index h = 0; h < heads; ++h)
+      for (Index d = 0; d < 64; ++d) ASSERT_NEAR(got(0, h, 0, d), wanted(0, 0, 0, d), 1e-6f) << h << " " << d;
+  }
 }
 
 /// Queries and outputs that are no rows, or of 16 bits: they come in and go out by a copy.
