@@ -230,7 +230,7 @@ TEST(Explain, FarKeysOfQueriesInOneKernelAreNotFetched) {
   EXPECT_EQ(one.lone_queries, 16);
   EXPECT_FALSE(one.fetches_ahead);
   EXPECT_TRUE(holes.fetches_ahead);
-  EXPECT_EQ(line_of(all, "loop"), "single queries, at most 4 in a sequence, in one kernel");
+  EXPECT_EQ(line_of(all, "loop"), "single queries, at most 8 in a sequence, in one kernel");
 }
 
 TEST(Explain, SequencesOfACacheMayTakeBothLoops) {
