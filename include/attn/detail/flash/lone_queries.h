@@ -56,6 +56,7 @@ class LoneQueries {
                 visited.size(),
                 problem.head_dim,
                 problem.v_dim,
+                pass_.kernels.full_precision.decode.score,
                 tensors.k.is_paged() ? visited.begin % kLongStep : 0,  // as DecodeTiles::first() begins
                 result});
     if (stores) {

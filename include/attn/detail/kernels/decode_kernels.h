@@ -34,7 +34,8 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
   }
 
   /// One step of the online softmax of a row: scores become weights, max, sum and rescale are brought up to date.
-  static ATTN_INLINE void softmax(const TileMemory<T>& m, Index row, Index keys, Prefetcher& fetching) {
+  template <class Fetching>
+  static ATTN_INLINE void softmax(const TileMemory<T>& m, Index row, Index keys, Fetching& fetching) {
     constexpr T kInfinity = std::numeric_limits<T>::infinity();
     T* const scores = m.scores + row * m.row;
     // The last vector may reach past the keys; what lies there must weigh nothing.
@@ -91,7 +92,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
       constexpr Index kColumns = kWidth * kLanes;
       fetching.spread(fetching.lines_left(), groups * keys * (v_dim / kColumns * kColumns) * kSizeOf<T, kStored>);
     }
-    value_all<kStored>(m, rows, value, keys, v_dim, fetching);
+    value_all(m, rows, value, keys, v_dim, fetching);
   }
 
  private:
@@ -116,67 +117,56 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     bool is_last() const { return end == keys; }
   };
 
-  template <DType kDType>
   static ATTN_INLINE void value_all(const TileMemory<T>& m, Index rows, const RowsToRead& value, Index keys,
                                     Index v_dim, Prefetcher& fetching) {
-    if constexpr (kDType == DType::native && kLanes >= kQueriesAtATime) {
+    if constexpr (kStored == DType::native && kLanes >= kQueriesAtATime) {
       constexpr Index kMostSums = 4096;
       Array<T, kMostSums> sums;
       const bool in_parts = rows > 1 && rows * v_dim <= kMostSums && !fetching.is_empty();
-      const Index keys_of_part = in_parts ? keys_in_l1(v_dim * kSizeOf<T, kDType>) : keys;
+      const Index keys_of_part = in_parts ? keys_in_l1(v_dim * kSizeOf<T, kStored>) : keys;
       for (Index j = 0; j < keys; j += keys_of_part)
-        value_part<kDType>(m, rows, value, {j, std::min(j + keys_of_part, keys), keys, sums}, v_dim, fetching);
+        value_part(m, rows, value, {j, std::min(j + keys_of_part, keys), keys, sums}, v_dim, fetching);
     } else {
       // Numbers of 16 and 8 bits, which are bound by arithmetic, took 3 % longer in parts.
-      value_part<kDType>(m, rows, value, {0, keys, keys, nullptr}, v_dim, fetching);
+      value_part(m, rows, value, {0, keys, keys, nullptr}, v_dim, fetching);
     }
   }
 
-  template <DType kDType>
   static ATTN_INLINE void value_part(const TileMemory<T>& m, Index rows, const RowsToRead& value, const Part& part,
                                      Index v_dim, Prefetcher& fetching) {
     Index r = 0;
     if constexpr (kLanes >= kQueriesAtATime)
       for (; rows - r > 1; r = std::min(r + kQueriesAtATime, rows))
-        value_rows<kQueriesAtATime, kDType>(m, rows, r, std::min<Index>(kQueriesAtATime, rows - r), value, part, v_dim,
-                                            fetching);
-    for (; r < rows; ++r) value_rows<1, kDType>(m, rows, r, 1, value, part, v_dim, fetching);
+        value_rows<kQueriesAtATime>(m, rows, r, value, part, v_dim, fetching);
+    for (; r < rows; ++r) value_rows<1>(m, rows, r, value, part, v_dim, fetching);
   }
 
-  template <int kRows, DType kDType>
-  static ATTN_INLINE void value_rows(const TileMemory<T>& m, Index rows, Index first, Index count,
-                                     const RowsToRead& value, const Part& part, Index v_dim, Prefetcher& fetching) {
+  template <int kRows>
+  static ATTN_INLINE void value_rows(const TileMemory<T>& m, Index rows, Index first, const RowsToRead& value,
+                                     const Part& part, Index v_dim, Prefetcher& fetching) {
     Index c = 0;
-    for (; c + kWidth * kLanes <= v_dim; c += kWidth * kLanes) {
-      if constexpr (kRows == 1)
-        add_columns<1, kWidth, kDType, kWidth>(m, first, count, value, part, c, v_dim, fetching);
-      else
-        with_lines_together<kDType, kWidth * kLanes * kSizeOf<T, kDType>>(
-            rows, fetching, [&]<int kLines>() __attribute__((always_inline)) {
-              add_columns<kRows, kWidth, kDType, kLines>(m, first, count, value, part, c, v_dim, fetching);
-            });
-    }
+    for (; c + kWidth * kLanes <= v_dim; c += kWidth * kLanes)
+      add_columns<kRows, kWidth>(m, rows, first, value, part, c, v_dim, fetching);
     if (!part.is_last()) return;
     const Part whole{0, part.keys, part.keys, nullptr};
-    for (; c + kLanes <= v_dim; c += kLanes)
-      add_columns<kRows, 1, kDType, 0>(m, first, count, value, whole, c, v_dim, fetching);
+    for (; c + kLanes <= v_dim; c += kLanes) add_columns<kRows, 1>(m, rows, first, value, whole, c, v_dim, fetching);
     for (; c < v_dim; ++c)
-      for (Index r = first; r < first + count; ++r) {
+      for (Index r = first; r < std::min(first + kRows, rows); ++r) {
         T sum = 0;
         for (Index j = 0; j < whole.end; ++j)
           sum += m.scores[r * m.row + j] *
-                 load_number<T>(kDType, value.data + (j * value.stride + c) * kSizeOf<T, kDType>);
+                 load_number<T>(kStored, value.data + (j * value.stride + c) * kSizeOf<T, kStored>);
         m.out[r * v_dim + c] = m.out[r * v_dim + c] * m.rescale[r] + sum;
       }
   }
 
-  /// kColumns vectors of columns, from `c` on. kLines: see with_lines_together().
-  template <int kRows, int kColumns, DType kDType, int kLines>
-  static ATTN_INLINE void add_columns(const TileMemory<T>& m, Index first, Index count, const RowsToRead& value,
+  /// kColumns vectors of columns, from `c` on, for kRows of the rows from `first` on, or as many as there are. Fetches
+  /// during whole steps of columns.
+  template <int kRows, int kColumns>
+  static ATTN_INLINE void add_columns(const TileMemory<T>& m, Index rows, Index first, const RowsToRead& value,
                                       const Part& part, Index c, Index v_dim, Prefetcher& fetching) {
-    constexpr Index size = kSizeOf<T, kDType>, kBytes = kColumns * kLanes * size;
-    constexpr int kApart = kRowsApart<kRows, kBytes, kLines>;
-    const Index stride = value.stride * size;
+    constexpr Index size = kSizeOf<T, kStored>;
+    const Index count = std::min<Index>(kRows, rows - first);
     Array<Array<Vec, kColumns>, kRows> sum = {};
     Array<const T*, kRows> weights;
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -190,22 +180,14 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
         }
       }
     }
-    const std::byte* row = value.data + c * size + part.begin * stride;
-    for (Index j = part.begin; j < part.end; ++j, row += stride) {
-      Array<Vec, kColumns> x;
-      ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
-        Vec one;  // kept as in score_rows()
-        Packing::template load<kDType>(one, row + v * kLanes * size);
-        if constexpr (kRows > 1) S::keep_in_register(one);
-        x[v] = one;
-      }
-      ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
-        if constexpr (kLines > 0)
-          if (r % kApart == 0) fetching.template step<kBytes * kApart / kRows>();
-        const T w = weights[r][j];
-        ATTN_UNROLL for (int v = 0; v < kColumns; ++v) S::add_product(sum[r][v], x[v], w);
-      }
-    }
+    const std::byte* const data = value.data + c * size;
+    if constexpr (kColumns == kWidth)
+      with_lines_together<kStored, kColumns * kLanes * size>(
+          rows, fetching, [&]<int kLines>() __attribute__((always_inline)) {
+            add_products<kRows, kColumns, kLines>(sum, weights, data, value.stride * size, part, fetching);
+          });
+    else
+      add_products<kRows, kColumns, 0>(sum, weights, data, value.stride * size, part, fetching);
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
       if (r < count) {
         T* const out = (part.is_last() ? m.out : part.sums) + (first + r) * v_dim + c;
@@ -217,6 +199,31 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
           }
           S::store(out + v * kLanes, sum[r][v]);
         }
+      }
+    }
+  }
+
+  /// The products of the weights of kRows and some columns of the values, whose rows lie `stride` bytes apart. kLines:
+  /// see with_lines_together().
+  template <int kRows, int kColumns, int kLines>
+  static ATTN_INLINE void add_products(Array<Vec, kColumns>* sum, const T* const* weights, const std::byte* value,
+                                       Index stride, const Part& part, Prefetcher& fetching) {
+    constexpr Index size = kSizeOf<T, kStored>, kBytes = kColumns * kLanes * size;
+    constexpr int kApart = kRowsApart<kRows, kBytes, kLines>;
+    const std::byte* row = value + part.begin * stride;
+    for (Index j = part.begin; j < part.end; ++j, row += stride) {
+      Array<Vec, kColumns> x;
+      ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
+        Vec one;  // kept as in DecodeScoreKernels::add_products()
+        Packing::template load<kStored>(one, row + v * kLanes * size);
+        if constexpr (kRows > 1) S::keep_in_register(one);
+        x[v] = one;
+      }
+      ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
+        if constexpr (kLines > 0)
+          if (r % kApart == 0) fetching.template step<kBytes * kApart / kRows>();
+        const T w = weights[r][j];
+        ATTN_UNROLL for (int v = 0; v < kColumns; ++v) S::add_product(sum[r][v], x[v], w);
       }
     }
   }

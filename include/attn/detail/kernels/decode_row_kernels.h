@@ -1,6 +1,8 @@
 // The value product of a single query that shares its keys with no other: lanes run along v_dim.
 #pragma once
 
+#include <type_traits>
+
 #include "attn/detail/kernels/prefetcher.h"
 #include "attn/detail/kernels/tile_memory.h"
 
@@ -19,12 +21,13 @@ struct DecodeRowKernels {
   static constexpr int kWidest = kRegisters >= 32 ? 8 : 4;  // vectors of columns
 
   /// out = rescale * out + weights * values, of the first row. Fetches what is left to be fetched meanwhile.
+  template <class Fetching>
   static ATTN_INLINE void value(const TileMemory<T>& m, const T* value, Index stride, Index keys, Index v_dim,
-                                Prefetcher& fetching) {
+                                Fetching& fetching) {
     const T *const weights = m.scores, rescale = *m.rescale;
     T* const out = m.out;
     Index c = 0;
-    if constexpr (kWidest == 8) {
+    if constexpr (kWidest == 8 && std::is_same_v<Fetching, Prefetcher>) {
       if (v_dim == kWidest * kLanes && fetching.follows_rows())
         return add_columns<kWidest, true>(out, weights, rescale, value, stride, keys, fetching);
     }
@@ -46,9 +49,9 @@ struct DecodeRowKernels {
 
  private:
   /// kVectors vectors of columns. kFar: whole rows, which are asked for as in DecodeScoreKernels::score_whole().
-  template <int kVectors, bool kFar = false>
+  template <int kVectors, bool kFar = false, class Fetching>
   static ATTN_INLINE void add_columns(T* out, const T* weights, T rescale, const T* value, Index stride, Index keys,
-                                      Prefetcher& fetching) {
+                                      Fetching& fetching) {
     Array<Vec, kVectors> even = {}, odd = {};
     [[maybe_unused]] Index lead = 0;
     if constexpr (kFar) lead = Prefetcher::lead_of(kVectors * Bytes, stride * static_cast<Index>(sizeof(T)));
@@ -56,10 +59,7 @@ struct DecodeRowKernels {
       const T w = weights[j];
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
         Vec x;
-        if constexpr (kFar)
-          Prefetcher::line_after(value + v * kLanes, lead);
-        else
-          fetching.template step<Bytes>();
+        if constexpr (kFar) Prefetcher::line_after(value + v * kLanes, lead);
         S::load(x, value + v * kLanes);
         S::add_product(sum[v], x, w);
       }
@@ -67,6 +67,7 @@ struct DecodeRowKernels {
     };
     Index j = 0;
     for (; j + 2 <= keys; j += 2) {
+      if constexpr (!kFar) fetching.template step<2 * kVectors * Bytes>();
       add(even, j);
       add(odd, j + 1);
     }

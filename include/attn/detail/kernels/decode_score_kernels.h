@@ -66,7 +66,50 @@ struct DecodeScoreKernels {
       const Index groups = kLanes >= kQueriesAtATime ? ceil_div(rows, kQueriesAtATime) : rows;
       fetching.spread(fetching.score_lines(), groups * keys * (head_dim / kLanes * kLanes) * kSizeOf<T, kStored>);
     }
-    score_all<kStored>(m, rows, key, keys, head_dim, fetching);
+    score_all(m, rows, key, keys, head_dim, fetching);
+  }
+
+  /// Scores of one row, for keys that lie in memory as they are computed with. They are read in the order of memory,
+  /// kLanes of them at a time with a vector of sums each, which a tree of exchanges makes a vector of scores. In the
+  /// order of score_rows, 8 heads of 512 keys took 1.1 times as long. Where keys fill no vector, the last one reaches
+  /// back. Returns whether it did.
+  template <class Fetching>
+  static ATTN_INLINE bool score_row(const TileMemory<T>& m, const RowsToRead& key, Index keys, Index head_dim,
+                                    Fetching& fetching) {
+    if (keys < kLanes) return false;
+    if (fetching.is_empty()) {
+      if (head_dim == 2 * kLanes) return score_whole<2>(m, key, keys);
+      if (head_dim == 4 * kLanes) return score_whole<4>(m, key, keys);
+      if constexpr (kRegisters >= 32)
+        if (head_dim == 8 * kLanes) return score_whole<8>(m, key, keys);
+    } else if constexpr (kRegisters >= 32) {
+      if (head_dim == 8 * kLanes && fetching.follows_rows()) return score_whole<8, true>(m, key, keys);
+    }
+    if (head_dim % (fetching.is_empty() ? kLanes : kChunk * kLanes) != 0) return false;
+    for (Index next = 0; next < keys; next += kLanes) {
+      const Index j = std::min(next, keys - kLanes);
+      const T* const row = reinterpret_cast<const T*>(key.data) + j * key.stride;
+      Array<Vec, kLanes> sum = {};
+      const auto add = [&]<int kVectors>(Index d) __attribute__((always_inline)) {
+        Array<Vec, kVectors> q;
+        ATTN_UNROLL for (int c = 0; c < kVectors; ++c) S::load(q[c], m.query + d + c * kLanes);
+        const T* at = row + d;
+        ATTN_UNROLL for (int a = 0; a < kLanes; ++a, at += key.stride) {
+          if (a % kGroupOf<1> == 0) fetching.template step<kGroupOf<1> * kVectors * Bytes>();
+          ATTN_UNROLL for (int c = 0; c < kVectors; ++c) {
+            Vec k;
+            S::load(k, at + c * kLanes);
+            sum[a] += q[c] * k;
+          }
+        }
+      };
+      Index d = 0;
+      for (; d + kChunk * kLanes <= head_dim; d += kChunk * kLanes) add.template operator()<kChunk>(d);
+      for (; d < head_dim; d += kLanes) add.template operator()<1>(d);
+      S::sum_lanes(sum);
+      S::store(m.scores + j, sum[0]);
+    }
+    return true;
   }
 
  private:
@@ -82,75 +125,31 @@ struct DecodeScoreKernels {
   /// Four keys at a time: with sixteen, a single query took 5 % longer where keys come from the L2 cache.
   template <int kRows>
   static constexpr int kGroupOf = std::min(kv_rows_of<kRows>(), 4);
-  template <int kRows, DType kDType>
-  static constexpr Index kBytesOfStep = kGroupOf<kRows>* kLanes* kSizeOf<T, kDType>;
+  template <int kRows>
+  static constexpr Index kBytesOfStep = kGroupOf<kRows>* kLanes* kSizeOf<T, kStored>;
 
-  template <DType kDType>
   static ATTN_INLINE void score_all(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys,
                                     Index head_dim, Prefetcher& fetching) {
     Index r = 0;
     if constexpr (kLanes >= kQueriesAtATime) {
-      const Index width = head_dim * kSizeOf<T, kDType>, part = rows > kQueriesAtATime ? keys_in_l1(width) : keys;
-      for (Index j = 0; j < keys; j += part) {
+      const Index width = head_dim * kSizeOf<T, kStored>, part = rows > kQueriesAtATime ? keys_in_l1(width) : keys;
+      for (Index j = 0; rows > 1 && j < keys; j += part) {
         TileMemory<T> to = m;
         to.scores += j;
         RowsToRead from = key;
-        from.data += j * key.stride * kSizeOf<T, kDType>;
+        from.data += j * key.stride * kSizeOf<T, kStored>;
         for (r = 0; rows - r > 1; r = std::min(r + kQueriesAtATime, rows))
-          with_lines_together<kDType, kBytesOfStep<kQueriesAtATime, kDType>>(
-              rows, fetching, [&]<int kLines>() __attribute__((always_inline)) {
-                score_rows<kQueriesAtATime, kDType, kLines>(to, r, std::min<Index>(kQueriesAtATime, rows - r), from,
-                                                            std::min(part, keys - j), head_dim, fetching);
-              });
+          score_rows<kQueriesAtATime>(to, rows, r, from, std::min(part, keys - j), head_dim, fetching);
       }
     }
     for (; r < rows; ++r) {
       TileMemory<T> row = m;
       row.query += r * head_dim;
       row.scores += r * m.row;
-      if constexpr (kDType == DType::native && kLanes > 1)
+      if constexpr (kStored == DType::native && kLanes > 1)
         if (score_row(row, key, keys, head_dim, fetching)) continue;
-      score_rows<1, kDType, 1>(row, 0, 1, key, keys, head_dim, fetching);
+      score_rows<1>(row, 1, 0, key, keys, head_dim, fetching);
     }
-  }
-
-  /// Scores of one row, for keys that lie in memory as they are computed with. They are read in the order of memory,
-  /// kLanes of them at a time with a vector of sums each, which a tree of exchanges makes a vector of scores. In the
-  /// order of score_rows, 8 heads of 512 keys took 1.1 times as long. Where keys fill no vector, the last one reaches
-  /// back. Returns whether it did.
-  static ATTN_INLINE bool score_row(const TileMemory<T>& m, const RowsToRead& key, Index keys, Index head_dim,
-                                    Prefetcher& fetching) {
-    if (keys < kLanes) return false;
-    if (fetching.is_empty()) {
-      if (head_dim == 2 * kLanes) return score_whole<2>(m, key, keys);
-      if (head_dim == 4 * kLanes) return score_whole<4>(m, key, keys);
-      if constexpr (kRegisters >= 32)
-        if (head_dim == 8 * kLanes) return score_whole<8>(m, key, keys);
-    } else if constexpr (kRegisters >= 32) {
-      if (head_dim == 8 * kLanes && fetching.follows_rows()) return score_whole<8, true>(m, key, keys);
-    }
-    if (head_dim % (kChunk * kLanes) != 0) return false;
-    for (Index next = 0; next < keys; next += kLanes) {
-      const Index j = std::min(next, keys - kLanes);
-      const T* const row = reinterpret_cast<const T*>(key.data) + j * key.stride;
-      Array<Vec, kLanes> sum = {};
-      for (Index d = 0; d < head_dim; d += kChunk * kLanes) {
-        Array<Vec, kChunk> q;
-        ATTN_UNROLL for (int c = 0; c < kChunk; ++c) S::load(q[c], m.query + d + c * kLanes);
-        const T* at = row + d;
-        ATTN_UNROLL for (int a = 0; a < kLanes; ++a, at += key.stride) {
-          ATTN_UNROLL for (int c = 0; c < kChunk; ++c) {
-            Vec k;
-            fetching.template step<Bytes>();
-            S::load(k, at + c * kLanes);
-            sum[a] += q[c] * k;
-          }
-        }
-      }
-      S::sum_lanes(sum);
-      S::store(m.scores + j, sum[0]);
-    }
-    return true;
   }
 
   /// score_row() for a query that fits into registers beside the sums: no sum leaves its register, and rows are read
@@ -185,16 +184,16 @@ struct DecodeScoreKernels {
     return true;
   }
 
-  /// Scores of `count` rows from `first` on. Where keys fill no group, the last group reaches back. What several
-  /// products take is kept in a register: with -march=native on Zen 5, g++ 12 read keys and queries again for each of
-  /// them, and four queries took 2.2 times as long. kLines: see with_lines_together().
-  template <int kRows, DType kDType, int kLines>
-  static ATTN_INLINE void score_rows(const TileMemory<T>& m, Index first, Index count, const RowsToRead& key,
-                                     Index keys, Index head_dim, Prefetcher& fetching) {
+  /// Scores of kRows of the rows from `first` on, or of as many as there are. Where keys fill no group, the last group
+  /// reaches back.
+  template <int kRows>
+  static ATTN_INLINE void score_rows(const TileMemory<T>& m, Index rows, Index first, const RowsToRead& key, Index keys,
+                                     Index head_dim, Prefetcher& fetching) {
     constexpr int kKeys = kv_rows_of<kRows>(), kSums = kRows * kKeys;
     constexpr int kGroup = kGroupOf<kRows>;
-    constexpr Index size = kSizeOf<T, kDType>, kBytes = kBytesOfStep<kRows, kDType>;
-    constexpr int kApart = kRowsApart<kRows, kBytes, kLines>;
+    static_assert(kRows == 1 || kKeys == kGroup, "the sums of a group are those of all rows");
+    constexpr Index size = kSizeOf<T, kStored>;
+    const Index count = std::min<Index>(kRows, rows - first);
     // Of fewer keys than a group has, each is a group of its own, which reads it again and again.
     const bool few = keys < kGroup;
     const Index stride = key.stride * size, step = few ? 0 : stride, at_a_time = few ? 1 : kKeys;
@@ -207,31 +206,15 @@ struct DecodeScoreKernels {
     for (Index j = 0; j < keys; j += at_a_time) {
       Array<Vec, kSums> sum = {};  // of row r and key a at r * kKeys + a
       Array<T, kSums> total;
-      ATTN_UNROLL for (int g = 0; g < kKeys; g += kGroup) {
+      ATTN_NO_UNROLL for (int g = 0; g < kKeys; g += kGroup) {
         if (j + g >= keys) break;
         const std::byte* at = key.data + std::min(j + g, last) * stride;
-        // Two at a time: a loop over each took 1.2 times as long with g++ 12 on Zen 5, with keys in L1.
-        ATTN_UNROLL_TWICE
-        for (Index d = 0; d < whole; d += kLanes, at += kLanes * size) {
-          Array<Vec, kGroup> k;
-          ATTN_UNROLL for (int a = 0; a < kGroup; ++a) {
-            Vec x;  // g++ 12 stores what is kept if it is an element of an array
-            Packing::template load<kDType>(x, at + a * step);
-            if constexpr (kRows > 1) S::keep_in_register(x);
-            k[a] = x;
-          }
-          ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
-            if constexpr (kRows > 1 && kLines > 0)
-              if (r % kApart == 0) fetching.template step<kBytes * kApart / kRows>();
-            Vec q;
-            S::load(q, query[r] + d);
-            S::keep_in_register(q);
-            ATTN_UNROLL for (int a = 0; a < kGroup; ++a) {
-              if constexpr (kRows == 1) fetching.template step<kLanes * size>();
-              sum[r * kKeys + g + a] += q * k[a];
-            }
-          }
-        }
+        Array<Vec, kRows* kGroup> sum_of_group = {};
+        with_lines_together<kStored, kBytesOfStep<kRows>>(
+            rows, fetching, [&]<int kLines>() __attribute__((always_inline)) {
+              add_products<kRows, kLines>(sum_of_group, query, at, step, whole, fetching);
+            });
+        ATTN_UNROLL for (int s = 0; s < kRows * kGroup; ++s) sum[g + s] = sum_of_group[s];
       }
       ATTN_UNROLL for (int s = 0; s < kSums; s += kLanes) {
         S::sum_lanes(sum + s);
@@ -241,7 +224,7 @@ struct DecodeScoreKernels {
         for (int g = 0; g < kKeys && j + g < keys; g += kGroup)
           for (int a = 0; a < kGroup; ++a)
             for (Index d = whole; d < head_dim; ++d) {
-              const T k = load_number<T>(kDType, key.data + std::min(j + g, last) * stride + a * step + d * size);
+              const T k = load_number<T>(kStored, key.data + std::min(j + g, last) * stride + a * step + d * size);
               for (int r = 0; r < kRows; ++r) total[r * kKeys + g + a] += query[r][d] * k;
             }
       }
@@ -250,6 +233,42 @@ struct DecodeScoreKernels {
           for (int g = 0; g < kKeys && j + g < keys; g += kGroup)
             std::copy_n(total + r * kKeys + g, kGroup, scores + r * row + std::min(j + g, last));
       }
+    }
+  }
+
+  /// The products of kRows queries and a group of keys, which lie `step` bytes apart, in whole vectors. What several
+  /// products take is kept in a register: with -march=native on Zen 5, g++ 12 read keys and queries again for each of
+  /// them, and four queries took 2.2 times as long. kLines: see with_lines_together().
+  template <int kRows, int kLines>
+  static ATTN_INLINE void add_products(Vec* sum, const T* const* query, const std::byte* at, Index step, Index whole,
+                                       Prefetcher& fetching) {
+    constexpr int kGroup = kGroupOf<kRows>;
+    constexpr Index size = kSizeOf<T, kStored>, kBytes = kBytesOfStep<kRows>;
+    constexpr int kApart = kRowsApart<kRows, kBytes, kLines>;
+    const auto add = [&](Index d) __attribute__((always_inline)) {
+      Array<Vec, kGroup> k;
+      ATTN_UNROLL for (int a = 0; a < kGroup; ++a) {
+        Vec x;  // g++ 12 stores what is kept if it is an element of an array
+        Packing::template load<kStored>(x, at + a * step);
+        if constexpr (kRows > 1) S::keep_in_register(x);
+        k[a] = x;
+      }
+      at += kLanes * size;
+      ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
+        if constexpr (kLines > 0)
+          if (r % kApart == 0) fetching.template step<kBytes * kApart / kRows>();
+        Vec q;
+        S::load(q, query[r] + d);
+        S::keep_in_register(q);
+        ATTN_UNROLL for (int a = 0; a < kGroup; ++a) sum[r * kGroup + a] += q * k[a];
+      }
+    };
+    // Two at a time: a loop over each took 1.2 times as long with g++ 12 on Zen 5, with keys in L1. From memory it made
+    // no difference.
+    if constexpr (kRows > 1 && kLines == 0) {
+      ATTN_UNROLL_TWICE for (Index d = 0; d < whole; d += kLanes) add(d);
+    } else {
+      ATTN_NO_UNROLL for (Index d = 0; d < whole; d += kLanes) add(d);
     }
   }
 };
