@@ -1,5 +1,6 @@
 // Small calls, where checks, dispatch and packing weigh as much as the products: against the same written by hand with
-// Eigen, and row-major against column-major matrices. One head, float, on the calling thread; all in turn.
+// Eigen, one head of few queries and one token of some heads, and row-major against column-major matrices. Float, on
+// the calling thread; all in turn.
 #include <cstddef>
 #include <functional>
 #include <iostream>
@@ -20,7 +21,8 @@ namespace {
 using namespace bench;
 
 std::string text(const Sizes& s) {
-  return std::to_string(s.q_len) + " x " + std::to_string(s.kv_len) + " x " + std::to_string(s.dim);
+  const std::string head = std::to_string(s.q_len) + " x " + std::to_string(s.kv_len) + " x " + std::to_string(s.dim);
+  return s.heads == 1 ? head : std::to_string(s.heads) + " heads, " + head;
 }
 
 /// Some ways at some sizes: a call of each way in turn. The others are compared with the first.
@@ -28,7 +30,11 @@ struct Comparison {
   std::vector<std::string> ways;
   std::vector<Sizes> sizes;
   std::function<std::vector<std::function<void()>>(const Sizes&)> calls_of;
+  bool reads_once = false;  ///< whether all ways read keys and values once, so that their rates can be compared
 };
+
+/// Keys and values, once.
+double bytes_of(const Sizes& s) { return static_cast<double>(2 * s.heads * s.kv_len * s.dim) * sizeof(float); }
 
 /// Measures a comparison. The bars of its ways have the colours from `first_series` on.
 void measure(const Comparison& comparison, const Budget& budget, Progress& progress, Results& results,
@@ -41,6 +47,7 @@ void measure(const Comparison& comparison, const Budget& budget, Progress& progr
   for (const std::string& way : ways) {
     table.column(way, "time");
     if (way != ways.front()) table.column(way, "ratio");
+    if (comparison.reads_once) table.column(way, "GB/s");
   }
   for (const Sizes& s : comparison.sizes) {
     progress.begin_row(text(s));
@@ -53,7 +60,13 @@ void measure(const Comparison& comparison, const Budget& budget, Progress& progr
       row.push_back(time_text(times[i].seconds));
       if (i > 0) row.push_back(fixed(ratio, 2));
       group.bars.push_back({first_series + i, {{1 / ratio, time_text(times[i].seconds)}}});
-      results.add(text(s) + "/" + ways[i], times[i], {{"of_first_ways_time", ratio}});
+      Counters counters{{"of_first_ways_time", ratio}};
+      if (comparison.reads_once) {
+        const double rate = bytes_of(s) / times[i].seconds;
+        row.push_back(fixed(rate / 1e9, 0));
+        counters.emplace_back("bytes_per_second", rate);
+      }
+      results.add(text(s) + "/" + ways[i], times[i], counters);
     }
     table.row(row);
     if (&s == &comparison.sizes.front()) group.heading = ways[0] + " = 1";
@@ -89,6 +102,22 @@ int main(int argc, char** argv) {
                                                                          [p] { p->allocating(); }, [p] { p->into(); },
                                                                          [p] { p->into_with_workspace(); }};
                              }};
+    const Comparison one_token{
+        {"token by hand, Eigen", "token, attention_into()", "token over a KvCache", "reading keys and values"},
+        {{1, 64, 32, 8},
+         {1, 128, 64, 8},
+         {1, 256, 64, 8},
+         {1, 512, 64, 8},
+         {1, 2048, 64, 8},
+         {1, 100, 64},
+         {1, 1000, 64},
+         {1, 4000, 64}},
+        [](const Sizes& s) {
+          const auto p = std::make_shared<OneToken>(s);
+          return std::vector<std::function<void()>>{[p] { p->by_hand(); }, [p] { p->into(); }, [p] { p->over_cache(); },
+                                                    [p] { p->read(); }};
+        },
+        true};
     const Comparison orders{
         {"row-major", "column-major"},
         {{1, 1024, 64}, {8, 8, 16}, {64, 64, 64}, {256, 256, 64}, {1024, 1024, 64}, {4096, 4096, 64}},
@@ -100,12 +129,14 @@ int main(int argc, char** argv) {
         }};
     BarChart chart{
         .title = "Small calls",
-        .notes = {"One head, float, on the calling thread: queries x keys x features"},
+        .notes = {"Float, on the calling thread, one head where nothing else is said: queries x keys x features"},
         .series = {},
         .mark = "as fast as the first way",
         .axes = {{"Speed: longer is better", "times the speed of the first way", BarChart::Scale::linear, " ×"}}};
-    Progress progress(by_hand.sizes.size() + orders.sizes.size());
+    Progress progress(by_hand.sizes.size() + one_token.sizes.size() + orders.sizes.size());
     measure(by_hand, budget, progress, program.results(), chart);
+    std::cout << '\n';
+    measure(one_token, budget, progress, program.results(), chart);
     std::cout << '\n';
     measure(orders, budget, progress, program.results(), chart);
     program.draw(chart);

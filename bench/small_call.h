@@ -1,4 +1,4 @@
-// A call of few tokens, and the same computation written by hand with Eigen. One head, float, on the calling thread.
+// Calls of few tokens, and the same computations written by hand with Eigen. Float, on the calling thread.
 #pragma once
 
 #include <cmath>
@@ -7,6 +7,9 @@
 
 #include <attn/attn.h>
 
+#include "random_tensor.h"
+#include "read.h"
+
 namespace bench {
 
 using attn::Index;
@@ -14,9 +17,10 @@ using RowMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::Row
 using ColMajor = Eigen::MatrixXf;
 
 struct Sizes {
-  Index q_len, kv_len, dim;
+  Index q_len, kv_len, dim, heads = 1;
 };
 
+/// One head.
 template <class Matrix>
 struct SmallCall {
   explicit SmallCall(const Sizes& s)
@@ -46,6 +50,48 @@ struct SmallCall {
   attn::Options options{.executor = attn::serial()};
   Matrix q, k, v, out, scores;
   std::vector<std::byte> memory;
+};
+
+/// One token, whose heads have keys and values of their own.
+struct OneToken {
+  explicit OneToken(const Sizes& s)
+      : q(random_tensor({1, s.heads, 1, s.dim}, 1)),
+        k(random_tensor({1, s.heads, s.kv_len, s.dim}, 2)),
+        v(random_tensor({1, s.heads, s.kv_len, s.dim}, 3)),
+        out({1, s.heads, 1, s.dim}),
+        scores(s.kv_len),
+        cache({.batch = 1, .kv_heads = s.heads, .capacity = s.kv_len, .head_dim = s.dim}),
+        memory(attn::workspace_bytes(q, k, v, attn::Mods<>(), {.executor = attn::serial()})),
+        options{.executor = attn::serial(), .workspace = memory} {
+    cache.append(k, v);
+  }
+
+  /// What one would write by hand.
+  void by_hand() {
+    const Index keys = k.dim(2), dim = k.dim(3);
+    const float scale = 1 / std::sqrt(static_cast<float>(dim));
+    for (Index h = 0; h < k.dim(1); ++h) {
+      const Eigen::Map<const Eigen::VectorXf> query(&q(0, h, 0, 0), dim);
+      const Eigen::Map<const RowMajor> key(&k(0, h, 0, 0), keys, dim), value(&v(0, h, 0, 0), keys, dim);
+      Eigen::Map<Eigen::VectorXf> result(&out(0, h, 0, 0), dim);
+      scores.noalias() = key * query;
+      scores *= scale;
+      scores = (scores.array() - scores.maxCoeff()).exp().matrix();
+      result.noalias() = value.transpose() * scores;
+      result /= scores.sum();
+    }
+  }
+  void into() { attn::attention_into(out, q, k, v, attn::Mods<>(), options); }
+  void over_cache() { attn::attention_into(out, q, cache, attn::Mods<>(), options); }
+  void read() { read_all(attn::serial(), keys_and_values()); }
+
+  std::vector<Bytes> keys_and_values() const { return {bytes_of(k.data(), k.size()), bytes_of(v.data(), v.size())}; }
+
+  attn::Tensor<float, 4> q, k, v, out;
+  Eigen::VectorXf scores;
+  attn::KvCache<float> cache;
+  std::vector<std::byte> memory;
+  attn::Options options;
 };
 
 }  // namespace bench
