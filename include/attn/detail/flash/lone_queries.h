@@ -16,7 +16,7 @@ template <class T>
 class LoneQueries {
  public:
   LoneQueries(const PassContext<T>& pass, const DecodeTiles<T>& tiles, const KvSplits<T>& splits)
-      : pass_(pass), attend_(kernel_for(pass, tiles, splits)) {}
+      : pass_(pass), attend_(kernel_for(pass, tiles, splits)), are_near_(!tiles.are_far()) {}
 
   /// Whether the pass has such queries. One that visits keys which a mask drops is none: see serves().
   bool are_served() const { return attend_ != nullptr; }
@@ -56,6 +56,7 @@ class LoneQueries {
                 visited.size(),
                 problem.head_dim,
                 problem.v_dim,
+                are_near_,
                 pass_.kernels.full_precision.decode.score,
                 tensors.k.is_paged() ? visited.begin % kLongStep : 0,  // as DecodeTiles::first() begins
                 result});
@@ -107,6 +108,7 @@ class LoneQueries {
 
   const PassContext<T>& pass_;
   Attend attend_;
+  bool are_near_;
 };
 
 }  // namespace ATTN_BUILT_FOR

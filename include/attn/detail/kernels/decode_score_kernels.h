@@ -72,19 +72,15 @@ struct DecodeScoreKernels {
   /// Scores of one row, for keys that lie in memory as they are computed with. They are read in the order of memory,
   /// kLanes of them at a time with a vector of sums each, which a tree of exchanges makes a vector of scores. In the
   /// order of score_rows, 8 heads of 512 keys took 1.1 times as long. Where keys fill no vector, the last one reaches
-  /// back. Returns whether it did.
+  /// back. `are_near`: keys are known to lie in a cache. Returns whether it did.
   template <class Fetching>
   static ATTN_INLINE bool score_row(const TileMemory<T>& m, const RowsToRead& key, Index keys, Index head_dim,
-                                    Fetching& fetching) {
+                                    Fetching& fetching, bool are_near = false) {
     if (keys < kLanes) return false;
     if (fetching.is_empty()) {
       if (head_dim == 2 * kLanes) return score_whole<2>(m, key, keys);
-      if (head_dim == 4 * kLanes) {
-        if constexpr (Bytes == 64)
-          return score_by_row<4>(m, key, keys);
-        else
-          return score_whole<4>(m, key, keys);
-      }
+      if (head_dim == 4 * kLanes)
+        return are_near && Bytes == 64 ? score_by_row<4>(m, key, keys) : score_whole<4>(m, key, keys);
       if constexpr (kRegisters >= 32)
         if (head_dim == 8 * kLanes) return score_whole<8>(m, key, keys);
     } else if constexpr (kRegisters >= 32) {
@@ -189,11 +185,11 @@ struct DecodeScoreKernels {
     return true;
   }
 
-  /// As score_whole(), for rows that need not be fetched, but few loads in a short loop read them all: their sums wait
-  /// in L1 for the exchanges. Zen 5 foresees what a load reads from what it read before; the 64 of an unrolled group,
+  /// As score_whole(), for rows in a cache, but few loads in a short loop read them all: their sums wait in L1 for the
+  /// exchanges. Zen 5 foresees what a load reads from what it read before; the 64 of an unrolled group,
   /// each of which goes on 4 KiB later, read 64 floats a key from L2 at 135 GB/s, and one row in a loop at 195 to 225.
-  /// 8 heads of 128 keys took 0.89 of the time, a head of 1000 keys 0.81. Rows of 128 floats, vectors of 32 bytes, and
-  /// keys from memory took 1 to 1.1 of it.
+  /// 8 heads of 128 keys took 0.89 of the time, a head of 1000 keys 0.81. Rows of 32 and 128 floats and vectors of 32
+  /// bytes took 0.98 to 1.04 of it, keys from memory 1.07 to 1.1.
   template <int kVectors>
   static ATTN_INLINE bool score_by_row(const TileMemory<T>& m, const RowsToRead& key, Index keys) {
     constexpr Index kBlock = 4 * kLanes;

@@ -16,9 +16,10 @@ struct LoneQuery {
   Rows<T> key;     ///< (keys, head_dim)
   Rows<T> value;   ///< (keys, v_dim)
   Index keys, head_dim, v_dim;
-  /// DecodeKernels::score of the same vectors, for what score_row() does not take. It is the longest kernel: with one
-  /// more of it a call took 5 % longer to compile, and without score_row() here 8 heads of 64 keys took 1.03 to 1.1
-  /// times as long.
+  bool are_near;  ///< keys and values lie in a cache
+  /// DecodeKernels::score of the same vectors, for far keys and what score_row() does not take. It is the longest
+  /// kernel: with one more of it a call took 5 % longer to compile, and without score_row() here 8 heads of 64 keys
+  /// took 1.03 to 1.1 times as long.
   void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, Prefetcher&);
   Index begin;  ///< how many keys of its step and tile come before the first one
   T* result;    ///< (v_dim): the output divided by the sum; null: it stays in TileMemory::out, not yet divided
@@ -56,7 +57,7 @@ struct LoneQueryKernels {
     for (Index left = a.keys, from = a.begin; left > 0; from = 0) {
       const Index step = std::min(left, kLongStep - from);
       const RowsToRead keys{reinterpret_cast<const std::byte*>(key), DType::native, a.key.stride, 1};
-      if (kLanes == 1 || !Decode::score_row(m, keys, step, a.head_dim, nothing))
+      if (kLanes == 1 || !a.are_near || !Decode::score_row(m, keys, step, a.head_dim, nothing, true))
         a.score(m, 1, keys, step, a.head_dim, empty);
       Decode::softmax(m, 0, step, nothing);
       TileMemory<T> tile = m;
