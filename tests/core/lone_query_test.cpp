@@ -81,6 +81,25 @@ void expect_bits_of_the_loop() {
 TEST(LoneQuery, FloatHasTheBitsOfTheLoop) { expect_bits_of_the_loop<float>(); }
 TEST(LoneQuery, DoubleHasTheBitsOfTheLoop) { expect_bits_of_the_loop<double>(); }
 
+/// Rows of 256 bytes have a loop of their own with AVX-512, and rows of a kilobyte are read at once.
+template <class T>
+void expect_bits_of_the_loop(Index row_bytes, const std::vector<Index>& kv_lens) {
+  Random random(14);
+  const Index dim = row_bytes / static_cast<Index>(sizeof(T));
+  for (Isa isa : instruction_sets())
+    for (Index kv_len : kv_lens) {
+      SCOPED_TRACE(::testing::Message() << to_string(isa) << ", " << kv_len << " keys, " << dim << " numbers");
+      Call<T>(2, kv_len, dim, dim, random).expect_same({.executor = serial(), .isa = isa});
+    }
+}
+TEST(LoneQuery, RowsOfWholeVectorsHaveTheBitsOfTheLoop) {
+  const std::vector<Index> of_groups{7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 79, 80, 81, 100, 512, 513, 529};
+  expect_bits_of_the_loop<float>(256, of_groups);
+  expect_bits_of_the_loop<double>(256, of_groups);
+  expect_bits_of_the_loop<float>(1024, {1, 2, 3, 64, 65, 100});
+  expect_bits_of_the_loop<double>(1024, {1, 2, 3, 64, 65, 100});
+}
+
 /// The largest score in the last step: all that was summed up before is rescaled.
 TEST(LoneQuery, LaterMaximaRescale) {
   Random random(2);

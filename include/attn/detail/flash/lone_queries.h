@@ -57,7 +57,6 @@ class LoneQueries {
                 problem.head_dim,
                 problem.v_dim,
                 are_near_,
-                pass_.kernels.full_precision.decode.score,
                 tensors.k.is_paged() ? visited.begin % kLongStep : 0,  // as DecodeTiles::first() begins
                 result});
     if (stores) {

@@ -10,6 +10,13 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
+/// The two products of single queries.
+template <class T>
+struct DecodeProducts {
+  void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, Prefetcher&);
+  void (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, Prefetcher&);
+};
+
 /// With 32 vector registers a step of the value product of four rows is 16 FMAs for 4 vectors and 4 weights loaded, on
 /// ARM `fmla` by element.
 ///
@@ -161,7 +168,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
   }
 
   /// kColumns vectors of columns, from `c` on, for kRows of the rows from `first` on, or as many as there are. Fetches
-  /// during whole steps of columns.
+  /// where kColumns is kWidth.
   template <int kRows, int kColumns>
   static ATTN_INLINE void add_columns(const TileMemory<T>& m, Index rows, Index first, const RowsToRead& value,
                                       const Part& part, Index c, Index v_dim, Prefetcher& fetching) {
@@ -182,7 +189,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     }
     const std::byte* const data = value.data + c * size;
     if constexpr (kColumns == kWidth)
-      with_lines_together<kStored, kColumns * kLanes * size>(
+      with_lines_together<kStored, kRows, kColumns * kLanes * size>(
           rows, fetching, [&]<int kLines>() __attribute__((always_inline)) {
             add_products<kRows, kColumns, kLines>(sum, weights, data, value.stride * size, part, fetching);
           });

@@ -1,6 +1,7 @@
-// The value product of a single query that shares its keys with no other: lanes run along v_dim.
+// The products of a single query that shares its keys with no other, or is worked on by itself.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "attn/detail/kernels/prefetcher.h"
@@ -9,37 +10,84 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// For values that lie in memory as they are computed with. One row gives the processor one multiplication for each
-/// vector that is loaded, so what counts is that values are read in the order of memory and that enough sums are open
-/// at a time to hide the latency of an FMA: two for each column, of the even keys and of the odd ones, and as many
-/// columns as there are registers for.
+/// For keys and values that lie in memory as they are computed with. One row gives the processor one multiplication for
+/// each vector that is loaded, so what counts is that rows are read in the order of memory and that enough sums are
+/// open at a time to hide the latency of an FMA.
 template <class T, int Bytes, int kRegisters>
 struct DecodeRowKernels {
   using S = Simd<T, Bytes>;
   using Vec = typename S::Vec;
   static constexpr int kLanes = S::kLanes;
-  static constexpr int kWidest = kRegisters >= 32 ? 8 : 4;  // vectors of columns
 
-  /// out = rescale * out + weights * values, of the first row. Fetches what is left to be fetched meanwhile.
+  /// scores = query * keys, kLanes keys at a time with a vector of sums each, which a tree of exchanges makes a vector
+  /// of scores: in the order of DecodeScoreKernels, 8 heads of 512 keys took 1.1 times as long. Where keys fill no
+  /// vector, the last one reaches back. Fetches keys meanwhile; a NoPrefetcher says that they lie in a cache. False,
+  /// and nothing is done: other kernels are better for these sizes.
+  template <class Fetching>
+  static ATTN_INLINE bool score(const TileMemory<T>& m, const RowsToRead& key, Index keys, Index head_dim,
+                                Fetching& fetching) {
+    if (keys < kLanes) return false;
+    constexpr bool kWide = kRegisters >= 32;
+    if (fetching.is_empty()) {
+      if (head_dim == 2 * kLanes) return score_unrolled<2>(m, key, keys);
+      if (head_dim == 4 * kLanes) {
+        if constexpr (kFetchesNothing<Fetching> && Bytes == 64)
+          return score_rolled(m, key, keys);
+        else
+          return score_unrolled<4>(m, key, keys);
+      }
+      if constexpr (kWide)
+        if (head_dim == 8 * kLanes) return score_unrolled<8>(m, key, keys);
+    } else if constexpr (kWide && !kFetchesNothing<Fetching>) {
+      if (head_dim == 8 * kLanes && fetching.follows_rows()) return score_unrolled<8, true>(m, key, keys);
+    }
+    if (head_dim % (fetching.is_empty() ? kLanes : kChunk * kLanes) != 0) return false;
+    for (Index next = 0; next < keys; next += kLanes) {
+      const Index j = std::min(next, keys - kLanes);
+      const T* const row = reinterpret_cast<const T*>(key.data) + j * key.stride;
+      Array<Vec, kLanes> sum = {};
+      const auto add = [&]<int kVectors>(Index d) __attribute__((always_inline)) {
+        Array<Vec, kVectors> q;
+        ATTN_UNROLL for (int c = 0; c < kVectors; ++c) S::load(q[c], m.query + d + c * kLanes);
+        const T* at = row + d;
+        ATTN_UNROLL for (int a = 0; a < kLanes; ++a, at += key.stride) {
+          if constexpr (kVectors == kChunk)
+            if (a % kKeysPerStep == 0) fetching.template step<kKeysPerStep * kVectors * Bytes>();
+          ATTN_UNROLL for (int c = 0; c < kVectors; ++c) {
+            Vec k;
+            S::load(k, at + c * kLanes);
+            sum[a] += q[c] * k;
+          }
+        }
+      };
+      Index d = 0;
+      for (; d + kChunk * kLanes <= head_dim; d += kChunk * kLanes) add.template operator()<kChunk>(d);
+      for (; d < head_dim; d += kLanes) add.template operator()<1>(d);
+      S::sum_lanes(sum);
+      S::store(m.scores + j, sum[0]);
+    }
+    return true;
+  }
+
+  /// out = rescale * out + weights * values. Fetches what is left to be fetched meanwhile.
   template <class Fetching>
   static ATTN_INLINE void value(const TileMemory<T>& m, const T* value, Index stride, Index keys, Index v_dim,
                                 Fetching& fetching) {
     const T *const weights = m.scores, rescale = *m.rescale;
     T* const out = m.out;
     Index c = 0;
-    if constexpr (kWidest == 8 && std::is_same_v<Fetching, Prefetcher>) {
-      if (v_dim == kWidest * kLanes && fetching.follows_rows())
-        return add_columns<kWidest, true>(out, weights, rescale, value, stride, keys, fetching);
-    }
-    for (; c + kWidest * kLanes <= v_dim; c += kWidest * kLanes)
-      add_columns<kWidest>(out + c, weights, rescale, value + c, stride, keys, fetching);
-    if constexpr (kWidest > 4)
-      for (; c + 4 * kLanes <= v_dim; c += 4 * kLanes)
-        add_columns<4>(out + c, weights, rescale, value + c, stride, keys, fetching);
-    for (; c + 2 * kLanes <= v_dim; c += 2 * kLanes)
-      add_columns<2>(out + c, weights, rescale, value + c, stride, keys, fetching);
-    for (; c + kLanes <= v_dim; c += kLanes)
-      add_columns<1>(out + c, weights, rescale, value + c, stride, keys, fetching);
+    if constexpr (kRegisters >= 32 && !kFetchesNothing<Fetching>)
+      if (v_dim == 8 * kLanes && fetching.follows_rows())
+        return add_columns<8, true>(out, weights, rescale, value, stride, keys, fetching);
+    const auto add = [&]<int kVectors>() __attribute__((always_inline)) {
+      for (; c + kVectors * kLanes <= v_dim; c += kVectors * kLanes)
+        add_columns<kVectors>(out + c, weights, rescale, value + c, stride, keys, fetching);
+    };
+    if constexpr (kRegisters >= 32) add.template operator()<16>();
+    add.template operator()<8>();
+    add.template operator()<4>();
+    add.template operator()<2>();
+    add.template operator()<1>();
     for (; c < v_dim; ++c) {
       T sum = 0;
       for (Index j = 0; j < keys; ++j) sum += weights[j] * value[j * stride + c];
@@ -48,36 +96,122 @@ struct DecodeRowKernels {
   }
 
  private:
-  /// kVectors vectors of columns. kFar: whole rows, which are asked for as in DecodeScoreKernels::score_whole().
+  template <class Fetching>
+  static constexpr bool kFetchesNothing = std::is_same_v<Fetching, NoPrefetcher>;
+
+  /// Vectors of a query that are held while keys go by.
+  static constexpr int kChunk = 4;
+  static constexpr int kKeysPerStep = std::min(kLanes, 4);
+
+  /// score() for a query that fits into registers beside the sums: no sum leaves its register, and rows are read from
+  /// end to end. From L2 a key of 32, 64 or 128 floats took 0.55, 0.52 or 0.6 of the time of the loop above with
+  /// AVX-512. Numbers of 16 and 8 bits gained nothing: they are bound by their conversion.
+  ///
+  /// kFar: each line asks for a later one, in one instruction where a Prefetcher takes five or more. From memory keys
+  /// and values of 128 floats came 1.15 to 1.22 times as fast, those of 64 at 0.95 of the speed. Four queries at a
+  /// time, which hide a Prefetcher's instructions but not what comes late, ran at 0.7 to 0.95 of theirs. Copies of rows
+  /// in pages of 16 tokens ran at 0.7 of theirs: what they are followed by lies elsewhere.
+  template <int kVectors, bool kFar = false>
+  static ATTN_INLINE bool score_unrolled(const TileMemory<T>& m, const RowsToRead& key, Index keys) {
+    Array<Vec, kVectors> q;
+    ATTN_UNROLL for (int c = 0; c < kVectors; ++c) S::load(q[c], m.query + c * kLanes);
+    [[maybe_unused]] Index lead = 0;
+    if constexpr (kFar) lead = Prefetcher::lead_of(kVectors * Bytes, key.stride * static_cast<Index>(sizeof(T)));
+    for (Index next = 0; next < keys; next += kLanes) {
+      const Index j = std::min(next, keys - kLanes);
+      const T* row = reinterpret_cast<const T*>(key.data) + j * key.stride;
+      Array<Vec, kLanes> sum = {};
+      ATTN_UNROLL for (int a = 0; a < kLanes; ++a, row += key.stride) {
+        ATTN_UNROLL for (int c = 0; c < kVectors; ++c) {
+          Vec k;
+          if constexpr (kFar) Prefetcher::line_after(row + c * kLanes, lead);
+          S::load(k, row + c * kLanes);
+          sum[a] += q[c] * k;
+        }
+      }
+      S::sum_lanes(sum);
+      S::store(m.scores + j, sum[0]);
+    }
+    return true;
+  }
+
+  /// As score_unrolled(), for rows of four vectors in a cache, with a loop over the keys, whose sums wait in L1 for the
+  /// exchanges. Zen 5 prefetches for each load instruction by its address: unrolled over 16 keys there are 64 of them,
+  /// each of which goes on 4 KiB later, and 64 floats a key came from L2 at 135 GB/s, in a loop at 195 to 225. 8 heads
+  /// of 128 keys took 0.89 of the time, a head of 1000 keys 0.81. Rows of 32 and 128 floats and vectors of 32 bytes
+  /// took 0.98 to 1.04 of it, keys from memory 1.07 to 1.1. Queries with a bias or the like, whose keys the loop cannot
+  /// know to be near, are left to score_unrolled().
+  static ATTN_INLINE bool score_rolled(const TileMemory<T>& m, const RowsToRead& key, Index keys) {
+    constexpr int kVectors = 4;
+    constexpr Index kBlock = 4 * kLanes;  // 4 KiB of sums, a twelfth of L1
+    alignas(Bytes) Array<T, kBlock * kLanes> sums;
+    Array<Vec, kVectors> q;
+    ATTN_UNROLL for (int c = 0; c < kVectors; ++c) S::load(q[c], m.query + c * kLanes);
+    for (Index next = 0; next < keys; next += kBlock) {
+      const Index first = std::min(next, keys - kLanes), count = std::min(kBlock, keys - first);
+      const T* row = reinterpret_cast<const T*>(key.data) + first * key.stride;
+      ATTN_NO_UNROLL for (Index a = 0; a < count; ++a, row += key.stride) {
+        Vec sum = {};
+        ATTN_UNROLL for (int c = 0; c < kVectors; ++c) {
+          Vec k;
+          S::load(k, row + c * kLanes);
+          sum += q[c] * k;
+        }
+        S::store(sums + a * kLanes, sum);
+      }
+      ATTN_NO_UNROLL for (Index g = 0; g < count; g += kLanes) {
+        const Index j = std::min(g, count - kLanes);
+        Array<Vec, kLanes> sum;
+        ATTN_UNROLL for (int a = 0; a < kLanes; ++a) S::load(sum[a], sums + (j + a) * kLanes);
+        S::sum_lanes(sum);
+        S::store(m.scores + first + j, sum[0]);
+      }
+    }
+    return true;
+  }
+
+  /// Keys of a step of add_columns(), each with sums of its own. Eight columns hide the latency of an FMA by
+  /// themselves; fewer need three keys. With two keys, 8 heads of 128 values of 64 floats that lie between their keys
+  /// took 1.25 times as long from L2 with AVX-512, and 256 values of 32 floats 1.2 times with AVX2: the loads of two
+  /// rows go on in steps of a power of two, and from head to head to another place. Four keys were no better, and one
+  /// took 1.1 times as long where values are in L1. (batch, len, heads, dim) memory of 64 floats is read at 0.92 of
+  /// the speed of two keys.
+  template <int kVectors>
+  static constexpr int kKeysOf = kVectors >= 8 ? 1 : 3;
+
+  /// kVectors vectors of columns. kFar: whole rows, which are asked for as in score_unrolled().
   template <int kVectors, bool kFar = false, class Fetching>
   static ATTN_INLINE void add_columns(T* out, const T* weights, T rescale, const T* value, Index stride, Index keys,
                                       Fetching& fetching) {
-    Array<Vec, kVectors> even = {}, odd = {};
+    constexpr int kKeys = kKeysOf<kVectors>;
+    Array<Array<Vec, kVectors>, kKeys> sum = {};
     [[maybe_unused]] Index lead = 0;
     if constexpr (kFar) lead = Prefetcher::lead_of(kVectors * Bytes, stride * static_cast<Index>(sizeof(T)));
-    const auto add = [&](Vec * sum, Index j) __attribute__((always_inline)) {
+    const auto add = [&](Vec * to, Index j) __attribute__((always_inline)) {
       const T w = weights[j];
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
         Vec x;
         if constexpr (kFar) Prefetcher::line_after(value + v * kLanes, lead);
         S::load(x, value + v * kLanes);
-        S::add_product(sum[v], x, w);
+        S::add_product(to[v], x, w);
       }
       value += stride;
     };
     Index j = 0;
-    for (; j + 2 <= keys; j += 2) {
-      if constexpr (!kFar) fetching.template step<2 * kVectors * Bytes>();
-      add(even, j);
-      add(odd, j + 1);
+    ATTN_NO_UNROLL for (; j + kKeys <= keys; j += kKeys) {
+      if constexpr (!kFar) fetching.template step<kKeys * kVectors * Bytes>();
+      ATTN_UNROLL for (int i = 0; i < kKeys; ++i) add(sum[i], j + i);
     }
-    if (j < keys) add(even, j);
+    if constexpr (kKeys > 1) {
+      if constexpr (!kFar) fetching.template step<(kKeys - 1) * kVectors * Bytes>();
+      ATTN_UNROLL for (int i = 0; i + 1 < kKeys; ++i) if (j < keys) add(sum[i], j++);
+    }
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
       Vec before;
       S::load(before, out + v * kLanes);
-      even[v] += odd[v];
-      S::add_product(even[v], before, rescale);
-      S::store(out + v * kLanes, even[v]);
+      ATTN_UNROLL for (int i = 1; i < kKeys; ++i) sum[0][v] += sum[i][v];
+      S::add_product(sum[0][v], before, rescale);
+      S::store(out + v * kLanes, sum[0][v]);
     }
   }
 };

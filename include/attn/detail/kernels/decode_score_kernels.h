@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "attn/detail/kernels/decode_row_kernels.h"
 #include "attn/detail/kernels/packing_kernels.h"
-#include "attn/detail/kernels/prefetcher.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -27,14 +27,14 @@ constexpr Index kSizeOf = kDType == DType::native ? static_cast<Index>(sizeof(T)
 template <int kRows, Index kBytes, int kLines>
 constexpr int kRowsApart = static_cast<int>(std::clamp<Index>(kLines* kCacheLine* kRows / kBytes, 1, kRows));
 
-/// The lines that are asked for together, 0 where none are, by a step over kBytes of numbers of kDType for four of
+/// The lines that are asked for together, 0 where none are, by a step over kBytes of numbers of kDType for kRows of
 /// `rows` queries. Calls use.template operator()<lines>(). Loops that ask for nothing are a tenth faster than ones that
 /// might; for numbers of 16 bits, which take longer to multiply, the gain is too small to compile them twice.
-template <DType kDType, Index kBytes, class Use>
+template <DType kDType, int kRows, Index kBytes, class Use>
 ATTN_INLINE void with_lines_together(Index rows, const Prefetcher& fetching, const Use& use) {
   if constexpr (kDType == DType::native) {
     if (fetching.is_empty()) return use.template operator()<0>();
-    if constexpr (kRowsApart<kQueriesAtATime, kBytes, 1> != kRowsApart<kQueriesAtATime, kBytes, 2>)
+    if constexpr (kRowsApart<kRows, kBytes, 1> != kRowsApart<kRows, kBytes, 2>)
       if (rows <= kQueriesAtATime) return use.template operator()<1>();
   }
   use.template operator()<2>();
@@ -42,8 +42,7 @@ ATTN_INLINE void with_lines_together(Index rows, const Prefetcher& fetching, con
 
 /// How many keys, or values, of so many bytes are multiplied by all queries before the next ones: what the first four
 /// queries have read is still in L1 for the others, beside what is fetched, and so are the first columns of values for
-/// the pass over the next ones. With eight queries for each key, M = 8192, D = 128, float
-/// from memory, products of four queries after the other with all keys of a tile took 1.3 times as long, in L2 as long.
+/// the pass over the next ones. With eight queries for each key, M = 8192, D = 128, float from memory, products of four queries after the other with all keys of a tile took 1.3 times as long, in L2 as long.
 inline Index keys_in_l1(Index width) {
   constexpr Index kBytes = 16 * 1024, kStep = 8;
   return std::max(kBytes / std::max<Index>(width, 1) / kStep * kStep, kStep);
@@ -55,6 +54,7 @@ struct DecodeScoreKernels {
   using S = Simd<T, Bytes>;
   using Vec = typename S::Vec;
   using Packing = PackingKernels<T, Bytes>;
+  using Row = DecodeRowKernels<T, Bytes, kRegisters>;
   static constexpr int kLanes = S::kLanes;
   static_assert(kKeyTile % kLanes == 0, "whole vectors of scores are stored");
   static_assert(kKeyTile % (kRegisters / 2) == 0, "scores of keys are stored in groups");
@@ -69,54 +69,7 @@ struct DecodeScoreKernels {
     score_all(m, rows, key, keys, head_dim, fetching);
   }
 
-  /// Scores of one row, for keys that lie in memory as they are computed with. They are read in the order of memory,
-  /// kLanes of them at a time with a vector of sums each, which a tree of exchanges makes a vector of scores. In the
-  /// order of score_rows, 8 heads of 512 keys took 1.1 times as long. Where keys fill no vector, the last one reaches
-  /// back. `are_near`: keys are known to lie in a cache. Returns whether it did.
-  template <class Fetching>
-  static ATTN_INLINE bool score_row(const TileMemory<T>& m, const RowsToRead& key, Index keys, Index head_dim,
-                                    Fetching& fetching, bool are_near = false) {
-    if (keys < kLanes) return false;
-    if (fetching.is_empty()) {
-      if (head_dim == 2 * kLanes) return score_whole<2>(m, key, keys);
-      if (head_dim == 4 * kLanes)
-        return are_near && Bytes == 64 ? score_by_row<4>(m, key, keys) : score_whole<4>(m, key, keys);
-      if constexpr (kRegisters >= 32)
-        if (head_dim == 8 * kLanes) return score_whole<8>(m, key, keys);
-    } else if constexpr (kRegisters >= 32) {
-      if (head_dim == 8 * kLanes && fetching.follows_rows()) return score_whole<8, true>(m, key, keys);
-    }
-    if (head_dim % (fetching.is_empty() ? kLanes : kChunk * kLanes) != 0) return false;
-    for (Index next = 0; next < keys; next += kLanes) {
-      const Index j = std::min(next, keys - kLanes);
-      const T* const row = reinterpret_cast<const T*>(key.data) + j * key.stride;
-      Array<Vec, kLanes> sum = {};
-      const auto add = [&]<int kVectors>(Index d) __attribute__((always_inline)) {
-        Array<Vec, kVectors> q;
-        ATTN_UNROLL for (int c = 0; c < kVectors; ++c) S::load(q[c], m.query + d + c * kLanes);
-        const T* at = row + d;
-        ATTN_UNROLL for (int a = 0; a < kLanes; ++a, at += key.stride) {
-          if (a % kGroupOf<1> == 0) fetching.template step<kGroupOf<1> * kVectors * Bytes>();
-          ATTN_UNROLL for (int c = 0; c < kVectors; ++c) {
-            Vec k;
-            S::load(k, at + c * kLanes);
-            sum[a] += q[c] * k;
-          }
-        }
-      };
-      Index d = 0;
-      for (; d + kChunk * kLanes <= head_dim; d += kChunk * kLanes) add.template operator()<kChunk>(d);
-      for (; d < head_dim; d += kLanes) add.template operator()<1>(d);
-      S::sum_lanes(sum);
-      S::store(m.scores + j, sum[0]);
-    }
-    return true;
-  }
-
  private:
-  /// Vectors of a query that are held while keys go by.
-  static constexpr int kChunk = 4;
-
   /// Keys at a time: with the rows they make whole vectors of sums, enough of them to hide the latency of an FMA.
   template <int kRows>
   static constexpr int kv_rows_of() {
@@ -148,75 +101,9 @@ struct DecodeScoreKernels {
       row.query += r * head_dim;
       row.scores += r * m.row;
       if constexpr (kStored == DType::native && kLanes > 1)
-        if (score_row(row, key, keys, head_dim, fetching)) continue;
+        if (Row::score(row, key, keys, head_dim, fetching)) continue;
       score_rows<1>(row, 1, 0, key, keys, head_dim, fetching);
     }
-  }
-
-  /// score_row() for a query that fits into registers beside the sums: no sum leaves its register, and rows are read
-  /// from end to end. From L2 a key of 32, 64 or 128 floats took 0.55, 0.52 or 0.6 of the time of the loop above with
-  /// AVX-512. Numbers of 16 and 8 bits gained nothing: they are bound by their conversion.
-  ///
-  /// kFar: each line asks for a later one, in one instruction where a Prefetcher takes five or more. From memory keys
-  /// and values of 128 floats came 1.15 to 1.22 times as fast, those of 64 at 0.95 of the speed. Four queries at a
-  /// time, which hide a Prefetcher's instructions but not what comes late, ran at 0.7 to 0.95 of theirs. Copies of rows
-  /// in pages of 16 tokens ran at 0.7 of theirs: what they are followed by lies elsewhere.
-  template <int kVectors, bool kFar = false>
-  static ATTN_INLINE bool score_whole(const TileMemory<T>& m, const RowsToRead& key, Index keys) {
-    Array<Vec, kVectors> q;
-    ATTN_UNROLL for (int c = 0; c < kVectors; ++c) S::load(q[c], m.query + c * kLanes);
-    [[maybe_unused]] Index lead = 0;
-    if constexpr (kFar) lead = Prefetcher::lead_of(kVectors * Bytes, key.stride * static_cast<Index>(sizeof(T)));
-    for (Index next = 0; next < keys; next += kLanes) {
-      const Index j = std::min(next, keys - kLanes);
-      const T* row = reinterpret_cast<const T*>(key.data) + j * key.stride;
-      Array<Vec, kLanes> sum = {};
-      ATTN_UNROLL for (int a = 0; a < kLanes; ++a, row += key.stride) {
-        ATTN_UNROLL for (int c = 0; c < kVectors; ++c) {
-          Vec k;
-          if constexpr (kFar) Prefetcher::line_after(row + c * kLanes, lead);
-          S::load(k, row + c * kLanes);
-          sum[a] += q[c] * k;
-        }
-      }
-      S::sum_lanes(sum);
-      S::store(m.scores + j, sum[0]);
-    }
-    return true;
-  }
-
-  /// As score_whole(), for rows in a cache, but few loads in a short loop read them all: their sums wait in L1 for the
-  /// exchanges. Zen 5 foresees what a load reads from what it read before; the 64 of an unrolled group,
-  /// each of which goes on 4 KiB later, read 64 floats a key from L2 at 135 GB/s, and one row in a loop at 195 to 225.
-  /// 8 heads of 128 keys took 0.89 of the time, a head of 1000 keys 0.81. Rows of 32 and 128 floats and vectors of 32
-  /// bytes took 0.98 to 1.04 of it, keys from memory 1.07 to 1.1.
-  template <int kVectors>
-  static ATTN_INLINE bool score_by_row(const TileMemory<T>& m, const RowsToRead& key, Index keys) {
-    constexpr Index kBlock = 4 * kLanes;
-    alignas(Bytes) Array<T, kBlock * kLanes> sums;
-    Array<Vec, kVectors> q;
-    ATTN_UNROLL for (int c = 0; c < kVectors; ++c) S::load(q[c], m.query + c * kLanes);
-    for (Index next = 0; next < keys; next += kBlock) {
-      const Index first = std::min(next, keys - kLanes), count = std::min(kBlock, keys - first);
-      const T* row = reinterpret_cast<const T*>(key.data) + first * key.stride;
-      ATTN_NO_UNROLL for (Index a = 0; a < count; ++a, row += key.stride) {
-        Vec sum = {};
-        ATTN_UNROLL for (int c = 0; c < kVectors; ++c) {
-          Vec k;
-          S::load(k, row + c * kLanes);
-          sum += q[c] * k;
-        }
-        S::store(sums + a * kLanes, sum);
-      }
-      ATTN_NO_UNROLL for (Index g = 0; g < count; g += kLanes) {
-        const Index j = std::min(g, count - kLanes);
-        Array<Vec, kLanes> sum;
-        ATTN_UNROLL for (int a = 0; a < kLanes; ++a) S::load(sum[a], sums + (j + a) * kLanes);
-        S::sum_lanes(sum);
-        S::store(m.scores + first + j, sum[0]);
-      }
-    }
-    return true;
   }
 
   /// Scores of kRows of the rows from `first` on, or of as many as there are. Where keys fill no group, the last group
@@ -245,7 +132,7 @@ struct DecodeScoreKernels {
         if (j + g >= keys) break;
         const std::byte* at = key.data + std::min(j + g, last) * stride;
         Array<Vec, kRows* kGroup> sum_of_group = {};
-        with_lines_together<kStored, kBytesOfStep<kRows>>(
+        with_lines_together<kStored, kRows, kBytesOfStep<kRows>>(
             rows, fetching, [&]<int kLines>() __attribute__((always_inline)) {
               add_products<kRows, kLines>(sum_of_group, query, at, step, whole, fetching);
             });
@@ -298,8 +185,8 @@ struct DecodeScoreKernels {
         ATTN_UNROLL for (int a = 0; a < kGroup; ++a) sum[r * kGroup + a] += q * k[a];
       }
     };
-    // Two at a time: a loop over each took 1.2 times as long with g++ 12 on Zen 5, with keys in L1. From memory it made
-    // no difference.
+    // Two at a time: a loop over each took 1.2 times as long with g++ 12 on Zen 5, with keys in L1. From memory, and for
+    // numbers of 16 bits, it made no difference.
     if constexpr (kRows > 1 && kLines == 0) {
       ATTN_UNROLL_TWICE for (Index d = 0; d < whole; d += kLanes) add(d);
     } else {

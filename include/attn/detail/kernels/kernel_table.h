@@ -22,20 +22,13 @@ struct KernelSet {
   void (*value)(const TileMemory<T>&, Rows<T>, Index keys, Index v_dim, OutUpdate, const PrefetchPlan&);
 };
 
-/// The two products of single queries.
-template <class T>
-struct DecodeProducts {
-  void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, Prefetcher&);
-  void (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, Prefetcher&);
-};
-
 /// The kernels for single queries, up to 16 of them at a time.
 template <class T>
 struct DecodeKernelSet {
   decltype(DecodeProducts<T>::score) score;
   void (*softmax)(const TileMemory<T>&, Index row, Index keys, Prefetcher&);
   decltype(DecodeProducts<T>::value) value;
-  /// All three for a query by itself. Null where the family has another score or softmax.
+  /// The three for a query by itself, from its first key to its last. Null where the family has another score or softmax.
   void (*attend)(const TileMemory<T>&, const LoneQuery<T>&);
   Index far_columns;  ///< attend() keeps up with memory where rows have a multiple of so many numbers; 0: nowhere
   /// Products over f16, bf16 and i8. Null: nobody asks for them, or `score` and `value` are those over bf16.
@@ -196,7 +189,8 @@ template <class T, VectorSet kSet>
 struct FamilyOf {
   static constexpr int kBytes = kVectorBytes<kSet>, kRegisters = kVectorRegisters<kSet>;
   using Decode = Compiled<kSet, DecodeKernels<T, kBytes, kRegisters>>;
-  using Lone = Compiled<kSet, LoneQueryKernels<T, kBytes, kRegisters>>;
+  using LoneKernels = LoneQueryKernels<T, kBytes, kRegisters, Decode::score>;
+  using Lone = Compiled<kSet, LoneKernels>;
   using Packing = Compiled<kSet, PackingKernels<T, kBytes, false>>;
   using Masked = Compiled<kSet, MaskedKernels<T, kBytes>>;
   using Total = Compiled<kSet, TotalKernels<T, kBytes>>;
@@ -208,31 +202,31 @@ struct FamilyOf {
     return {Kernels::kQueries, Tiles::score, Tiles::softmax, Tiles::value};
   }
 
-  static constexpr KernelFamily<T> kKernels = {.format = {.dtype = DType::native,
-                                                          .columns = 1,
-                                                          .out = kMaxRows,
-                                                          .keys = 1,
-                                                          .scales_queries = true,
-                                                          .arranges_values = false,
-                                                          .defers_value_product = false,
-                                                          .fetches = true},
-                                               .widest = kMaxVectors,
-                                               .decode = {Decode::score, Decode::softmax, Decode::value, Lone::attend,
-                                                          LoneQueryKernels<T, kBytes, kRegisters>::kFarColumns},
-                                               .by_vectors = {tiles<1>(), tiles<2>(), tiles<3>()},
-                                               .load_columns = Packing::load_columns,
-                                               .store_out = Packing::store_out,
-                                               .copy_columns = Packing::copy_columns,
-                                               .store_columns = Packing::store_columns,
-                                               .pack_rows = Packing::pack_rows,
-                                               .unpack_rows = Packing::unpack_rows,
-                                               .multiply = Packing::multiply,
-                                               .find_max = Masked::find_max,
-                                               .all_finite = Masked::all_finite,
-                                               .find_dropped = Masked::find_dropped,
-                                               .value_by_selection = Masked::value_by_selection,
-                                               .end_stretch = Total::end_stretch,
-                                               .finish = Total::finish};
+  static constexpr KernelFamily<T> kKernels = {
+      .format = {.dtype = DType::native,
+                 .columns = 1,
+                 .out = kMaxRows,
+                 .keys = 1,
+                 .scales_queries = true,
+                 .arranges_values = false,
+                 .defers_value_product = false,
+                 .fetches = true},
+      .widest = kMaxVectors,
+      .decode = {Decode::score, Decode::softmax, Decode::value, Lone::attend, LoneKernels::kFarColumns},
+      .by_vectors = {tiles<1>(), tiles<2>(), tiles<3>()},
+      .load_columns = Packing::load_columns,
+      .store_out = Packing::store_out,
+      .copy_columns = Packing::copy_columns,
+      .store_columns = Packing::store_columns,
+      .pack_rows = Packing::pack_rows,
+      .unpack_rows = Packing::unpack_rows,
+      .multiply = Packing::multiply,
+      .find_max = Masked::find_max,
+      .all_finite = Masked::all_finite,
+      .find_dropped = Masked::find_dropped,
+      .value_by_selection = Masked::value_by_selection,
+      .end_stretch = Total::end_stretch,
+      .finish = Total::finish};
 };
 
 /// FamilyOf, for keys and values of any type: beside queries of float they may hold numbers of 16 or 8 bits.

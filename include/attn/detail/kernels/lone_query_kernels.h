@@ -1,4 +1,4 @@
-// All of the attention of a single query in one kernel, for keys that need not be fetched ahead.
+// The attention of a single query from its first key to its last, for keys that need not be fetched ahead.
 #pragma once
 
 #include <algorithm>
@@ -17,18 +17,18 @@ struct LoneQuery {
   Rows<T> value;   ///< (keys, v_dim)
   Index keys, head_dim, v_dim;
   bool are_near;  ///< keys and values lie in a cache
-  /// DecodeKernels::score of the same vectors, for far keys and what score_row() does not take. It is the longest
-  /// kernel: with one more of it a call took 5 % longer to compile, and without score_row() here 8 heads of 64 keys
-  /// took 1.03 to 1.1 times as long.
-  void (*score)(const TileMemory<T>&, Index rows, const RowsToRead& key, Index keys, Index head_dim, Prefetcher&);
-  Index begin;  ///< how many keys of its step and tile come before the first one
-  T* result;    ///< (v_dim): the output divided by the sum; null: it stays in TileMemory::out, not yet divided
+  Index begin;    ///< how many keys of its step and tile come before the first one
+  T* result;      ///< (v_dim): the output divided by the sum; null: it stays in TileMemory::out, not yet divided
 };
 
 /// What the loop over single queries does with its other kernels, in the same order and to the same bits, without what
 /// lies between these: steps of kLongStep keys, each scored, then its softmax, then its values tile by tile. Nothing is
 /// fetched ahead.
-template <class T, int Bytes, int kRegisters>
+///
+/// kScore: DecodeKernels::score of the same vectors, for far keys and what DecodeRowKernels::score() does not take. It
+/// is called, not inlined, because it is the longest kernel: with one more of it a call took 5 % longer to compile.
+/// Without DecodeRowKernels::score() 8 heads of 64 keys took 1.03 to 1.1 times as long.
+template <class T, int Bytes, int kRegisters, decltype(DecodeProducts<T>::score) kScore>
 struct LoneQueryKernels {
   using S = Simd<T, Bytes>;
   using Vec = typename S::Vec;
@@ -39,15 +39,16 @@ struct LoneQueryKernels {
   /// Rows of a multiple of so many numbers are read nearly in the order of memory, by few instructions, so that what
   /// the processor fetches by itself is in time: on Zen 5 rows of 64, 128, 256, 512 and 1024 floats came from memory at
   /// 0.94, 0.95, 0.91, 0.86 and 0.76 of the speed of reading, in DecodeLoop with prefetches at 0.83, 0.95, 0.71, 0.57
-  /// and 0.51. Other rows are read four at a time, and narrower vectors take more instructions: 0.4 to 0.9 of
-  /// DecodeLoop's speed.
+  /// and 0.51. Other rows of whole vectors ran as fast either way, and narrower vectors, which take more instructions, at
+  /// 0.4 to 0.9 of DecodeLoop's speed.
   static constexpr Index kFarColumns = Bytes == 64 ? 4 * kLanes : 0;
 
   /// Maximum and sum stand in `memory` as they are before these keys. Reads and writes no other row than the first.
-  static ATTN_INLINE void attend(const TileMemory<T>& memory, const LoneQuery<T>& given) {
-    // Copies, which no store of a vector can have changed: the compiler need not read them again.
+  static ATTN_INLINE void attend(const TileMemory<T>& memory, const LoneQuery<T>& a) {
+    // A copy, which no store of a vector can have changed: the compiler need not read it again. With one of `a` as well
+    // g++ 12 had too few registers, and read the stride of keys from memory for each of them: 1000 keys took 1.17 times
+    // as long.
     TileMemory<T> m = memory;
-    const LoneQuery<T> a = given;
     Prefetcher empty;
     NoPrefetcher nothing;
     m.row = 0;
@@ -57,8 +58,9 @@ struct LoneQueryKernels {
     for (Index left = a.keys, from = a.begin; left > 0; from = 0) {
       const Index step = std::min(left, kLongStep - from);
       const RowsToRead keys{reinterpret_cast<const std::byte*>(key), DType::native, a.key.stride, 1};
-      if (kLanes == 1 || !a.are_near || !Decode::score_row(m, keys, step, a.head_dim, nothing, true))
-        a.score(m, 1, keys, step, a.head_dim, empty);
+      bool is_scored = false;
+      if constexpr (kLanes > 1) is_scored = a.are_near && Row::score(m, keys, step, a.head_dim, nothing);
+      if (!is_scored) kScore(m, 1, keys, step, a.head_dim, empty);
       Decode::softmax(m, 0, step, nothing);
       TileMemory<T> tile = m;
       for (Index done = 0, count = kKeyTile - from % kKeyTile; done < step; count = kKeyTile) {
