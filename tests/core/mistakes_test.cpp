@@ -134,6 +134,17 @@ TEST_F(Mistakes, OutputIsAnInput) {
       [&] { attention_into(x, x, x, x); });
 }
 
+TEST_F(Mistakes, LogSumExpOverACacheIsTheQueryOrTheOutput) {
+  auto q = tensor({1, 2, 1, 8}), out = q;
+  KvCache<float> cache({.kv_heads = 2, .capacity = 5, .head_dim = 8});
+  cache.append(tensor({1, 2, 5, 8}), tensor({1, 2, 5, 8}));
+  const auto first_numbers = [](Tensor<float, 4>& of) { return TensorView<float, 3>(of.data(), {1, 2, 1}); };
+  expect_says("attn: lse of shape (1, 2, 1) overlaps query of shape (1, 2, 1, 8) in memory; give lse memory of its own",
+              [&] { attention_into(out, first_numbers(q), q, cache); });
+  expect_says("attn: lse of shape (1, 2, 1) overlaps out of shape (1, 2, 1, 8) in memory; give lse memory of its own",
+              [&] { attention_into(out, first_numbers(out), q, cache); });
+}
+
 TEST_F(Mistakes, GradientIntoAnInput) {
   const auto result = attention(q_, k_, k_);
   Eigen::MatrixXf grad = Eigen::MatrixXf::Ones(5, 8), grad_k(7, 8), grad_v(7, 8);

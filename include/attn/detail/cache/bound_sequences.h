@@ -1,11 +1,10 @@
 // The sequences of a call over a cache, checked, each with the mods bound to it.
 #pragma once
 
-#include <deque>
 #include <span>
-#include <vector>
 
 #include "attn/attention.h"
+#include "attn/detail/base/several.h"
 #include "attn/detail/flash/sequences.h"
 #include "attn/kv_view.h"
 
@@ -105,8 +104,8 @@ class CheckedSequences {
   const Held<Q> q_held_;
   const decltype(std::declval<const Cache&>().view()) kept_;  // a reference, if the caller has a view
   const DTypeView<const T> q_;
-  std::deque<BoundSequence<T, M>> bound_;
-  std::vector<Sequence<T>> sequences_;
+  Several<BoundSequence<T, M>> bound_;
+  Several<Sequence<T>> sequences_;
 
  public:
   CheckedSequences(const Query& query, const Cache& cache, const M& mods, const Options& options,
@@ -115,6 +114,8 @@ class CheckedSequences {
         q_held_(evaluated(Rows::tensor(query))),
         kept_(cache.view()),
         q_(as_rank4(view(q_held_))),
+        bound_(static_cast<std::size_t>(kept_.size())),
+        sequences_(static_cast<std::size_t>(kept_.size())),
         problem(problem_of_all(q_, kept_.v_dim(), options)) {
     Rows::check(query, q_.shape(), kept_.size());
     check_q_offsets(options, kept_.size());
@@ -127,7 +128,7 @@ class CheckedSequences {
       Problem for_mods = own;
       for_mods.batch = kept_.size();
       for_mods.sequence = s;
-      bound_.emplace_back(own, for_mods, mods, kept_.rope());
+      bound_.add(own, for_mods, mods, kept_.rope());
     });
   }
   CheckedSequences(const CheckedSequences&) = delete;
@@ -138,10 +139,25 @@ class CheckedSequences {
   /// The sequences, each with its part of the result: see result_views(). Valid until the next call.
   template <class... To>
   std::span<const Sequence<T>> sequences(To&&... result) {
-    ResultViews<T> to;
-    if constexpr (kIsCall) to = result_views<T>(problem, result...);  // see CheckedCall::tensors()
+    if constexpr (kIsCall) return sequences_with(result_views<T>(problem, result...));  // see CheckedCall::tensors()
+  }
+  /// The same where the result is the caller's memory; see CheckedCall::caller_tensors().
+  template <class... To>
+  std::span<const Sequence<T>> caller_sequences(To&&... result) {
+    if constexpr (kIsCall && check_destinations<To...>()) {
+      const ResultViews<T> to = result_views<T>(problem, result...);
+      check_apart(to.out, "out", q_, "query");
+      if (to.lse.data()) {
+        check_apart(to.lse, "lse", q_, "query");
+        check_apart(to.lse, "lse", to.out, "out");
+      }
+      return sequences_with(to);
+    }
+  }
+
+ private:
+  std::span<const Sequence<T>> sequences_with(const ResultViews<T>& to) {
     sequences_.clear();
-    sequences_.reserve(bound_.size());
     Rows::for_each(query_, q_.shape(), kept_.size(), [&](Index s, Index element, const Range& rows) {
       BoundSequence<T, M>& b = bound_[static_cast<std::size_t>(s)];
       // Keys were turned by their rows, whatever the position of the first of them is.
@@ -156,20 +172,11 @@ class CheckedSequences {
                              s,
                              kept_.rope() ? &b.rotation : nullptr};
       tensors.dots = kept_.dots();
-      sequences_.push_back({tensors, b.mods()});
+      sequences_.add(Sequence<T>{tensors, b.mods()});
     });
-    return sequences_;
-  }
-  /// The same where the result is the caller's memory; see CheckedCall::caller_tensors().
-  template <class... To>
-  std::span<const Sequence<T>> caller_sequences(To&&... result) {
-    static_assert(check_destinations<To...>());
-    if constexpr (kIsCall && check_destinations<To...>())
-      check_apart(result_views<T>(problem, result...).out, "out", q_, "query");
-    return sequences(result...);
+    return sequences_.all();
   }
 
- private:
   /// The rows of a sequence, of queries, results or log-sum-exps.
   template <class View>
   static View part(const View& t, Index batch_element, const Range& rows) {

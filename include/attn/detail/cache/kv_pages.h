@@ -110,7 +110,8 @@ class KvPages {
   KvView<Computed> view(const Rope* rope) const {
     const DotKernels<Computed>* dots = nullptr;
     if constexpr (TokenRows<T>::kScaled) dots = dot_kernels();
-    return {keys().stored(), values().stored(), rope, keys().scales, values().scales, dots};
+    const TokenRows<T> k = keys(), v = values();
+    return {k.stored(), v.stored(), rope, k.scales, v.scales, dots};
   }
 
   void copy_page(const KvPages& other, Index from, Index to, Index tokens) {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cmath>
-#include <deque>
-#include <vector>
+#include <span>
 
+#include "attn/detail/base/several.h"
 #include "attn/detail/flash/flash.h"
 
 namespace attn::detail {
@@ -22,24 +22,22 @@ struct Sequence {
 /// the other sequences, and neither does its result.
 template <class T, class Use>
 void with_sequences(std::span<const Sequence<T>> sequences, const Options& options, const Use& use) {
-  std::deque<FlashPass<T>> calls;
+  Several<FlashPass<T>> calls(sequences.size());
   double flops = 0, kv_bytes = 0;
   for (const Sequence<T>& s : sequences) kv_bytes += s.tensors.kv_bytes();
   for (const Sequence<T>& s : sequences)
-    flops +=
-        calls
-            .emplace_back(s.tensors, s.mods, s.tensors.choose_kernels(s.tensors, options), options.accumulate, kv_bytes)
-            .flops();
+    flops += calls.add(s.tensors, s.mods, s.tensors.choose_kernels(s.tensors, options), options.accumulate, kv_bytes)
+                 .flops();
   const Executor& executor = executor_for(flops, options.executor);
-  std::vector<ScheduledPass<T>> scheduled;
-  scheduled.reserve(calls.size());
+  Several<ScheduledPass<T>> room(sequences.size());
   // A sequence is cut for twice the workers that its share of the work keeps busy, not for all workers: larger tasks
   // read memory in longer runs.
   const double workers = executor.concurrency();
-  for (const FlashPass<T>& call : calls) {
+  for (const FlashPass<T>& call : calls.all()) {
     const double share = flops > 0 ? call.flops() / flops : 1;
-    scheduled.emplace_back(call, static_cast<Index>(std::clamp(std::ceil(2 * share * workers), 1.0, workers)));
+    room.add(call, static_cast<Index>(std::clamp(std::ceil(2 * share * workers), 1.0, workers)));
   }
+  const std::span scheduled = room.all();
   const auto of_task = [](const ScheduledPass<T>& s) {
     return s.pass->flops() / static_cast<double>(std::max<Index>(s.partition.tasks, 1));
   };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 #include "attn/detail/tensor/dtype_view.h"
@@ -44,19 +45,23 @@ ByteRange bytes_of(const TensorView<T, 3>& t) {
 struct Footprint {
   const void* data;
   Index number;  // bytes of an element
-  Shape<4> shape, strides;
+  std::size_t rank;
+  Shape<4> shape, strides;  // of the last `rank` dimensions; one of size 1 is in front of three
 
   template <class T>
   Footprint(const DTypeView<T>& t)
-      : data(t.data()), number(t.size_of_number()), shape(t.shape()), strides(t.strides()) {}
+      : data(t.data()), number(t.size_of_number()), rank(4), shape(t.shape()), strides(t.strides()) {}
   template <class T>
   Footprint(const TensorView<T, 3>& t)
       : data(t.data()),
         number(sizeof(T)),
+        rank(3),
         shape{1, t.dim(0), t.dim(1), t.dim(2)},
         strides{0, t.stride(0), t.stride(1), t.stride(2)} {}
 
   ByteRange bytes() const { return bytes_of(data, number, shape, strides); }
+  /// As the caller knows it.
+  std::span<const Index> own_shape() const { return std::span(shape).last(rank); }
 
   /// Whether the byte at `address` is one of an element. True only if it is; false may be wrong where rows lie across
   /// each other, as windows over a signal do.
@@ -84,7 +89,7 @@ inline ByteRange bytes_of(const Footprint& t) { return t.bytes(); }
                                                     const char* in_name) {
   const ByteRange a = out.bytes(), b = in.bytes();
   const bool shared = out.holds(b.begin) || out.holds(b.end - 1) || in.holds(a.begin) || in.holds(a.end - 1);
-  require(!shared, out_name, " of shape ", out.shape, " overlaps ", in_name, " of shape ", in.shape,
+  require(!shared, out_name, " of shape ", out.own_shape(), " overlaps ", in_name, " of shape ", in.own_shape(),
           " in memory; give ", out_name, " memory of its own");
 }
 
