@@ -49,13 +49,13 @@ class Bench {
     // First all ways, then all readings: what a cache of the processor still holds is the same for both.
     std::vector<std::function<void()>> calls;
     for (const Way& way : ways) calls.push_back(way.call);
-    for (const Way& way : ways) calls.push_back([this, &way] { read_all(executor_, way.read); });
+    for (const Way& way : ways) calls.push_back([this, &way] { way.memory.read(executor_); });
     const std::vector<Timing> times =
         interleaved(calls, budget_, [this](int round, int rounds) { progress_.round(round, rounds); });
     BarChart::Group group{.name = w.name, .detail = "", .bars = {}};
     for (std::size_t i = 0; i < ways.size(); ++i) {
       const double time = times[i].seconds, reading = times[ways.size() + i].seconds,
-                   bytes = static_cast<double>(size_of(ways[i].read));
+                   bytes = static_cast<double>(ways[i].memory.size());
       const bool reads = bytes > 0;
       std::ostringstream difference;
       difference.precision(2);

@@ -56,7 +56,7 @@ struct Way {
   std::string name;
   std::function<void()> call;
   const attn::Tensor<float, 4>* out;  ///< null: there is no result to compare
-  std::vector<Bytes> read;            ///< the memory that has to be read
+  Memory memory;                      ///< what has to be read
 };
 
 /// A way over a KvCache of T. It must live as long as the Way.
@@ -154,10 +154,8 @@ struct ByToken {
   ByToken(const Work& w, const Numbers& n, const attn::Options& o)
       : k(by_token(n.k)), v(by_token(n.v)), q(n.q), options(o), out({1, w.heads, w.queries(), w.dim}) {}
   Way way(const std::string& name) {
-    return {name,
-            [this] { attn::attention_into(out, q, heads_of(k), heads_of(v), attn::Mods<>(), options); },
-            &out,
-            {bytes_of(k.data(), k.size()), bytes_of(v.data(), v.size())}};
+    return {name, [this] { attn::attention_into(out, q, heads_of(k), heads_of(v), attn::Mods<>(), options); }, &out,
+            Memory({bytes_of(k.data(), k.size()), bytes_of(v.data(), v.size())})};
   }
   static attn::Tensor<float, 4> by_token(const attn::Tensor<float, 4>& t) {
     attn::Tensor<float, 4> to({1, t.dim(2), t.dim(1), t.dim(3)});
@@ -181,8 +179,7 @@ struct Naive {
   Way way() {
     return {"naive",
             [this] { attn::naive_attention_into(out, q, cache.keys(0), cache.values(0), attn::Mods<>(), options); },
-            &out,
-            {}};
+            &out, Memory()};
   }
   const attn::KvCache<float>& cache;
   const attn::Tensor<float, 4>& q;
@@ -208,8 +205,7 @@ struct OneByOne {
                 first += lens[s];
               }
             },
-            &out,
-            {}};
+            &out, Memory()};
   }
   const attn::KvCache<float>& cache;
   const attn::Tensor<float, 4>& q;

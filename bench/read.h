@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include <attn/parallel.h>
@@ -18,38 +19,48 @@ Bytes bytes_of(const T* first, attn::Index count) {
   return {reinterpret_cast<const std::byte*>(first), count * static_cast<attn::Index>(sizeof(T))};
 }
 
-inline attn::Index size_of(const std::vector<Bytes>& pieces) {
-  attn::Index size = 0;
-  for (const Bytes& piece : pieces) size += piece.size;
-  return size;
-}
-
-/// Reads all pieces; a task has some neighbouring ones. Only whole vectors are read: the rest of a piece is less than
-/// 512 bytes.
-inline void read_all(const attn::Executor& executor, const std::vector<Bytes>& pieces) {
-  constexpr attn::Index kBytesPerTask = 1 << 20;
-  using Vector [[gnu::vector_size(64), gnu::aligned(1), gnu::may_alias]] = float;
-  constexpr attn::Index kVectors = 8, kStep = kVectors * static_cast<attn::Index>(sizeof(Vector));
-  std::vector<std::size_t> first{0};  // piece of each task, and the end
-  attn::Index bytes = 0;
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    bytes += pieces[i].size;
-    if (bytes < kBytesPerTask && i + 1 < pieces.size()) continue;
-    first.push_back(i + 1);
-    bytes = 0;
-  }
-  executor.run(static_cast<attn::Index>(first.size()) - 1, [&](attn::Index task, int) {
-    Vector sum[kVectors] = {};
-    for (std::size_t i = first[static_cast<std::size_t>(task)]; i < first[static_cast<std::size_t>(task) + 1]; ++i) {
-      const Bytes piece = pieces[i];
-      for (attn::Index at = 0; at + kStep <= piece.size; at += kStep)
-        for (attn::Index v = 0; v < kVectors; ++v)
-          sum[v] += *reinterpret_cast<const Vector*>(piece.data + at + v * static_cast<attn::Index>(sizeof(Vector)));
+/// Some pieces of memory.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(std::vector<Bytes> pieces) : pieces_(std::move(pieces)) {
+    constexpr attn::Index kBytesPerTask = 1 << 20;
+    attn::Index bytes = 0;
+    for (std::size_t i = 0; i < pieces_.size(); ++i) {
+      size_ += pieces_[i].size;
+      bytes += pieces_[i].size;
+      if (bytes < kBytesPerTask && i + 1 < pieces_.size()) continue;
+      first_.push_back(i + 1);
+      bytes = 0;
     }
-    Vector all = {};
-    for (const Vector& s : sum) all += s;
-    [[maybe_unused]] volatile float sink = all[0];  // keeps the compiler from dropping the loop
-  });
-}
+  }
+
+  attn::Index size() const { return size_; }
+
+  /// Reads all pieces; a task has some neighbouring ones. Only whole vectors are read: the rest of a piece is less than
+  /// 512 bytes.
+  void read(const attn::Executor& executor) const {
+    using Vector [[gnu::vector_size(64), gnu::aligned(1), gnu::may_alias]] = float;
+    constexpr attn::Index kVectors = 8, kStep = kVectors * static_cast<attn::Index>(sizeof(Vector));
+    executor.run(static_cast<attn::Index>(first_.size()) - 1, [&](attn::Index task, int) {
+      Vector sum[kVectors] = {};
+      const auto number = static_cast<std::size_t>(task);
+      for (std::size_t i = first_[number]; i < first_[number + 1]; ++i) {
+        const Bytes piece = pieces_[i];
+        for (attn::Index at = 0; at + kStep <= piece.size; at += kStep)
+          for (attn::Index v = 0; v < kVectors; ++v)
+            sum[v] += *reinterpret_cast<const Vector*>(piece.data + at + v * static_cast<attn::Index>(sizeof(Vector)));
+      }
+      Vector all = {};
+      for (const Vector& s : sum) all += s;
+      [[maybe_unused]] volatile float sink = all[0];  // keeps the compiler from dropping the loop
+    });
+  }
+
+ private:
+  std::vector<Bytes> pieces_;
+  std::vector<std::size_t> first_{0};  // piece of each task, and the end
+  attn::Index size_ = 0;
+};
 
 }  // namespace bench

@@ -34,7 +34,7 @@ struct Comparison {
 };
 
 /// Keys and values, once.
-double bytes_of(const Sizes& s) { return static_cast<double>(2 * s.heads * s.kv_len * s.dim) * sizeof(float); }
+double kv_bytes(const Sizes& s) { return static_cast<double>(2 * s.heads * s.kv_len * s.dim) * sizeof(float); }
 
 /// Measures a comparison. The bars of its ways have the colours from `first_series` on.
 void measure(const Comparison& comparison, const Budget& budget, Progress& progress, Results& results,
@@ -62,7 +62,7 @@ void measure(const Comparison& comparison, const Budget& budget, Progress& progr
       group.bars.push_back({first_series + i, {{1 / ratio, time_text(times[i].seconds)}}});
       Counters counters{{"of_first_ways_time", ratio}};
       if (comparison.reads_once) {
-        const double rate = bytes_of(s) / times[i].seconds;
+        const double rate = kv_bytes(s) / times[i].seconds;
         row.push_back(fixed(rate / 1e9, 0));
         counters.emplace_back("bytes_per_second", rate);
       }
@@ -97,10 +97,9 @@ int main(int argc, char** argv) {
                               {16, 1000, 64},
                               {8, 1000, 128}},
                              [](const Sizes& s) {
-                               const auto p = std::make_shared<SmallCall<RowMajor>>(s);
-                               return std::vector<std::function<void()>>{[p] { p->by_hand(); },
-                                                                         [p] { p->allocating(); }, [p] { p->into(); },
-                                                                         [p] { p->into_with_workspace(); }};
+                               using Call = SmallCall<RowMajor>;
+                               return same_ways(std::make_shared<Call>(s), {&Call::by_hand, &Call::allocating,
+                                                                            &Call::into, &Call::into_with_workspace});
                              }};
     const Comparison one_token{
         {"token by hand, Eigen", "token, attention_into()", "token over a KvCache", "reading keys and values"},
@@ -113,9 +112,10 @@ int main(int argc, char** argv) {
          {1, 1000, 64},
          {1, 4000, 64}},
         [](const Sizes& s) {
-          const auto p = std::make_shared<OneToken>(s);
-          return std::vector<std::function<void()>>{[p] { p->by_hand(); }, [p] { p->into(); }, [p] { p->over_cache(); },
-                                                    [p] { p->read(); }};
+          const auto call = std::make_shared<OneToken>(s);
+          auto calls = same_ways(call, {&OneToken::by_hand, &OneToken::into, &OneToken::over_cache});
+          calls.push_back([call] { call->read(); });
+          return calls;
         },
         true};
     const Comparison orders{

@@ -3,6 +3,12 @@
 
 #include <cmath>
 #include <cstddef>
+#include <functional>
+#include <initializer_list>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include <attn/attn.h>
@@ -47,6 +53,8 @@ struct SmallCall {
     attn::attention_into(out, q, k, v, attn::Mods<>(), with);
   }
 
+  Eigen::Map<Eigen::ArrayXf> result() { return {out.data(), out.size()}; }
+
   attn::Options options{.executor = attn::serial()};
   Matrix q, k, v, out, scores;
   std::vector<std::byte> memory;
@@ -61,6 +69,7 @@ struct OneToken {
         out({1, s.heads, 1, s.dim}),
         scores(s.kv_len),
         cache({.batch = 1, .kv_heads = s.heads, .capacity = s.kv_len, .head_dim = s.dim}),
+        keys_and_values({bytes_of(k.data(), k.size()), bytes_of(v.data(), v.size())}),
         memory(attn::workspace_bytes(q, k, v, attn::Mods<>(), {.executor = attn::serial()})),
         options{.executor = attn::serial(), .workspace = memory} {
     cache.append(k, v);
@@ -83,15 +92,35 @@ struct OneToken {
   }
   void into() { attn::attention_into(out, q, k, v, attn::Mods<>(), options); }
   void over_cache() { attn::attention_into(out, q, cache, attn::Mods<>(), options); }
-  void read() { read_all(attn::serial(), keys_and_values()); }
+  void read() { keys_and_values.read(options.executor); }
 
-  std::vector<Bytes> keys_and_values() const { return {bytes_of(k.data(), k.size()), bytes_of(v.data(), v.size())}; }
+  Eigen::Map<Eigen::ArrayXf> result() { return {out.data(), out.size()}; }
 
   attn::Tensor<float, 4> q, k, v, out;
   Eigen::VectorXf scores;
   attn::KvCache<float> cache;
+  Memory keys_and_values;
   std::vector<std::byte> memory;
   attn::Options options;
 };
+
+/// Some ways of a Call. They are called once, and must compute what the first does.
+template <class Call>
+std::vector<std::function<void()>> same_ways(const std::shared_ptr<Call>& call,
+                                             std::initializer_list<void (Call::*)()> ways) {
+  std::vector<std::function<void()>> calls;
+  Eigen::ArrayXf expected;
+  for (const auto way : ways) {
+    call->result().setConstant(std::numeric_limits<float>::quiet_NaN());
+    calls.push_back([call, way] { (*call.*way)(); });
+    calls.back()();
+    if (calls.size() == 1) expected = call->result();
+    const Eigen::ArrayXf differences = (call->result() - expected).abs();
+    if (!(differences <= 1e-4f).all())  // nor NaN
+      throw std::runtime_error("way " + std::to_string(calls.size()) + " differs from the first by " +
+                               std::to_string(differences.maxCoeff()));
+  }
+  return calls;
+}
 
 }  // namespace bench
