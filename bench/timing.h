@@ -42,8 +42,8 @@ struct Timing {
 };
 
 /// Times `calls` in turn, A B C A B C …, so that drift of the machine's speed meets all of them alike. Those that take
-/// less than a millisecond are repeated at each turn, after a call that is not timed: it brings back into the caches what
-/// the others drove out.
+/// less than a millisecond are repeated at each turn, after a call that is not timed: it brings back into the caches
+/// what the others drove out.
 ///
 /// @param each_round  called before each round with (round, rounds), outside of every timed span.
 /// @returns what one call took, for each.

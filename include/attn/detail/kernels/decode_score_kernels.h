@@ -42,7 +42,8 @@ ATTN_INLINE void with_lines_together(Index rows, const Prefetcher& fetching, con
 
 /// How many keys, or values, of so many bytes are multiplied by all queries before the next ones: what the first four
 /// queries have read is still in L1 for the others, beside what is fetched, and so are the first columns of values for
-/// the pass over the next ones. With eight queries for each key, M = 8192, D = 128, float from memory, products of four queries after the other with all keys of a tile took 1.3 times as long, in L2 as long.
+/// the pass over the next ones. With eight queries for each key, M = 8192, D = 128, float from memory, products of four
+/// queries after the other with all keys of a tile took 1.3 times as long, in L2 as long.
 inline Index keys_in_l1(Index width) {
   constexpr Index kBytes = 16 * 1024, kStep = 8;
   return std::max(kBytes / std::max<Index>(width, 1) / kStep * kStep, kStep);
@@ -185,8 +186,8 @@ struct DecodeScoreKernels {
         ATTN_UNROLL for (int a = 0; a < kGroup; ++a) sum[r * kGroup + a] += q * k[a];
       }
     };
-    // Two at a time: a loop over each took 1.2 times as long with g++ 12 on Zen 5, with keys in L1. From memory, and for
-    // numbers of 16 bits, it made no difference.
+    // Two at a time: a loop over each took 1.2 times as long with g++ 12 on Zen 5, with keys in L1. From memory, and
+    // for numbers of 16 bits, it made no difference.
     if constexpr (kRows > 1 && kLines == 0) {
       ATTN_UNROLL_TWICE for (Index d = 0; d < whole; d += kLanes) add(d);
     } else {

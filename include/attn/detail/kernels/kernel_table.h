@@ -28,7 +28,8 @@ struct DecodeKernelSet {
   decltype(DecodeProducts<T>::score) score;
   void (*softmax)(const TileMemory<T>&, Index row, Index keys, Prefetcher&);
   decltype(DecodeProducts<T>::value) value;
-  /// The three for a query by itself, from its first key to its last. Null where the family has another score or softmax.
+  /// The three for a query by itself, from its first key to its last. Null where the family has another score or
+  /// softmax.
   void (*attend)(const TileMemory<T>&, const LoneQuery<T>&);
   Index far_columns;  ///< attend() keeps up with memory where rows have a multiple of so many numbers; 0: nowhere
   /// Products over f16, bf16 and i8. Null: nobody asks for them, or `score` and `value` are those over bf16.

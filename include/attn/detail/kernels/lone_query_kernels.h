@@ -39,8 +39,8 @@ struct LoneQueryKernels {
   /// Rows of a multiple of so many numbers are read nearly in the order of memory, by few instructions, so that what
   /// the processor fetches by itself is in time: on Zen 5 rows of 64, 128, 256, 512 and 1024 floats came from memory at
   /// 0.94, 0.95, 0.91, 0.86 and 0.76 of the speed of reading, in DecodeLoop with prefetches at 0.83, 0.95, 0.71, 0.57
-  /// and 0.51. Other rows of whole vectors ran as fast either way, and narrower vectors, which take more instructions, at
-  /// 0.4 to 0.9 of DecodeLoop's speed.
+  /// and 0.51. Other rows of whole vectors ran as fast either way, and narrower vectors, which take more instructions,
+  /// at 0.4 to 0.9 of DecodeLoop's speed.
   static constexpr Index kFarColumns = Bytes == 64 ? 4 * kLanes : 0;
 
   /// Maximum and sum stand in `memory` as they are before these keys. Reads and writes no other row than the first.
