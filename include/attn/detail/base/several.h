@@ -13,7 +13,7 @@ namespace attn::detail {
 template <class X>
 class Several {
  public:
-  explicit Several(std::size_t most) : most_(most), objects_(most > 1 ? Heap().allocate(most) : &one_) {}
+  explicit Several(std::size_t most) : most_(most) { objects_ = most > 1 ? Heap().allocate(most) : &one_; }
   Several(const Several&) = delete;
   ~Several() {
     clear();
