@@ -203,8 +203,10 @@ struct DecodeRowKernels {
       ATTN_UNROLL for (int i = 0; i < kKeys; ++i) add(sum[i], j + i);
     }
     if constexpr (kKeys > 1) {
-      if constexpr (!kFar) fetching.template step<(kKeys - 1) * kVectors * Bytes>();
-      ATTN_UNROLL for (int i = 0; i + 1 < kKeys; ++i) if (j < keys) add(sum[i], j++);
+      ATTN_NO_UNROLL for (; j < keys; ++j) {
+        fetching.template step<kVectors * Bytes>();
+        add(sum[0], j);
+      }
     }
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
       Vec before;
