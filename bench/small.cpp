@@ -1,6 +1,7 @@
 // Small calls, where checks, dispatch and packing weigh as much as the products: against the same written by hand with
 // Eigen, one head of few queries and one token of some heads, and row-major against column-major matrices. Float, on
 // the calling thread; all in turn.
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <iostream>
@@ -27,6 +28,7 @@ std::string text(const Sizes& s) {
 
 /// Some ways at some sizes: a call of each way in turn. The others are compared with the first.
 struct Comparison {
+  std::string name;
   std::vector<std::string> ways;
   std::vector<Sizes> sizes;
   std::function<std::vector<std::function<void()>>(const Sizes&)> calls_of;
@@ -36,12 +38,17 @@ struct Comparison {
 /// Keys and values, once.
 double kv_bytes(const Sizes& s) { return static_cast<double>(2 * s.heads * s.kv_len * s.dim) * sizeof(float); }
 
-/// Measures a comparison. The bars of its ways have the colours from `first_series` on.
+/// The number of a way among those that have a colour. One of a name that is there already has that colour.
+std::size_t series_of(const std::string& way, BarChart& chart) {
+  const auto known = std::find(chart.series.begin(), chart.series.end(), way);
+  const auto number = static_cast<std::size_t>(known - chart.series.begin());
+  if (known == chart.series.end()) chart.series.push_back(way);
+  return number;
+}
+
 void measure(const Comparison& comparison, const Budget& budget, Progress& progress, Results& results,
              BarChart& chart) {
-  const std::size_t first_series = chart.series.size();
   const auto& ways = comparison.ways;
-  chart.series.insert(chart.series.end(), ways.begin(), ways.end());
   Table table(1);
   table.column("queries x keys x features", "");
   for (const std::string& way : ways) {
@@ -59,17 +66,17 @@ void measure(const Comparison& comparison, const Budget& budget, Progress& progr
       const double ratio = times[i].seconds / times[0].seconds;
       row.push_back(time_text(times[i].seconds));
       if (i > 0) row.push_back(fixed(ratio, 2));
-      group.bars.push_back({first_series + i, {{1 / ratio, time_text(times[i].seconds)}}});
+      group.bars.push_back({series_of(ways[i], chart), {{1 / ratio, time_text(times[i].seconds)}}});
       Counters counters{{"of_first_ways_time", ratio}};
       if (comparison.reads_once) {
         const double rate = kv_bytes(s) / times[i].seconds;
         row.push_back(fixed(rate / 1e9, 0));
         counters.emplace_back("bytes_per_second", rate);
       }
-      results.add(text(s) + "/" + ways[i], times[i], counters);
+      results.add(comparison.name + "/" + text(s) + "/" + ways[i], times[i], counters);
     }
     table.row(row);
-    if (&s == &comparison.sizes.front()) group.heading = ways[0] + " = 1";
+    if (&s == &comparison.sizes.front()) group.heading = comparison.name + ": " + ways[0] + " = 1";
     chart.groups.push_back(std::move(group));
   }
   progress.clear();
@@ -83,7 +90,8 @@ int main(int argc, char** argv) {
       "small", "Times small calls against products written by hand, and column-major matrices against row-major ones.");
   return program.main(argc, argv, [&] {
     const Budget budget = program.quick() ? Budget{0.01, 3} : Budget{1, 31};
-    const Comparison by_hand{{"by hand, Eigen", "attention()", "attention_into()", "with a workspace"},
+    const Comparison by_hand{"One head",
+                             {"by hand, Eigen", "attention()", "attention_into()", "with a workspace"},
                              {{1, 1, 8},
                               {1, 16, 64},
                               {8, 8, 16},
@@ -102,7 +110,8 @@ int main(int argc, char** argv) {
                                                                             &Call::into, &Call::into_with_workspace});
                              }};
     const Comparison one_token{
-        {"token by hand, Eigen", "token, attention_into()", "token over a KvCache", "reading keys and values"},
+        "One token",
+        {"by hand, Eigen", "with a workspace", "over a KvCache", "reading keys and values"},
         {{1, 64, 32, 8},
          {1, 128, 64, 8},
          {1, 256, 64, 8},
@@ -119,7 +128,8 @@ int main(int argc, char** argv) {
         },
         true};
     const Comparison orders{
-        {"row-major", "column-major"},
+        "Storage orders",
+        {"with a workspace", "column-major"},
         {{1, 1024, 64}, {8, 8, 16}, {64, 64, 64}, {256, 256, 64}, {1024, 1024, 64}, {4096, 4096, 64}},
         [](const Sizes& s) {
           const auto rows = std::make_shared<SmallCall<RowMajor>>(s);
