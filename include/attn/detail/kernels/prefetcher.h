@@ -97,7 +97,7 @@ class Prefetcher {
   ATTN_INLINE void lines() {
     const std::byte* const at = next_;
     if (at == nullptr) return;
-    constexpr int kFew = 4;
+    constexpr int kFew = 4;  // a row of 64 floats
     if (kLines > kFew || end_ - at < kLines * kLine) return one_by_one(kLines);
     next_ = at + kLines * kLine;
     if (to_l1_) {
