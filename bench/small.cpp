@@ -128,7 +128,7 @@ int main(int argc, char** argv) {
         },
         true};
     const Comparison orders{
-        "Storage orders",
+        "Storage orders, row-major first",
         {"with a workspace", "column-major"},
         {{1, 1024, 64}, {8, 8, 16}, {64, 64, 64}, {256, 256, 64}, {1024, 1024, 64}, {4096, 4096, 64}},
         [](const Sizes& s) {

@@ -81,7 +81,7 @@ void expect_bits_of_the_loop() {
 TEST(LoneQuery, FloatHasTheBitsOfTheLoop) { expect_bits_of_the_loop<float>(); }
 TEST(LoneQuery, DoubleHasTheBitsOfTheLoop) { expect_bits_of_the_loop<double>(); }
 
-/// Rows of 256 bytes have a loop of their own with AVX-512, and rows of a kilobyte are read at once.
+/// Keys of 256 bytes have a loop of their own with AVX-512, and values of a kilobyte are multiplied in one pass.
 template <class T>
 void expect_bits_of_the_loop(Index row_bytes, const std::vector<Index>& kv_lens) {
   Random random(14);

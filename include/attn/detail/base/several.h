@@ -10,11 +10,13 @@ namespace attn::detail {
 
 /// Up to as many objects as it is made for. One lies in it and takes nothing from the heap: what std::deque allocates
 /// was a tenth of a call over one cache of a hundred tokens. Objects do not move, so that they may refer to each other.
+/// RoomFor has room for a number that is known to the compiler, and objects that need no destructor.
 template <class X>
 class Several {
  public:
   explicit Several(std::size_t most) : most_(most) { objects_ = most > 1 ? Heap().allocate(most) : &one_; }
   Several(const Several&) = delete;
+  Several& operator=(const Several&) = delete;
   ~Several() {
     clear();
     if (objects_ != &one_) Heap().deallocate(objects_, most_);

@@ -29,15 +29,15 @@ void with_sequences(std::span<const Sequence<T>> sequences, const Options& optio
     flops += calls.add(s.tensors, s.mods, s.tensors.choose_kernels(s.tensors, options), options.accumulate, kv_bytes)
                  .flops();
   const Executor& executor = executor_for(flops, options.executor);
-  Several<ScheduledPass<T>> room(sequences.size());
+  Several<ScheduledPass<T>> cut(sequences.size());
   // A sequence is cut for twice the workers that its share of the work keeps busy, not for all workers: larger tasks
   // read memory in longer runs.
   const double workers = executor.concurrency();
   for (const FlashPass<T>& call : calls.all()) {
     const double share = flops > 0 ? call.flops() / flops : 1;
-    room.add(call, static_cast<Index>(std::clamp(std::ceil(2 * share * workers), 1.0, workers)));
+    cut.add(call, static_cast<Index>(std::clamp(std::ceil(2 * share * workers), 1.0, workers)));
   }
-  const std::span scheduled = room.all();
+  const std::span scheduled = cut.all();
   const auto of_task = [](const ScheduledPass<T>& s) {
     return s.pass->flops() / static_cast<double>(std::max<Index>(s.partition.tasks, 1));
   };

@@ -143,7 +143,7 @@ struct DecodeRowKernels {
   /// know to be near, are left to score_unrolled().
   static ATTN_INLINE bool score_rolled(const TileMemory<T>& m, const RowsToRead& key, Index keys) {
     constexpr int kVectors = 4;
-    constexpr Index kBlock = 4 * kLanes;  // 4 KiB of sums, a twelfth of L1
+    constexpr Index kBlock = 4 * kLanes;  // up to 4 KiB of sums, a twelfth of L1
     alignas(Bytes) Array<T, kBlock * kLanes> sums;
     Array<Vec, kVectors> q;
     ATTN_UNROLL for (int c = 0; c < kVectors; ++c) S::load(q[c], m.query + c * kLanes);
@@ -170,12 +170,12 @@ struct DecodeRowKernels {
     return true;
   }
 
-  /// Keys of a step of add_columns(), each with sums of its own. Eight columns hide the latency of an FMA by
-  /// themselves; fewer need three keys. With two keys, 8 heads of 128 values of 64 floats that lie between their keys
-  /// took 1.25 times as long from L2 with AVX-512, and 256 values of 32 floats 1.2 times with AVX2: the loads of two
-  /// rows go on in steps of a power of two, and from head to head to another place. Four keys were no better, and one
-  /// took 1.1 times as long where values are in L1. (batch, len, heads, dim) memory of 64 floats is read at 0.92 of
-  /// the speed of two keys.
+  /// Keys of a step of add_columns(), each with sums of its own. Eight vectors of columns hide the latency of an FMA by
+  /// themselves, fewer need three keys. With two, 8 heads of 128 values of 64 floats took 1.25 times as long from L2
+  /// with AVX-512, and of 256 values of 32 floats 1.2 times with AVX2, if the values of a head followed its keys and so
+  /// those of two heads lay apart; why is not known, but the addresses of each load then go on by a power of two. Four
+  /// keys were no better, and one took 1.1 times as long where values are in L1. (batch, len, heads, dim) memory of 64
+  /// floats is read at 0.92 of the speed of two keys.
   template <int kVectors>
   static constexpr int kKeysOf = kVectors >= 8 ? 1 : 3;
 

@@ -26,7 +26,7 @@ struct LoneQuery {
 /// fetched ahead.
 ///
 /// kScore: DecodeKernels::score of the same vectors, for far keys and what DecodeRowKernels::score() does not take. It
-/// is called, not inlined, because it is the longest kernel: with one more of it a call took 5 % longer to compile.
+/// is a function of its own, because it is the longest kernel: with one more of it a call took 5 % longer to compile.
 /// Without DecodeRowKernels::score() 8 heads of 64 keys took 1.03 to 1.1 times as long.
 template <class T, int Bytes, int kRegisters, decltype(DecodeProducts<T>::score) kScore>
 struct LoneQueryKernels {

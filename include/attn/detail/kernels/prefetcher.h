@@ -80,9 +80,9 @@ class Prefetcher {
     per_line_ = std::max(bytes / lines, kLine);
     wait_ = 0;
   }
-  /// Called before kBytes are read: asks for the lines that are due by then. Kernels call it once
-  /// for a few rows: as it is inlined at each call, a call of attention took 1.4 times as long to compile with one for
-  /// each vector that is loaded.
+  /// Called before kBytes are read: asks for the lines that are due by then. Kernels call it once for a few rows: as it
+  /// is inlined at each call, a call of attention took 1.4 times as long to compile with one for each vector that is
+  /// loaded.
   template <Index kBytes>
   ATTN_INLINE void step() {
     constexpr int kLines = static_cast<int>(std::max<Index>(kBytes / kLine, 1));

@@ -44,9 +44,9 @@ ByteRange bytes_of(const TensorView<T, 3>& t) {
 /// A tensor of any type and rank.
 struct Footprint {
   const void* data;
-  Index number;  // bytes of an element
-  std::size_t rank;
-  Shape<4> shape, strides;  // of the last `rank` dimensions; one of size 1 is in front of three
+  Index number;      // bytes of an element
+  std::size_t rank;  // 3: the first of four dimensions is not the tensor's, and has size 1
+  Shape<4> shape, strides;
 
   template <class T>
   Footprint(const DTypeView<T>& t)
@@ -60,7 +60,7 @@ struct Footprint {
         strides{0, t.stride(0), t.stride(1), t.stride(2)} {}
 
   ByteRange bytes() const { return bytes_of(data, number, shape, strides); }
-  /// As the caller knows it.
+  /// Without the dimension that was put in front.
   std::span<const Index> own_shape() const { return std::span(shape).last(rank); }
 
   /// Whether the byte at `address` is one of an element. True only if it is; false may be wrong where rows lie across
