@@ -46,6 +46,7 @@ std::size_t series_of(const std::string& way, BarChart& chart) {
   return number;
 }
 
+/// Measures a comparison, prints its table and adds its bars to the chart.
 void measure(const Comparison& comparison, const Budget& budget, Progress& progress, Results& results,
              BarChart& chart) {
   const auto& ways = comparison.ways;
