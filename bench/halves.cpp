@@ -59,7 +59,7 @@ attn::Tensor<To, 4> converted(const attn::TensorView<const From, 4>& from) {
 /// One way to compute a row of the table.
 struct Way {
   std::string name;
-  bool on_matrix_unit;
+  attn::Explanation what;
   std::function<void()> call;
   double error;  ///< the largest of the first head, against double
   Index bytes;   ///< of all keys and values
@@ -85,8 +85,8 @@ class Tensors {
         attn::attention_into(out_, q_, k_, v_, attn::Mods<>(), options);
     };
     call();
-    const bool amx = attn::explain(q_, k_, v_, attn::Mods<>(), options).amx == attn::Amx::used;
-    ways.push_back({std::string(name), amx, call, error(), work_.numbers_read() * static_cast<Index>(sizeof(S))});
+    const attn::Explanation what = attn::explain(q_, k_, v_, attn::Mods<>(), options);
+    ways.push_back({std::string(name), what, call, error(), work_.numbers_read() * static_cast<Index>(sizeof(S))});
   }
 
  private:
@@ -147,7 +147,7 @@ void measure(const std::vector<Work>& works, const attn::Executor& executor, con
     attn::Options options{.executor = executor};
     floats.add_to(ways, kWays[0], options);
     bf16.add_to(ways, kWays[1], options);
-    if (ways.back().on_matrix_unit) {
+    if (ways.back().what.in_bf16) {
       options.isa = attn::Isa::avx512;
       if (attn::available(attn::Isa::avx512)) bf16.add_to(ways, kWays[2], options);
       options.isa = {};
@@ -182,7 +182,7 @@ void measure(const std::vector<Work>& works, const attn::Executor& executor, con
         cells.push_back(share(bytes, median(bandwidths[i])));
       } else {
         cells.push_back(share(rate, fma_peaks.back()));
-        cells.push_back(way.on_matrix_unit ? share(rate, amx_peaks.back()) : "");
+        cells.push_back(way.what.amx == attn::Amx::used ? share(rate, amx_peaks.back()) : "");
       }
       std::ostringstream error;
       error.precision(2);

@@ -43,6 +43,7 @@ struct Explanation {
   Isa isa = Isa::generic;             ///< whose kernels run; of several sequences, those of the last one
   std::string_view ignored_isa = {};  ///< what the environment variable ATTN_ISA names, if that is not available here
   Amx amx = Amx::not_for_these;       ///< whether the matrix unit forms the products
+  bool in_bf16 = false;               ///< whether they are formed in bf16, by the matrix unit or by vectors
   /// Passes over the output; more than one if a mask groups tokens. All numbers below are for all passes together.
   int passes = 0;
   Index queries_per_tile = 0;  ///< at most; 1 if each query is worked on by itself
@@ -89,7 +90,8 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
   out << "instruction set  " << to_string(e.isa);
   if (!e.ignored_isa.empty()) out << " (ATTN_ISA=" << e.ignored_isa << " is not available here)";
   out << '\n'
-      << "matrix unit      " << to_string(e.amx) << '\n'
+      << "matrix unit      " << to_string(e.amx)
+      << (e.in_bf16 && e.amx != Amx::used ? ", products of bf16 by vectors" : "") << '\n'
       << "tile             " << e.queries_per_tile << " x " << e.keys_per_tile << " (queries x keys)\n"
       << "loop             ";
   if (e.single_queries < e.query_tiles || e.query_tiles == 0) {

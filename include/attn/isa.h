@@ -14,11 +14,11 @@ namespace attn {
 
 /// Instruction sets. `generic` is what the compiler's flags allow: SSE2 on x86-64, NEON on ARM. `avx2` includes FMA and
 /// F16C; `avx512` is F, BW, DQ and VL; `avx512_vnni` adds dot products of integers (AVX512-VNNI), for caches of 8 bits;
-/// `amx` adds the matrix unit for bf16 (AMX-BF16) and AVX512-BF16.
-enum class Isa { generic, avx2, avx512, avx512_vnni, amx };
+/// `avx512_bf16` those of bf16 (AVX512-BF16); `amx` the matrix unit for bf16 (AMX-BF16).
+enum class Isa { generic, avx2, avx512, avx512_vnni, avx512_bf16, amx };
 
 /// All instruction sets, in ascending order of preference.
-constexpr Isa kIsas[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::amx};
+constexpr Isa kIsas[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16, Isa::amx};
 
 /// Its name, as ATTN_ISA takes it.
 constexpr std::string_view to_string(Isa isa) {
@@ -31,6 +31,8 @@ constexpr std::string_view to_string(Isa isa) {
       return "avx512";
     case Isa::avx512_vnni:
       return "avx512_vnni";
+    case Isa::avx512_bf16:
+      return "avx512_bf16";
     case Isa::amx:
       return "amx";
   }
@@ -59,10 +61,10 @@ constexpr std::string_view to_string(Isa isa) {
 namespace attn::detail {
 
 /// The parts of an instruction set. Vectors have kernels for all types of numbers (ATTN_FOR_EACH_VECTOR_SET in
-/// detail/simd/vector_sets.h). Dot products of integers and a matrix unit have kernels for some types, which are used
-/// instead.
+/// detail/simd/vector_sets.h). Dot products, of integers (vnni) and of bf16 too (vnni_bf16), and a matrix unit have
+/// kernels for some types, which are used instead.
 enum class VectorSet : unsigned char { generic, avx2, avx512 };
-enum class DotProducts : unsigned char { none, vnni };
+enum class DotProducts : unsigned char { none, vnni, vnni_bf16 };
 enum class MatrixUnit : unsigned char { none, amx };
 struct IsaParts {
   VectorSet vectors;
@@ -82,8 +84,10 @@ constexpr IsaParts parts_of(Isa isa) {
       return {VectorSet::avx512, DotProducts::none, MatrixUnit::none};
     case Isa::avx512_vnni:
       return {VectorSet::avx512, DotProducts::vnni, MatrixUnit::none};
+    case Isa::avx512_bf16:
+      return {VectorSet::avx512, DotProducts::vnni_bf16, MatrixUnit::none};
     case Isa::amx:
-      return {VectorSet::avx512, DotProducts::vnni, MatrixUnit::amx};
+      return {VectorSet::avx512, DotProducts::vnni_bf16, MatrixUnit::amx};
   }
   return {VectorSet::generic, DotProducts::none, MatrixUnit::none};
 }
@@ -126,7 +130,8 @@ inline bool cpu_has(VectorSet vectors) {
 #endif
 }
 inline bool cpu_has(DotProducts dots) {
-  return dots == DotProducts::none || cpu_has_vnni() || software_tiles();  // those take AVX-512 alone
+  return dots == DotProducts::none || software_tiles() ||  // those take AVX-512 alone
+         (cpu_has_vnni() && (dots == DotProducts::vnni || cpu_has_bf16()));
 }
 inline bool cpu_has(MatrixUnit matrix) { return matrix == MatrixUnit::none || cpu_has_amx(); }
 
@@ -145,7 +150,7 @@ inline bool available(Isa isa) {
 }
 
 /// The best available instruction set. The first call that wants the matrix unit of `amx` asks the operating system
-/// whether the process may use it; if not, such calls run as with avx512.
+/// whether the process may use it; if not, such calls run as with avx512_bf16.
 inline Isa best_isa() {
   Isa best = detail::isa_with({detail::kPromisedVectors, detail::DotProducts::none, detail::MatrixUnit::none});
   for (Isa isa : kIsas)
@@ -204,8 +209,8 @@ namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
 /// The instruction set of calls that do not choose one: the best available, or the one that the environment variable
-/// ATTN_ISA names (generic, avx2, avx512, avx512_vnni, amx), which is read once. A name that is not available is
-/// ignored: standard error says so once, and explain() says so in Explanation::ignored_isa.
+/// ATTN_ISA names (generic, avx2, avx512, avx512_vnni, avx512_bf16, amx), which is read once. A name that is not
+/// available is ignored: standard error says so once, and explain() says so in Explanation::ignored_isa.
 inline Isa default_isa() { return detail::isa_of_environment().isa; }
 
 }  // namespace ATTN_BUILT_FOR

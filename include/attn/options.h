@@ -14,10 +14,11 @@ namespace attn {
 
 /// How exactly the products of a call are formed.
 enum class Compute {
-  /// In the precision of the tensors: bfloat16 tensors on the matrix unit, if there is one, all others in float or
-  /// better.
+  /// In the precision of the tensors: bfloat16 tensors in bfloat16, where the processor has a matrix unit or vectors
+  /// for it, all others in float or better.
   native,
-  /// Query, key, value and weights may be rounded to bfloat16: several times faster where there is a matrix unit.
+  /// Query, key, value and weights may be rounded to bfloat16: several times faster where there is a matrix unit, 1.6
+  /// times with AVX512-BF16.
   bf16,
 };
 
@@ -106,8 +107,9 @@ struct Options {
   /// an error of about 2^-8 of the largest value. Rounding query and key moves scores by about 2^-8 of scale * sum
   /// |q||k|, which is much where scores are large. Sums and the softmax stay in float.
   ///
-  /// Nothing is rounded if there is no matrix unit (explain() says so), for single queries (unless heads share keys and
-  /// values that are bfloat16), where results are not finite, and on the naive path.
+  /// Nothing is rounded on processors without a matrix unit and AVX512-BF16 (Explanation::in_bf16 says so), for single
+  /// queries (unless there is a matrix unit, and heads share keys and values that are bfloat16), in backward passes
+  /// without a matrix unit, where results are not finite, and on the naive path.
   Compute compute = Compute::native;
 
   /// The instruction set to use, for tests and comparisons. The default is default_isa(). A set that is not available

@@ -42,15 +42,15 @@ int main() {
   }
   using Matrix = Eigen::Matrix<Eigen::bfloat16, Eigen::Dynamic, Eigen::Dynamic>;
   const Matrix x = Eigen::MatrixXf::Random(50, 32).cast<Eigen::bfloat16>();
-  attn::Options amx, avx512;
+  attn::Options amx, by_vectors;
   amx.isa = attn::Isa::amx;
-  avx512.isa = attn::Isa::avx512;
+  by_vectors.isa = attn::Isa::avx512_bf16;
   const auto refused = attn::attention(x, x, x, attn::causal(), amx),
-             without = attn::attention(x, x, x, attn::causal(), avx512);
+             without = attn::attention(x, x, x, attn::causal(), by_vectors);
   const attn::Explanation e = attn::explain(x, x, x, attn::causal(), amx);
   std::cout << e;
   const bool same = (refused.out.array() == without.out.array()).all() && refused.lse == without.lse;
-  return same && e.amx == attn::Amx::refused && e.isa == attn::Isa::avx512 ? 0 : 1;
+  return same && e.amx == attn::Amx::refused && e.isa == attn::Isa::avx512_bf16 ? 0 : 1;
 #else
   std::cout << "skipped: no matrix unit for this system\n";
   return 77;

@@ -204,7 +204,7 @@ TEST(BadInput, PartsThatDoNotMerge) {
 }
 
 TEST(BadInput, NamesOfNumbersThatMeanNothing) {
-  for (const int number : {-1, 5, 99}) {
+  for (const int number : {-1, static_cast<int>(std::size(kIsas)), 99}) {
     const auto isa = static_cast<Isa>(number);
     EXPECT_EQ(to_string(isa), "unknown");
     EXPECT_FALSE(available(isa)) << number;

@@ -256,6 +256,7 @@ TEST(Explain, TellsWhetherTheMatrixUnitServes) {
   const Explanation e = explain(q, k, k);
   if (!available(Isa::amx) || e.amx == Amx::refused) GTEST_SKIP() << "matrix unit: " << to_string(e.amx);
   EXPECT_EQ(e.amx, Amx::used);
+  EXPECT_TRUE(e.in_bf16);
   EXPECT_EQ(e.isa, Isa::amx);
   EXPECT_EQ(e.queries_per_tile, 32);
   EXPECT_TRUE(e.packs_keys && e.packs_values);  // of 8 columns
@@ -266,6 +267,28 @@ TEST(Explain, TellsWhetherTheMatrixUnitServes) {
   const Tensor<Eigen::bfloat16, 4> one({1, 4, 1, 32}), keys({1, 2, 70, 32}), odd({1, 2, 70, 40});
   EXPECT_EQ(explain(one, keys, keys).amx, Amx::used);
   EXPECT_EQ(explain(one, keys, odd).amx, Amx::not_for_single_queries);
+}
+
+TEST(Explain, TellsWhetherVectorsMultiplyBf16) {
+  using Halves = Eigen::Matrix<Eigen::bfloat16, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const Matrices floats(40, 50);
+  const Halves q = floats.q.cast<Eigen::bfloat16>(), k = floats.k.cast<Eigen::bfloat16>();
+  EXPECT_FALSE(explain(q, k, k, full(), {.isa = instruction_sets().back()}).in_bf16);
+  if (!available(Isa::avx512_bf16) || !detail::cpu_has_bf16()) GTEST_SKIP() << "no AVX512-BF16 here";
+  Options options{.isa = Isa::avx512_bf16};
+  const Explanation e = explain(q, k, k, full(), options);
+  EXPECT_TRUE(e.in_bf16);
+  EXPECT_EQ(e.isa, Isa::avx512_bf16);
+  EXPECT_EQ(e.amx, Amx::not_there);
+  EXPECT_EQ(e.queries_per_tile, 32);
+  EXPECT_EQ(line_of(e, "matrix unit"), "not there, products of bf16 by vectors");
+  for (const Explanation& other :
+       {explain(Halves(q.topRows(1)), k, k, full(), options), explain(floats.q, floats.k, floats.k, full(), options)}) {
+    EXPECT_FALSE(other.in_bf16);
+    EXPECT_EQ(other.isa, Isa::avx512);
+  }
+  options.compute = Compute::bf16;
+  EXPECT_TRUE(explain(floats.q, floats.k, floats.k, full(), options).in_bf16);
 }
 
 TEST(Explain, RefusesWhatACallRefuses) {

@@ -104,8 +104,9 @@ void layer(Case& c, double most) {
         same ? mha(rank3(x), rank3(x), rank3(x), mods, options) : mha(rank3(x), rank3(y), rank3(z), mods, options);
     ++c.calls;
     Precision precision = naive ? naive_precision<T>() : flash_precision_of<Computed<T>>();
-    // Whether the matrix unit serves the heads is known inside of the layer alone.
-    if (*options.attention.isa >= attn::Isa::amx && sizeof(T) == 2) precision.weights = 0x1p-8, precision.lse = 2e-4;
+    // Whether products of the heads are formed in bf16 is known inside of the layer alone.
+    if (*options.attention.isa >= attn::Isa::avx512_bf16 && sizeof(T) == 2)
+      precision.weights = 0x1p-8, precision.lse = 2e-4;
     for (Index b = 0; b < batch; ++b) {
       Sequence<R> one{
           b,  s.heads, s.kv_heads, s.head_dim, s.v_dim, l, c.asked_scale(1 / std::sqrt(static_cast<Wide>(s.head_dim))),

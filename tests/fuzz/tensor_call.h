@@ -84,13 +84,13 @@ std::vector<R> of_batch(const TensorView<T, Rank>& t, Index b) {
   return packed<R>(t.part(t.size() == 0 ? 0 : b * t.stride(0), shape, t.strides()));
 }
 
-/// What a flash call may err by: more on the matrix unit, which rounds weights, and on request all.
+/// What a flash call may err by: more where products are formed in bf16, which rounds weights, and on request all.
 template <class Q, class K, class V, class M>
 Precision flash_precision(const Q& q, const K& k, const V& v, const M& mods, const attn::Options& options) {
   using T = Computed<typename Q::Scalar>;
   Precision p = flash_precision_of<T>();
-  if (*options.isa < attn::Isa::amx || sizeof(T) != sizeof(float)) return p;
-  if (attn::explain(q, k, v, mods, options).amx != attn::Amx::used) return p;
+  if (*options.isa < attn::Isa::avx512_bf16 || sizeof(T) != sizeof(float)) return p;
+  if (!attn::explain(q, k, v, mods, options).in_bf16) return p;
   p.weights = 0x1p-8, p.weights_tiny = 0x1p-126, p.lse = 2e-4;
   // Each of two factors is rounded by up to 2^-8 of itself.
   if (options.compute == attn::Compute::bf16) p.scores = 0x1.01p-7, p.values = 0x1p-8;

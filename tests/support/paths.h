@@ -103,12 +103,13 @@ inline std::vector<attn::Isa> integer_instruction_sets() {
   return sets;
 }
 
-/// All of them, with the matrix unit. Where software stands in its place, that alone: the other sets have a run of
-/// their own.
+/// The instruction sets that can run here and have kernels of their own for bf16: with its products by vectors and on
+/// the matrix unit. Where software stands in for that, it alone: the other sets have a run of their own.
 inline std::vector<attn::Isa> all_instruction_sets() {
   if (attn::detail::software_tiles()) return {attn::Isa::amx};
   std::vector<attn::Isa> sets = instruction_sets();
-  if (attn::available(attn::Isa::amx)) sets.push_back(attn::Isa::amx);
+  for (attn::Isa isa : {attn::Isa::avx512_bf16, attn::Isa::amx})
+    if (attn::available(isa)) sets.push_back(isa);
   return sets;
 }
 

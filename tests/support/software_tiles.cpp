@@ -7,7 +7,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "attn/detail/kernels/amx/backward_kernels.h"
+#include "attn/detail/kernels/bf16/amx_backward_kernels.h"
 
 namespace attn::detail {
 

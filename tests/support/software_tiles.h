@@ -1,8 +1,8 @@
-// The registers and instructions of detail/kernels/amx/registers.h in software: with them, the kernels for the matrix
-// unit run on any x86-64 that has AVX-512.
+// The registers and instructions of detail/kernels/bf16/amx_registers.h in software: with them, the kernels for the
+// matrix unit run on any x86-64 that has AVX-512.
 #pragma once
 
-#include "attn/detail/kernels/amx/registers.h"
+#include "attn/detail/kernels/bf16/amx_registers.h"
 
 #if ATTN_AMX
 namespace attn::test {

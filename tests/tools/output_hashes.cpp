@@ -254,7 +254,7 @@ int print(std::string_view isa_name) {
     for (const Family& family : kFamilies) {
       Run run{isa};
       family.calls(run);
-      std::printf("%-8s %-20s %4td calls %016llx\n", to_string(isa).data(), family.name, run.calls,
+      std::printf("%-11s %-20s %4td calls %016llx\n", to_string(isa).data(), family.name, run.calls,
                   static_cast<unsigned long long>(run.hash.value()));
     }
   }
@@ -270,6 +270,6 @@ int print(std::string_view isa_name) {
 int main(int argc, char** argv) {
   if (argc == 1) return attn::hashes::print({});
   if (argc == 3 && std::string_view(argv[1]) == "--isa") return attn::hashes::print(argv[2]);
-  std::fprintf(stderr, "usage: output_hashes [--isa generic|avx2|avx512|avx512_vnni|amx]\n");
+  std::fprintf(stderr, "usage: output_hashes [--isa generic|avx2|avx512|avx512_vnni|avx512_bf16|amx]\n");
   return 2;
 }

@@ -17,8 +17,15 @@
 #define ATTN_NEON 0
 #endif
 
+// Products of bf16 by vectors take the 32 registers of 64-bit programs.
+#if defined(__x86_64__) && defined(__GNUC__)
+#define ATTN_BF16 1
+#else
+#define ATTN_BF16 0
+#endif
+
 // Linux alone hands out the matrix unit to programs that ask.
-#if defined(__x86_64__) && defined(__GNUC__) && defined(__linux__)
+#if ATTN_BF16 && defined(__linux__)
 #define ATTN_AMX 1
 #else
 #define ATTN_AMX 0
@@ -66,6 +73,19 @@ inline bool cpu_has_vnni() {
 #endif
 }
 
+/// Products of bf16 by vectors, and vectors rounded to it (AVX512-BF16). Bits as below.
+inline bool cpu_has_bf16() {
+#if ATTN_BF16
+  static const bool has = [] {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1u << 5)) != 0;
+  }();
+  return has;
+#else
+  return false;
+#endif
+}
+
 /// Tiles of bf16 (AMX-TILE, AMX-BF16), vectors rounded to bf16 (AVX512_BF16), and an operating system that saves both.
 /// Bits as in Intel's Software Developer's Manual, volume 2A, CPUID, and volume 1, section 13.3 (XCR0).
 inline bool cpu_has_amx() {
@@ -73,10 +93,10 @@ inline bool cpu_has_amx() {
   static const bool has = [] {
     if (software_tiles()) return true;
     unsigned a, b, c, d;
-    constexpr unsigned kOsXsave = 1u << 27, kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAvx512Bf16 = 1u << 5;
+    constexpr unsigned kOsXsave = 1u << 27, kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
     if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kOsXsave) == 0) return false;
     if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kAmxBf16) == 0 || (d & kAmxTile) == 0) return false;
-    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) == 0 || (a & kAvx512Bf16) == 0) return false;
+    if (!cpu_has_bf16()) return false;
     constexpr unsigned kTileState = 3u << 17;
     unsigned low, high;
     asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));

@@ -7,7 +7,8 @@
 
 #include "attn/detail/base/linker_hint.h"
 #include "attn/detail/flash/call_tensors.h"
-#include "attn/detail/kernels/amx/tile_kernels.h"
+#include "attn/detail/kernels/bf16/amx_tile_kernels.h"
+#include "attn/detail/kernels/bf16/vector_kernels.h"
 #include "attn/explanation.h"
 #include "attn/options.h"
 
@@ -23,6 +24,7 @@ struct ChosenKernels {
   const DotKernels<T>* dots = nullptr;  ///< for single queries over keys and values of 8 bits; null: as others
 
   bool on_matrix_unit() const { return amx == Amx::used; }
+  bool in_bf16() const { return family.format.dtype == DType::bf16; }  ///< by the matrix unit or by vectors
 
   /// Up to so many queries are worked on one by one: a tile computes whole vectors of queries, however few there are,
   /// while single queries are multiplied four at a time. With vectors of 16 that is worth it up to 8 queries, unless
@@ -37,20 +39,18 @@ struct ChosenKernels {
   }
 };
 
-// There are no kernels for two extensions, on purpose. The dot product of AVX512-BF16 does as many multiplications a
-// cycle as float's on Intel's processors, beside which widening costs 1 or 2 %; on Zen 4 it does twice as many, but a
-// query or weight of float would be three numbers of bf16. The arithmetic of AVX512-FP16 does twice as many, but sums
-// up in binary16, which errs by several times what the naive path does and overflows at 65504. Both types are widened
-// to float.
+// There are no kernels for the arithmetic of AVX512-FP16, on purpose: it does twice as many multiplications a cycle as
+// float's, but sums up in binary16, which errs by several times what the naive path does and overflows at 65504.
+// Binary16 is widened to float.
 
 /// Whether products of such tensors may be formed of numbers rounded to bf16. They may not be of integers, which have
-/// scales that the matrix unit's kernels do not know.
+/// scales that the kernels for bf16 do not know.
 inline bool fits_bf16(Compute compute, std::initializer_list<DType> dtypes) {
   return std::all_of(dtypes.begin(), dtypes.end(),
                      [&](DType s) { return s == DType::bf16 || (compute == Compute::bf16 && s != DType::i8); });
 }
 
-/// Whether scores may be scaled after the product, as the matrix unit's kernels do. The scale must be large enough that
+/// Whether scores may be scaled after the product, as the kernels for bf16 do. The scale must be large enough that
 /// a product which overflows to -inf would be below -2^64 when scaled, where its weight is 0 anyway, and small enough
 /// that scale * log2(e) is finite. Where only a part of a sum overflows, or a mod would shrink the score, the score
 /// counts as infinite.
@@ -58,7 +58,7 @@ inline bool scales_after_products(long double scale) {
   return scale >= 0x1p-64L && scale <= std::numeric_limits<float>::max() / 2;
 }
 
-/// Whether the matrix unit may compute a call on such tensors.
+/// Whether kernels for bf16 may compute a call on such tensors.
 inline bool rounds_to_bf16(const Problem& problem, const Options& options, std::initializer_list<DType> dtypes) {
   return fits_bf16(options.compute, dtypes) && scales_after_products(problem.scale);
 }
@@ -81,18 +81,24 @@ const KernelFamily<float>& matrix_unit_family() {
 /// See choose_kernels(). Without kOthers all numbers must lie in memory as they are computed with.
 template <class T, bool kOthers>
 ChosenKernels<T> chosen_kernels(const Options& options, bool fits) {
-  const auto [vectors, dots, matrix] = parts_of(isa_of(options));
+  [[maybe_unused]] const auto [vectors, dots, matrix] = parts_of(isa_of(options));
   const KernelFamily<T>& full_precision = family_of<T, kOthers>(vectors);
-#if ATTN_AMX
+  if (!fits) return {full_precision, full_precision, vectors, Amx::not_for_these};
+  Amx amx = Amx::not_there;
+#if ATTN_BF16
   if constexpr (std::is_same_v<T, float>) {
-    const Amx amx = !fits                       ? Amx::not_for_these
-                    : matrix != MatrixUnit::amx ? Amx::not_there
-                    : !amx_permitted()          ? Amx::refused
-                                                : Amx::used;
-    return {amx == Amx::used ? matrix_unit_family<kOthers>() : full_precision, full_precision, vectors, amx};
+#if ATTN_AMX
+    if (matrix == MatrixUnit::amx) {
+      if (amx_permitted()) return {matrix_unit_family<kOthers>(), full_precision, vectors, Amx::used};
+      amx = Amx::refused;
+    }
+#endif
+    // The processor is asked once more, because software in place of the matrix unit has no dot products.
+    if (dots == DotProducts::vnni_bf16 && cpu_has_bf16())
+      return {kBf16VectorFamily<kOthers>, full_precision, vectors, amx};
   }
 #endif
-  return {full_precision, full_precision, vectors, fits ? Amx::not_there : Amx::not_for_these};
+  return {full_precision, full_precision, vectors, amx};
 }
 
 /// Chooses the kernels of a call. `fits`: whether its numbers may be rounded to bf16.

@@ -20,7 +20,7 @@ ChosenKernels<T> kernels_among(const CallTensors<T>& tensors, const Options& opt
   }
   ChosenKernels<T> kernels = chosen_kernels<T, kOthers>(
       options, rounds_to_bf16(tensors.problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
-  if (tensors.dots && parts_of(isa_of(options)).dots == DotProducts::vnni && cpu_has_vnni())
+  if (tensors.dots && parts_of(isa_of(options)).dots != DotProducts::none && cpu_has_vnni())
     kernels.dots = tensors.dots;
   return kernels;
 }

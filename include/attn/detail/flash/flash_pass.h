@@ -94,8 +94,12 @@ class FlashPass {
     const bool amx_unused = pass_.kernels.on_matrix_unit() && tiles_.are_single() && !decode_loop_.on_matrix_unit();
     ++e.passes;
     e.amx = amx_unused ? Amx::not_for_single_queries : pass_.kernels.amx;
-    const bool amx = e.amx == Amx::used, dots = tiles_.are_single() && decode_loop_.multiplies_integers();
-    e.isa = isa_with({pass_.kernels.vectors, amx || dots ? DotProducts::vnni : DotProducts::none,
+    const bool amx = e.amx == Amx::used, integers = tiles_.are_single() && decode_loop_.multiplies_integers();
+    e.in_bf16 = amx || (!tiles_.are_single() && pass_.kernels.in_bf16());
+    e.isa = isa_with({pass_.kernels.vectors,
+                      e.in_bf16  ? DotProducts::vnni_bf16
+                      : integers ? DotProducts::vnni
+                                 : DotProducts::none,
                       amx ? MatrixUnit::amx : MatrixUnit::none});
     e.queries_per_tile = std::max(e.queries_per_tile, tiles_.most_queries());
     e.keys_per_tile = kKeyTile;

@@ -7,8 +7,8 @@
 // the promise that results are those of the numbers in the cache to float accuracy: errors of scores and of weights
 // would be 2^-17 of the largest.
 //
-// bf16 has no such kernels: AVX512-BF16 forms twice as many products an instruction, but a float is three numbers of
-// bf16, which makes it slower than to widen keys once for four queries.
+// Single queries over keys of bf16 have no such kernels: AVX512-BF16 forms twice as many products an instruction, but a
+// query of float is three numbers of bf16, which makes it slower than to widen keys once for four queries.
 #pragma once
 
 #include <algorithm>

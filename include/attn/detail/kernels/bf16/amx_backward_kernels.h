@@ -1,18 +1,18 @@
 // The kernels of the backward pass on the matrix unit, for numbers of bf16.
 //
 // Of the five products of detail/kernels/backward_kernels.h, the two of scores and that of grad_query are those of
-// detail/kernels/amx/tile_kernels.h. Gradients of keys and values are here:
+// detail/kernels/bf16/amx_tile_kernels.h. Gradients of keys and values are here:
 //
 //     grad_value (keys, v_dim)    += weights (keys, queries) · grad_out (queries, v_dim)
 //     grad_key   (keys, head_dim) += grad_scores (keys, queries) · query (queries, head_dim)
 //
 // A tile's 32 queries are one step of these products. The left factors are rows of scores, rounded to bf16; the right
 // ones are pairs of rows. Pairing up two rows changes the order of the columns, and the sums keep that order until they
-// are stored; see AmxPacking::pair_up().
+// are stored; see Bf16Packing::pair_up().
 #pragma once
 
-#include "attn/detail/kernels/amx/tile_kernels.h"
 #include "attn/detail/kernels/backward_kernels.h"
+#include "attn/detail/kernels/bf16/amx_tile_kernels.h"
 
 #if ATTN_AMX
 namespace attn::detail {
@@ -20,7 +20,7 @@ inline namespace ATTN_BUILT_FOR {
 
 template <class Tiles>
 struct AmxBackwardKernels {
-  static constexpr Index kQueries = AmxSoftmax::kQueries, kColumns = AmxTiles::kColumns;
+  static constexpr Index kQueries = Bf16Softmax::kQueries, kColumns = AmxTiles::kColumns;
 
   /// Packs up to 32 rows of bf16 as pairs: for each 32 columns two tiles, each of (queries / 2, 16) pairs. Zeros stand
   /// for missing queries. There is no factor, because products are scaled in float.
@@ -31,8 +31,8 @@ struct AmxBackwardKernels {
     for (Index c = 0; c < dim; c += kColumns, block += 2 * kTileBytes) {
       const auto row = [&](Index i) { return i < count ? first + 4 * i * rows.stride + 2 * c : kZeros; };
       for (Index i = 0; i < kQueries; i += 2)
-        AmxPacking::pair_up(row(i), row(i + 1), block + i / 2 * AmxTiles::kBytes,
-                            block + kTileBytes + i / 2 * AmxTiles::kBytes);
+        Bf16Packing::pair_up(row(i), row(i + 1), block + i / 2 * AmxTiles::kBytes,
+                             block + kTileBytes + i / 2 * AmxTiles::kBytes);
     }
   }
 
@@ -98,8 +98,8 @@ struct AmxBackwardKernels {
       Vec low, high;
       S::load(low, at);
       S::load(high, at + kLanes);
-      const Vec first = AmxPacking::in_order<0>(low, high) * factor,
-                second = AmxPacking::in_order<8>(low, high) * factor;
+      const Vec first = Bf16Packing::in_order<0>(low, high) * factor,
+                second = Bf16Packing::in_order<8>(low, high) * factor;
       S::store(at, first);
       S::store(at + kLanes, second);
     }

@@ -10,7 +10,8 @@
 // first product a fifth longer, because they drive keys and rows out of L1.
 #pragma once
 
-#include "attn/detail/kernels/amx/packing.h"
+#include "attn/detail/kernels/bf16/amx_registers.h"
+#include "attn/detail/kernels/bf16/packing.h"
 #include "attn/detail/kernels/decode_kernels.h"
 
 #if ATTN_AMX
@@ -122,7 +123,7 @@ struct AmxDecodeKernels {
   /// Four queries of 16 keys, of (keys, 16) products, to a vector of keys for each query.
   ATTN_TARGET_AVX512 static ATTN_INLINE void load_queries(Array<Vec, 4>& x, const float* from) {
     Array<Vec, 4> k;  // 16 bytes i of k[j] have key 4i + j
-    ATTN_UNROLL for (int j = 0; j < 4; ++j) AmxPacking::load_lanes(k[j], from + j * kMost, 4 * kRowBytes);
+    ATTN_UNROLL for (int j = 0; j < 4; ++j) Bf16Packing::load_lanes(k[j], from + j * kMost, 4 * kRowBytes);
     const Vec low = choose<0, 4, 1, 5>(k[0], k[1]), high = choose<0, 4, 1, 5>(k[2], k[3]),
               low2 = choose<2, 6, 3, 7>(k[0], k[1]), high2 = choose<2, 6, 3, 7>(k[2], k[3]);
     x[0] = choose<0, 1, 4, 5>(low, high);
@@ -138,7 +139,7 @@ struct AmxDecodeKernels {
                                                      Prefetcher& fetching) {
     for (Index half = 0; half < 2; ++half, to += kTileBytes)
       for (Index i = 0; i < AmxTiles::kRows; ++i, row += 2 * stride, to += AmxTiles::kBytes) {
-        AmxPacking::pair_up(row, row + stride, to, to + kTileBytes);
+        Bf16Packing::pair_up(row, row + stride, to, to + kTileBytes);
         fetching.template lines<2>();
       }
   }
@@ -149,8 +150,8 @@ struct AmxDecodeKernels {
     S::load(b, sums + kLanes);
     S::load(x, out);
     S::load(y, out + kLanes);
-    x = x * rescale + AmxPacking::in_order<0>(a, b);
-    y = y * rescale + AmxPacking::in_order<8>(a, b);
+    x = x * rescale + Bf16Packing::in_order<0>(a, b);
+    y = y * rescale + Bf16Packing::in_order<8>(a, b);
     S::store(out, x);
     S::store(out + kLanes, y);
   }

@@ -1,18 +1,18 @@
-// The softmax between the two products of the matrix unit; see detail/kernels/amx/tile_kernels.h for the layouts.
+// The softmax between two products of bf16; see detail/kernels/bf16/amx_tile_kernels.h for the layouts.
 #pragma once
 
 #include <limits>
 #include <numbers>
 
 #include "attn/detail/base/ranges.h"
-#include "attn/detail/kernels/amx/registers.h"
+#include "attn/detail/kernels/bf16/instructions.h"
 #include "attn/detail/kernels/tile_memory.h"
 
-#if ATTN_AMX
+#if ATTN_BF16
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-struct AmxSoftmax {
+struct Bf16Softmax {
   static constexpr Index kQueries = 32;  ///< in a tile: two vectors
 
   /// One step of the online softmax, as in TileKernels, but the maximum lags behind: as long as no weight gets large
@@ -41,13 +41,39 @@ struct AmxSoftmax {
     return true;
   }
 
+  /// See KernelFamily::scale_scores.
+  ATTN_TARGET_AVX512 static void scale_scores(TileMemory<float>& m, Index keys) {
+    if (m.scale == 1) return;
+    for (Index i = 0; i < keys * kQueries; i += kLanes) {
+      Vec x;
+      S::load(x, m.scores + i);
+      x *= m.scale;
+      S::store(m.scores + i, x);
+    }
+    m.scale = 1;
+  }
+
+  /// out *= rescale.
+  ATTN_TARGET_AVX512 static ATTN_INLINE void rescale_out(const TileMemory<float>& m, Index columns) {
+    Array<Vec, 2> factor;
+    for (int h : {0, 1}) S::load(factor[h], m.rescale + h * kLanes);
+    for (Index c = 0; c < columns; ++c) {
+      ATTN_UNROLL for (int h = 0; h < 2; ++h) {
+        Vec x;
+        S::load(x, m.out + c * kQueries + h * kLanes);
+        x *= factor[h];
+        S::store(m.out + c * kQueries + h * kLanes, x);
+      }
+    }
+  }
+
  private:
   using S = Simd<float, 64>;
   using Vec = S::Vec;
   using IntVec = S::IntVec;
   typedef std::int16_t Words __attribute__((vector_size(64)));
   static constexpr int kLanes = S::kLanes;
-  static constexpr Index kStep = AmxTiles::kColumns;
+  static constexpr Index kStep = Bf16Instructions::kColumns;
   static constexpr float kLog2e = std::numbers::log2e_v<float>;
 
   /// What the weights of a tile may add up to before the maximum is brought up to date.

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "attn/detail/simd/simd.h"
+#include "attn/detail/kernels/bf16/instructions.h"
 
 #if ATTN_AMX
 namespace attn::detail {
@@ -24,9 +24,8 @@ inline constexpr TileRegister<7> tmm7;
 
 /// Eight registers of 16 rows of 64 bytes: 16 floats, or 16 pairs of bf16. The compilers know nothing of these
 /// registers and keep the order of the statements. Kernels take this type as `Tiles`; tests give them one in software.
-struct AmxTiles {
-  static constexpr Index kRows = 16, kBytes = 64;
-  static constexpr Index kColumns = 32;  ///< numbers of bf16 in a row
+struct AmxTiles : Bf16Instructions {
+  static constexpr Index kRows = 16;
 
   /// Configures the registers for the calling thread. A mod may call attention itself, between two kernels: they are
   /// configured by then, and stay so until the outer call ends.
@@ -67,13 +66,6 @@ struct AmxTiles {
   template <int sum, int a, int b>
   static ATTN_INLINE void multiply(TileRegister<sum>, TileRegister<a>, TileRegister<b>) {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sum), "i"(a), "i"(b));
-  }
-
-  /// Rounds the 16 floats of each to bf16, with those of `low` before those of `high`. This is no instruction of tiles,
-  /// but every processor with tiles has it (AVX512-BF16).
-  template <class V>
-  ATTN_TARGET_AVX512 static ATTN_INLINE void round_to_bf16(V& low, const V& high) {
-    asm("vcvtne2ps2bf16 %0, %1, %0" : "+v"(low) : "v"(high));
   }
 };
 

@@ -1,4 +1,4 @@
-// Brings bf16 into the order in which the matrix unit reads it.
+// Brings bf16 into the order in which its products read it, those of vectors and those of the matrix unit.
 #pragma once
 
 #include <algorithm>
@@ -6,20 +6,20 @@
 #include <utility>
 
 #include "attn/detail/base/ranges.h"
-#include "attn/detail/kernels/amx/registers.h"
+#include "attn/detail/kernels/bf16/instructions.h"
 #include "attn/detail/kernels/kernel_table.h"
 
-#if ATTN_AMX
+#if ATTN_BF16
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// A `float` stands for two numbers of bf16 here.
-struct AmxPacking {
-  static constexpr Index kColumns = AmxTiles::kColumns;
+struct Bf16Packing {
+  static constexpr Index kColumns = Bf16Instructions::kColumns;
 
   /// Copies rows behind each other, rounded to bf16 and filled up with zeros to a multiple of 32 columns. kOthers: rows
   /// may hold other numbers than floats.
-  template <class Tiles, bool kOthers>
+  template <class Instructions, bool kOthers>
   ATTN_TARGET_AVX512 static void pack_rows(const RowsToRead& from, Index rows, Index columns, float* to) {
     const Index padded_columns = padded(columns, kColumns);
     auto* const packed = reinterpret_cast<std::byte*>(to);
@@ -46,7 +46,7 @@ struct AmxPacking {
         Vec low, high;
         S::load(low, floats.data + r * floats.stride);
         S::load(high, floats.data + r * floats.stride + kColumns / 2);
-        Tiles::round_to_bf16(low, high);
+        Instructions::round_to_bf16(low, high);
         S::store(reinterpret_cast<float*>(packed + 2 * (r * padded_columns + c)), low);
       }
     }
@@ -60,7 +60,7 @@ struct AmxPacking {
     for (Index j = 0; j < keys; j += kColumns) {
       const auto* row = reinterpret_cast<const std::byte*>(value.data) + j * stride;
       const Index count = std::min(kColumns, keys - j);
-      for (Index c = 0; c < columns; c += kBlock, row += 2 * kBlock, block += kBlock * AmxTiles::kBytes) {
+      for (Index c = 0; c < columns; c += kBlock, row += 2 * kBlock, block += kBlock * Bf16Instructions::kBytes) {
         if (count == kColumns) {
           transpose_block(row, stride, block);
           continue;
@@ -108,7 +108,8 @@ struct AmxPacking {
   typedef Words WordsAnywhere __attribute__((may_alias, aligned(1)));
   typedef Words WordsInMemory __attribute__((may_alias));
   static constexpr Index kBlock = 8;  // columns of values that fill 16 bytes
-  static_assert(2 * kColumns == AmxTiles::kBytes && S::kLanes == AmxTiles::kRows, "a row of a register is a vector");
+  static_assert(2 * kColumns == Bf16Instructions::kBytes && S::kLanes == Bf16Instructions::kPairs,
+                "a row of pairs is a vector");
 
   /// Loads rows of up to 32 columns as floats, padded with zeros.
   template <bool kOthers>
@@ -158,7 +159,8 @@ struct AmxPacking {
           interleave(x[4 * i + 2 * c], x[4 * i + 2 * c + 1], y[2 * i + c], y[2 * (i + 2) + c], kAll);
     }
     ATTN_UNROLL for (int c = 0; c < 4; ++c) interleave(y[2 * c], y[2 * c + 1], x[c], x[4 + c], kAll);
-    ATTN_UNROLL for (int c = 0; c < 8; ++c) * reinterpret_cast<WordsInMemory*>(to + c * AmxTiles::kBytes) = y[c];
+    ATTN_UNROLL for (int c = 0; c < 8; ++c) * reinterpret_cast<WordsInMemory*>(to + c * Bf16Instructions::kBytes) =
+        y[c];
   }
 };
 

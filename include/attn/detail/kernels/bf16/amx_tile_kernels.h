@@ -19,10 +19,9 @@
 
 #include <algorithm>
 
-#include "attn/detail/kernels/amx/decode_kernels.h"
-#include "attn/detail/kernels/amx/packing.h"
-#include "attn/detail/kernels/amx/softmax.h"
-#include "attn/detail/kernels/kernel_table.h"
+#include "attn/detail/kernels/bf16/amx_decode_kernels.h"
+#include "attn/detail/kernels/bf16/amx_registers.h"
+#include "attn/detail/kernels/bf16/family.h"
 
 #if ATTN_AMX
 namespace attn::detail {
@@ -30,7 +29,7 @@ inline namespace ATTN_BUILT_FOR {
 
 template <class Tiles>
 struct AmxKernels {
-  static constexpr Index kQueries = AmxSoftmax::kQueries;
+  static constexpr Index kQueries = Bf16Softmax::kQueries;
   static_assert(kQueries == 2 * AmxTiles::kRows,
                 "a square of sums is 2 x 2 registers: rows of keys or columns x queries");
   static_assert(AmxTiles::kColumns == 2 * AmxTiles::kRows, "pairs of a row of one factor meet the rows of the other");
@@ -56,25 +55,14 @@ struct AmxKernels {
     }
   }
 
-  ATTN_TARGET_AVX512 static void scale_scores(TileMemory<float>& m, Index keys) {
-    if (m.scale == 1) return;
-    for (Index i = 0; i < keys * kQueries; i += kLanes) {
-      Vec x;
-      S::load(x, m.scores + i);
-      x *= m.scale;
-      S::store(m.scores + i, x);
-    }
-    m.scale = 1;
-  }
-
-  /// out = carried out + values^T * weights; `value` is arranged by AmxPacking::transpose_values(). The more keys there
-  /// are at a time, the less often `out` goes to the L2 cache and back.
+  /// out = carried out + values^T * weights; `value` is arranged by Bf16Packing::transpose_values(). The more keys
+  /// there are at a time, the less often `out` goes to the L2 cache and back.
   ATTN_TARGET_AVX512 static void value(const TileMemory<float>& m, Rows<float> value, Index keys, Index v_dim,
                                        OutUpdate update, const PrefetchPlan&) {
     const auto* v = reinterpret_cast<const std::byte*>(value.data);
     const Index columns = padded(v_dim, kStep), steps = padded(keys, kStep) / kStep;
     const Index to_next = columns / kRows * kTileBytes;  // 32 keys
-    if (update == OutUpdate::rescale_and_add) rescale_out(m, columns);
+    if (update == OutUpdate::rescale_and_add) Bf16Softmax::rescale_out(m, columns);
     if (steps == 2) return value_keys_64(m, v, columns, update);
     for (Index c = 0; c < columns; c += kStep, v += 2 * kTileBytes) {
       float* const out = m.out + c * kQueries;
@@ -172,48 +160,20 @@ struct AmxKernels {
       Tiles::store(tmm1, out + kLanes, kRowBytes);
     }
   }
-
-  ATTN_TARGET_AVX512 static ATTN_INLINE void rescale_out(const TileMemory<float>& m, Index columns) {
-    Array<Vec, 2> factor;
-    for (int h : {0, 1}) S::load(factor[h], m.rescale + h * kLanes);
-    for (Index c = 0; c < columns; ++c) {
-      ATTN_UNROLL for (int h = 0; h < 2; ++h) {
-        Vec x;
-        S::load(x, m.out + c * kQueries + h * kLanes);
-        x *= factor[h];
-        S::store(m.out + c * kQueries + h * kLanes, x);
-      }
-    }
-  }
 };
 
-/// The family of the matrix unit. All tiles have the same width, however few queries are used. Storing and selection
-/// are taken from `family`, which must be AVX-512's. Without kOthers that is native_family()'s, and all numbers are
-/// floats: single queries keep its kernels, because those of the matrix unit read keys and values of bf16.
+/// The family of the matrix unit. Without kOthers single queries keep the kernels of `family`, because those of the
+/// matrix unit read keys and values of bf16.
 template <class Tiles, bool kOthers = true>
 constexpr KernelFamily<float> amx_family(KernelFamily<float> family) {
-  family.format = {.dtype = DType::bf16,
-                   .columns = AmxTiles::kColumns,
-                   .out = AmxTiles::kColumns,
-                   .keys = AmxTiles::kColumns,
-                   .scales_queries = false,
-                   .arranges_values = true,
-                   .defers_value_product = true,
-                   .fetches = false};
-  family.widest = 1;
+  family = bf16_family<AmxKernels<Tiles>, Tiles, kOthers>(family);
   if constexpr (kOthers) {
     family.decode.score = AmxDecodeKernels<Tiles>::score;
     family.decode.value = AmxDecodeKernels<Tiles>::value;
     family.decode.others = nullptr;
   }
-  family.by_vectors[0] = {AmxSoftmax::kQueries, AmxKernels<Tiles>::score, AmxSoftmax::softmax,
-                          AmxKernels<Tiles>::value};
-  family.pack_rows = AmxPacking::pack_rows<Tiles, kOthers>;
-  family.find_max = [](const TileMemory<float>&, Index, Index) {};  // softmax() does not ask for it
   family.begin = Tiles::begin;
   family.end = Tiles::end;
-  family.scale_scores = AmxKernels<Tiles>::scale_scores;
-  family.arrange_values = AmxPacking::transpose_values;
   return family;
 }
 template <bool kOthers>

@@ -1,0 +1,95 @@
+// The two products of a tile for numbers of bf16, by vectors (AVX512-BF16): what the matrix unit's kernels do in
+// detail/kernels/bf16/amx_tile_kernels.h, on the same layouts.
+//
+// A lane is a query, and a pair of one row is broadcast: two neighbouring dimensions of a key, or two neighbouring keys
+// of a column of values. An instruction multiplies two pairs in each lane. On Zen 5 tiles are 1.6 to 1.7 times as fast
+// as those of float. Single queries keep the kernels that widen bf16: these are bound by memory, and their numbers of
+// float would be rounded. The backward pass stays in float too.
+#pragma once
+
+#include "attn/detail/kernels/bf16/family.h"
+
+#if ATTN_BF16
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+struct Bf16VectorKernels {
+  /// scores = keys * query, of keys by eights.
+  ATTN_TARGET_AVX512 static void score(const TileMemory<float>& m, Rows<float> key, Index keys, Index head_dim) {
+    const Index stride = 4 * key.stride, pairs = ceil_div<Index>(head_dim, 2);
+    const auto* row = reinterpret_cast<const std::byte*>(key.data);
+    for (Index j = 0; j < keys; j += kRows, row += kRows * stride) {
+      Sums sums = {};
+      add_products(sums, row, stride, m.query, pairs);
+      store(sums, m.scores + j * kQueries);
+    }
+  }
+
+  /// out = carried out + values^T * weights; `value` is arranged by Bf16Packing::transpose_values().
+  ATTN_TARGET_AVX512 static void value(const TileMemory<float>& m, Rows<float> value, Index keys, Index v_dim,
+                                       OutUpdate update, const PrefetchPlan&) {
+    constexpr Index kKeys = Bf16Instructions::kColumns, kBytes = Bf16Instructions::kBytes,
+                    kPairs = Bf16Instructions::kPairs;
+    const auto* const v = reinterpret_cast<const std::byte*>(value.data);
+    const Index columns = padded(v_dim, Bf16Instructions::kColumns), steps = ceil_div(keys, kKeys);
+    if (update == OutUpdate::rescale_and_add) Bf16Softmax::rescale_out(m, v_dim);
+    for (Index c = 0; c < v_dim; c += kRows) {
+      float* const out = m.out + c * kQueries;
+      Sums sums = {};
+      if (update != OutUpdate::overwrite) load(sums, out);
+      for (Index step = 0; step < steps; ++step)
+        add_products(sums, v + (step * columns + c) * kBytes, kBytes, m.weights + step * kPairs * kQueries, kPairs);
+      store(sums, out);
+    }
+  }
+
+ private:
+  using S = Simd<float, 64>;
+  using Vec = S::Vec;
+  static constexpr int kLanes = S::kLanes, kVectors = 2;
+  static constexpr Index kQueries = Bf16Softmax::kQueries;
+  static_assert(kQueries == kVectors * kLanes);
+
+  /// Rows whose sums stay in registers: 8 x 2 of them, two of queries or weights, and a pair. Tiles with 12 rows were
+  /// as fast, with 4 slower.
+  static constexpr int kRows = 8;
+  static_assert(kKeyTile % kRows == 0 && Bf16Instructions::kColumns % kRows == 0, "rows are there by eights");
+  using Sums = Array<Array<Vec, kVectors>, kRows>;
+
+  /// sums (rows, queries) += rows (rows, pairs) * second (pairs, queries). Rows lie `stride` bytes apart.
+  ATTN_TARGET_AVX512 static ATTN_INLINE void add_products(Sums& sums, const std::byte* rows, Index stride,
+                                                          const float* second, Index pairs) {
+    Array<const std::byte*, kRows> row;
+    ATTN_UNROLL for (int a = 0; a < kRows; ++a) row[a] = rows + a * stride;
+    for (Index p = 0; p < pairs; ++p) {
+      Array<Vec, kVectors> x;
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(x[v], second + p * kQueries + v * kLanes);
+      ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+        std::int32_t pair;
+        std::memcpy(&pair, row[a] + 4 * p, sizeof(pair));
+        const Vec in_lanes = (Vec)(S::IntVec{} + pair);
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) Bf16Instructions::add_products(sums[a][v], x[v], in_lanes);
+      }
+    }
+  }
+
+  ATTN_TARGET_AVX512 static ATTN_INLINE void load(Sums& sums, const float* from) {
+    ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(sums[a][v], from + a * kQueries + v * kLanes);
+    }
+  }
+  ATTN_TARGET_AVX512 static ATTN_INLINE void store(const Sums& sums, float* to) {
+    ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(to + a * kQueries + v * kLanes, sums[a][v]);
+    }
+  }
+};
+
+/// The family of AVX512-BF16.
+template <bool kOthers>
+inline constexpr KernelFamily<float> kBf16VectorFamily = bf16_family<Bf16VectorKernels, Bf16Instructions, kOthers>(
+    std::conditional_t<kOthers, AnyFamilyOf<float, VectorSet::avx512>, FamilyOf<float, VectorSet::avx512>>::kKernels);
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
+#endif
