@@ -13,12 +13,14 @@
 namespace attn {
 
 /// Instruction sets. `generic` is what the compiler's flags allow: SSE2 on x86-64, NEON on ARM. `avx2` includes FMA and
-/// F16C; `avx512` is F, BW, DQ and VL; `avx512_vnni` adds dot products of integers (AVX512-VNNI), for caches of 8 bits;
-/// `avx512_bf16` those of bf16 (AVX512-BF16); `amx` the matrix unit for bf16 (AMX-BF16).
-enum class Isa { generic, avx2, avx512, avx512_vnni, avx512_bf16, amx };
+/// F16C, and `avx2_vnni` adds dot products of integers (AVX-VNNI), for caches of 8 bits; `avx512` is F, BW, DQ and VL,
+/// and `avx512_vnni` adds the same to it (AVX512-VNNI), `avx512_bf16` dot products of bf16 (AVX512-BF16), `amx` the
+/// matrix unit for bf16 (AMX-BF16).
+enum class Isa { generic, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx };
 
 /// All instruction sets, in ascending order of preference.
-constexpr Isa kIsas[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16, Isa::amx};
+constexpr Isa kIsas[] = {Isa::generic,     Isa::avx2,        Isa::avx2_vnni, Isa::avx512,
+                         Isa::avx512_vnni, Isa::avx512_bf16, Isa::amx};
 
 /// Its name, as ATTN_ISA takes it.
 constexpr std::string_view to_string(Isa isa) {
@@ -27,6 +29,8 @@ constexpr std::string_view to_string(Isa isa) {
       return "generic";
     case Isa::avx2:
       return "avx2";
+    case Isa::avx2_vnni:
+      return "avx2_vnni";
     case Isa::avx512:
       return "avx512";
     case Isa::avx512_vnni:
@@ -80,6 +84,8 @@ constexpr IsaParts parts_of(Isa isa) {
       return {VectorSet::generic, DotProducts::none, MatrixUnit::none};
     case Isa::avx2:
       return {VectorSet::avx2, DotProducts::none, MatrixUnit::none};
+    case Isa::avx2_vnni:
+      return {VectorSet::avx2, DotProducts::vnni, MatrixUnit::none};
     case Isa::avx512:
       return {VectorSet::avx512, DotProducts::none, MatrixUnit::none};
     case Isa::avx512_vnni:
@@ -129,9 +135,13 @@ inline bool cpu_has(VectorSet vectors) {
   return false;
 #endif
 }
-inline bool cpu_has(DotProducts dots) {
-  return dots == DotProducts::none || software_tiles() ||  // those take AVX-512 alone
-         (cpu_has_vnni() && (dots == DotProducts::vnni || cpu_has_bf16()));
+inline bool cpu_has_vnni(VectorSet vectors) {
+  return (vectors == VectorSet::avx2 && cpu_has_avx_vnni()) || (vectors == VectorSet::avx512 && cpu_has_avx512_vnni());
+}
+inline bool cpu_has(VectorSet vectors, DotProducts dots) {
+  if (dots == DotProducts::none) return cpu_has(vectors);
+  const bool has_dots = cpu_has_vnni(vectors) && (dots == DotProducts::vnni || cpu_has_bf16());
+  return cpu_has(vectors) && (has_dots || (vectors == VectorSet::avx512 && software_tiles()));  // those need no more
 }
 inline bool cpu_has(MatrixUnit matrix) { return matrix == MatrixUnit::none || cpu_has_amx(); }
 
@@ -145,8 +155,8 @@ inline namespace ATTN_BUILT_FOR {
 /// program was compiled for a higher one (-march=native, say), because it then has no kernels for lesser ones.
 inline bool available(Isa isa) {
   const detail::IsaParts parts = detail::parts_of(isa);
-  return isa == detail::isa_with(parts) && detail::has_kernels(parts.vectors) && detail::cpu_has(parts.vectors) &&
-         detail::cpu_has(parts.dots) && detail::cpu_has(parts.matrix);
+  return isa == detail::isa_with(parts) && detail::has_kernels(parts.vectors) &&
+         detail::cpu_has(parts.vectors, parts.dots) && detail::cpu_has(parts.matrix);
 }
 
 /// The best available instruction set. The first call that wants the matrix unit of `amx` asks the operating system
@@ -209,8 +219,8 @@ namespace attn {
 inline namespace ATTN_BUILT_FOR {
 
 /// The instruction set of calls that do not choose one: the best available, or the one that the environment variable
-/// ATTN_ISA names (generic, avx2, avx512, avx512_vnni, avx512_bf16, amx), which is read once. A name that is not
-/// available is ignored: standard error says so once, and explain() says so in Explanation::ignored_isa.
+/// ATTN_ISA names (generic, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx), which is read once. A name that is
+/// not available is ignored: standard error says so once, and explain() says so in Explanation::ignored_isa.
 inline Isa default_isa() { return detail::isa_of_environment().isa; }
 
 }  // namespace ATTN_BUILT_FOR

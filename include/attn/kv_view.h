@@ -78,8 +78,8 @@ class KvView {
   /// The pages without any sequences yet, for caches.
   KvView(const detail::DTypeView<const T>& k, const detail::DTypeView<const T>& v, const Rope* rope,
          const TensorView<const float, 3>& k_scales = {}, const TensorView<const float, 3>& v_scales = {},
-         const detail::DotKernels<T>* dots = nullptr)
-      : k_(k), v_(v), k_scales_(k_scales), v_scales_(v_scales), rope_(rope), dots_(dots) {
+         detail::ChooseDots<T> dots = nullptr)
+      : k_(k), v_(v), k_scales_(k_scales), v_scales_(v_scales), rope_(rope), choose_dots_(dots) {
     const auto pages = [](const auto& t) { return Shape<3>{t.dim(0), t.dim(1), t.dim(2)}; };
     detail::require(pages(k) == pages(v), "KvView: pages of keys have shape ", k.shape(), ", those of values ",
                     v.shape(), " as (pages, kv_heads, page_size, dim)");
@@ -103,8 +103,8 @@ class KvView {
   detail::KvRows<T> keys(Index sequence) const { return {k_, pages(sequence), k_scales_}; }
   /// The values of a sequence, likewise.
   detail::KvRows<T> values(Index sequence) const { return {v_, pages(sequence), v_scales_}; }
-  /// The kernels that multiply them as integers, where they are such.
-  const detail::DotKernels<T>* dots() const { return dots_; }
+  /// Which kernels multiply them as integers, where they are such.
+  detail::ChooseDots<T> choose_dots() const { return choose_dots_; }
 
  private:
   /// Where the sequence's table of `pages` entries begins in tables_ (`first`), and how many tokens it has.
@@ -127,7 +127,7 @@ class KvView {
   detail::DTypeView<const T> k_, v_;
   TensorView<const float, 3> k_scales_, v_scales_;
   const Rope* rope_;
-  const detail::DotKernels<T>* dots_;
+  detail::ChooseDots<T> choose_dots_;
   std::vector<Index> tables_;
   std::vector<Sequence> sequences_;
 };

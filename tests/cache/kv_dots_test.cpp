@@ -17,12 +17,16 @@ namespace attn::test {
 namespace {
 
 /// Rows of 8 bits, queries and weights, with room in between that is NaN, or -128, and must not count.
-class KvDots : public ::testing::Test {
+class KvDots : public ::testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
-    if (!available(Isa::avx512_vnni)) GTEST_SKIP() << "this processor has no AVX512-VNNI";
-    kernels_ = detail::dot_kernels();
+    if (!available(GetParam())) GTEST_SKIP() << to_string(GetParam()) << " is not available here";
+    kernels_ = detail::dot_kernels(detail::vectors_of(GetParam()));
     ASSERT_NE(kernels_, nullptr);
+  }
+  /// The same vectors, which multiply floats.
+  static Isa of_floats() {
+    return detail::isa_with({detail::vectors_of(GetParam()), detail::DotProducts::none, detail::MatrixUnit::none});
   }
 
   std::int8_t draw_number() { return static_cast<std::int8_t>(std::uniform_int_distribution<int>(-127, 127)(random_)); }
@@ -60,7 +64,7 @@ class KvDots : public ::testing::Test {
   std::mt19937 random_{1};
 };
 
-TEST_F(KvDots, MultiplyByScales) {
+TEST_P(KvDots, MultiplyByScales) {
   for (const Index count : {0, 1, 15, 16, 17, 63, 64}) {
     std::vector<float> numbers(65), scales(64);
     for (float& x : numbers) x = draw(-9, 9);
@@ -72,10 +76,10 @@ TEST_F(KvDots, MultiplyByScales) {
   }
 }
 
-TEST_F(KvDots, ScoresAreThoseOfIntegers) {
-  for (const Index dim : {64, 128, 320})
+TEST_P(KvDots, ScoresAreThoseOfIntegers) {
+  for (const Index dim : {kernels_->columns, 2 * kernels_->columns, Index(320)})
     for (const Index count : {1, 2, 4, 5, 16})
-      for (const Index key_count : {1, 3, 15, 16, 17, 63, 64}) {
+      for (const Index key_count : {1, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64}) {
         SCOPED_TRACE(std::to_string(dim) + " features, " + std::to_string(count) + " queries, " +
                      std::to_string(key_count) + " keys");
         const Index stride = dim + 5;
@@ -100,7 +104,7 @@ TEST_F(KvDots, ScoresAreThoseOfIntegers) {
       }
 }
 
-TEST_F(KvDots, ShortNumbersAreExact) {
+TEST_P(KvDots, ShortNumbersAreExact) {
   // Products and sums of few bits are what they are, as in floats.
   const Index dim = 64;
   std::vector<std::int8_t> keys(at(dim * 16));
@@ -119,7 +123,7 @@ TEST_F(KvDots, ShortNumbersAreExact) {
   EXPECT_EQ(scores(std::vector<float>(at(dim)), dim, keys, 16, dim)[5], 0);
 }
 
-TEST_F(KvDots, QueriesThatDoNotFit) {
+TEST_P(KvDots, QueriesThatDoNotFit) {
   const std::vector<std::int8_t> keys = rows(4, 64, 64);
   for (const float x : {kNaN, kInf, -kInf, 0x1p101f, 0x1p-102f}) {
     std::vector<float> query(64, std::isnan(x) ? 1 : 0x1p-120f);
@@ -128,8 +132,8 @@ TEST_F(KvDots, QueriesThatDoNotFit) {
   }
 }
 
-TEST_F(KvDots, ValuesAreWeighted) {
-  for (const Index dim : {64, 192})
+TEST_P(KvDots, ValuesAreWeighted) {
+  for (const Index dim : {kernels_->columns, 3 * kernels_->columns})
     for (const Index count : {1, 3, 4, 6, 16})
       for (const Index keys : {1, 2, 5, 16, 31, 63, 64}) {
         SCOPED_TRACE(std::to_string(dim) + " features, " + std::to_string(count) + " queries, " + std::to_string(keys) +
@@ -201,45 +205,48 @@ struct Decoding {
   KvCache<std::int8_t> cache;
 };
 
-TEST_F(KvDots, ServeCachesOfEightBitsAlone) {
-  const Options forced{.isa = Isa::avx512_vnni};
+TEST_P(KvDots, ServeCachesOfEightBitsAlone) {
+  const Options forced{.isa = GetParam()};
   const auto isa = [&](const Decoding& d) { return explain(d.q, d.cache, causal(), forced).isa; };
-  EXPECT_EQ(isa(Decoding(8, 1, 300, 64, 1)), Isa::avx512_vnni);
-  EXPECT_EQ(isa(Decoding(8, 40, 300, 64, 1)), Isa::avx512) << "tiles of queries";
-  EXPECT_EQ(isa(Decoding(8, 1, 300, 80, 1)), Isa::avx512) << "rows of no whole vectors";
+  EXPECT_EQ(isa(Decoding(8, 1, 300, 64, 1)), GetParam());
+  EXPECT_EQ(isa(Decoding(8, 40, 300, 64, 1)), of_floats()) << "tiles of queries";
+  EXPECT_EQ(isa(Decoding(8, 1, 300, 80, 1)), of_floats()) << "rows of no whole vectors";
   const Decoding d(8, 1, 300, 64, 1);
-  EXPECT_EQ(explain(d.q, d.k, d.v, causal(), forced).isa, Isa::avx512);
-  EXPECT_EQ(explain(d.q, d.cache, causal(), {.isa = Isa::avx512}).isa, Isa::avx512);
+  EXPECT_EQ(explain(d.q, d.k, d.v, causal(), forced).isa, of_floats());
+  EXPECT_EQ(explain(d.q, d.cache, causal(), {.isa = of_floats()}).isa, of_floats());
 }
 
-TEST_F(KvDots, AreNearTheSameOfFloats) {
+TEST_P(KvDots, AreNearTheSameOfFloats) {
   // Both are near the exact result, and no two sums are the same: else one of them did not run.
   for (const Index q_len : {1, 3}) {
     const Decoding d(8, q_len, 1000, 128, 2);
-    const std::vector<float> of_integers = d.out({.isa = Isa::avx512_vnni}), of_floats = d.out({.isa = Isa::avx512});
-    EXPECT_NE(of_integers, of_floats);
-    for (std::size_t i = 0; i < of_floats.size(); ++i) ASSERT_NEAR(of_integers[i], of_floats[i], 5e-7) << i;
+    const std::vector<float> of_integers = d.out({.isa = GetParam()}), floats = d.out({.isa = of_floats()});
+    EXPECT_NE(of_integers, floats);
+    for (std::size_t i = 0; i < floats.size(); ++i) ASSERT_NEAR(of_integers[i], floats[i], 5e-7) << i;
   }
 }
 
-TEST_F(KvDots, AQueryThatDoesNotFitIsComputedAsFloats) {
+TEST_P(KvDots, AQueryThatDoesNotFitIsComputedAsFloats) {
   Decoding d(8, 1, 300, 64, 3);
   d.q(0, 2, 0, 5) = kNaN;
   d.q(0, 3, 0, 5) = 1e33f;
-  const std::vector<float> of_integers = d.out({.isa = Isa::avx512_vnni}), of_floats = d.out({.isa = Isa::avx512});
-  for (std::size_t i = 0; i < of_floats.size(); ++i) {
+  const std::vector<float> of_integers = d.out({.isa = GetParam()}), floats = d.out({.isa = of_floats()});
+  for (std::size_t i = 0; i < floats.size(); ++i) {
     if (i / 64 == 2)
       ASSERT_TRUE(std::isnan(of_integers[i])) << i;
     else
-      ASSERT_NEAR(of_integers[i], of_floats[i], 1e-6) << i;
+      ASSERT_NEAR(of_integers[i], floats[i], 1e-6) << i;
   }
 }
 
-TEST_F(KvDots, ThreadsChangeNoBit) {
+TEST_P(KvDots, ThreadsChangeNoBit) {
   const Decoding d(8, 2, 9000, 64, 4);
-  const std::vector<float> one = d.out({.executor = serial(), .isa = Isa::avx512_vnni});
-  for (int n : {2, 5}) EXPECT_EQ(one, d.out({.executor = threads(n), .isa = Isa::avx512_vnni}));
+  const std::vector<float> one = d.out({.executor = serial(), .isa = GetParam()});
+  for (int n : {2, 5}) EXPECT_EQ(one, d.out({.executor = threads(n), .isa = GetParam()}));
 }
+
+INSTANTIATE_TEST_SUITE_P(EachSet, KvDots, ::testing::Values(Isa::avx2_vnni, Isa::avx512_vnni),
+                         [](const auto& with) { return std::string(to_string(with.param)); });
 
 }  // namespace
 }  // namespace attn::test

@@ -125,7 +125,8 @@ int main(int argc, char** argv) {
   app.add_option("--seconds", s.seconds, "stop after so long");
   app.add_option("--case", s.only, "this case alone");
   app.add_option("--family", s.family, "cases of this family alone");
-  app.add_option("--isa", s.isa, "generic, avx2, avx512, avx512_vnni, avx512_bf16 or amx instead of a random one");
+  app.add_option("--isa", s.isa,
+                 "generic, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16 or amx instead of a random one");
   app.add_option("--plant", s.plant,
                  "a fault that must be found: oracle (a scale 1 % off) or fence (a byte read behind a tensor)")
       ->check(CLI::IsMember({"oracle", "fence"}));

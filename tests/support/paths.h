@@ -92,14 +92,16 @@ inline attn::Options options_of(const Numbers& numbers) {
 inline std::vector<attn::Isa> instruction_sets() {
   std::vector<attn::Isa> sets;
   for (attn::Isa isa : attn::kIsas)
-    if (isa < attn::Isa::avx512_vnni && attn::available(isa)) sets.push_back(isa);
+    if (attn::detail::parts_of(isa).dots == attn::detail::DotProducts::none && attn::available(isa))
+      sets.push_back(isa);
   return sets;
 }
 
 /// With the dot products of integers, which serve caches of 8 bits alone.
 inline std::vector<attn::Isa> integer_instruction_sets() {
   std::vector<attn::Isa> sets = instruction_sets();
-  if (attn::available(attn::Isa::avx512_vnni)) sets.push_back(attn::Isa::avx512_vnni);
+  for (attn::Isa isa : {attn::Isa::avx2_vnni, attn::Isa::avx512_vnni})
+    if (attn::available(isa)) sets.push_back(isa);
   return sets;
 }
 

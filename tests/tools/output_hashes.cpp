@@ -270,6 +270,6 @@ int print(std::string_view isa_name) {
 int main(int argc, char** argv) {
   if (argc == 1) return attn::hashes::print({});
   if (argc == 3 && std::string_view(argv[1]) == "--isa") return attn::hashes::print(argv[2]);
-  std::fprintf(stderr, "usage: output_hashes [--isa generic|avx2|avx512|avx512_vnni|avx512_bf16|amx]\n");
+  std::fprintf(stderr, "usage: output_hashes [--isa generic|avx2|avx2_vnni|avx512|avx512_vnni|avx512_bf16|amx]\n");
   return 2;
 }

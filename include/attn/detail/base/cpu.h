@@ -60,12 +60,25 @@ inline bool cpu_has_f16c() {
 }
 #endif
 
-/// Dot products of integers of 8 bits (AVX512-VNNI). Bits as below.
-inline bool cpu_has_vnni() {
+/// Dot products of integers of 8 bits by vectors of 64 bytes (AVX512-VNNI). Bits as below.
+inline bool cpu_has_avx512_vnni() {
 #if ATTN_X86
   static const bool has = [] {
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c & (1u << 11)) != 0;
+  }();
+  return has;
+#else
+  return false;
+#endif
+}
+
+/// The same by vectors of 32 bytes (AVX-VNNI), which processors without AVX-512 have.
+inline bool cpu_has_avx_vnni() {
+#if ATTN_X86
+  static const bool has = [] {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1u << 4)) != 0;
   }();
   return has;
 #else

@@ -171,7 +171,7 @@ class CheckedSequences {
                              b.problem,
                              s,
                              kept_.rope() ? &b.rotation : nullptr};
-      tensors.dots = kept_.dots();
+      tensors.choose_dots = kept_.choose_dots();
       sequences_.add(Sequence<T>{tensors, b.mods()});
     });
     return sequences_.all();

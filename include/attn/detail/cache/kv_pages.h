@@ -108,10 +108,10 @@ class KvPages {
 
   /// The whole memory, whatever sequences are in it.
   KvView<Computed> view(const Rope* rope) const {
-    const DotKernels<Computed>* dots = nullptr;
-    if constexpr (TokenRows<T>::kScaled) dots = dot_kernels();
+    ChooseDots<Computed> choose_dots = nullptr;
+    if constexpr (TokenRows<T>::kScaled) choose_dots = dot_kernels;
     const TokenRows<T> k = keys(), v = values();
-    return {k.stored(), v.stored(), rope, k.scales, v.scales, dots};
+    return {k.stored(), v.stored(), rope, k.scales, v.scales, choose_dots};
   }
 
   void copy_page(const KvPages& other, Index from, Index to, Index tokens) {

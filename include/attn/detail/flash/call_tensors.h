@@ -47,7 +47,7 @@ struct CallTensors {
   Index most_queries = 0;                 ///< of a tile; 0: as many as kernels like
   /// Where the types of the tensors are known, a pointer to it keeps kernels that cannot be asked for out of a program.
   ChooseKernels choose_kernels = kernels_for<T>;
-  const DotKernels<T>* dots = nullptr;  ///< for keys and values of 8 bits; null: they have others
+  ChooseDots<T> choose_dots = nullptr;  ///< for keys and values of 8 bits; null: they have others
 
   /// The bytes of `keys` keys and values of a head; without an argument, those of the whole call.
   Index kv_bytes(Index keys) const {

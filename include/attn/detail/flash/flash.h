@@ -20,8 +20,10 @@ ChosenKernels<T> kernels_among(const CallTensors<T>& tensors, const Options& opt
   }
   ChosenKernels<T> kernels = chosen_kernels<T, kOthers>(
       options, rounds_to_bf16(tensors.problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
-  if (tensors.dots && parts_of(isa_of(options)).dots != DotProducts::none && cpu_has_vnni())
-    kernels.dots = tensors.dots;
+  const IsaParts parts = parts_of(isa_of(options));
+  // The processor is asked once more, because software in place of the matrix unit has no dot products.
+  if (tensors.choose_dots && parts.dots != DotProducts::none && cpu_has_vnni(parts.vectors))
+    kernels.dots = tensors.choose_dots(parts.vectors);
   return kernels;
 }
 

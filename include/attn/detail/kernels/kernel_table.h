@@ -58,6 +58,9 @@ struct DotKernels {
   bool (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, Prefetcher&);
   void (*multiply)(T* numbers, const float* scales, Index count);  ///< numbers *= scales
 };
+/// Those of a set of vectors, or null.
+template <class T>
+using ChooseDots = const DotKernels<T>* (*)(VectorSet);
 
 /// How the kernels of a family want the numbers of queries, keys and values.
 struct Format {
@@ -167,7 +170,7 @@ struct Compiled;
     ATTN_KERNEL(load_columns, target, void)       \
     ATTN_KERNEL(score, target, void)              \
     ATTN_KERNEL(softmax, target, auto)            \
-    ATTN_KERNEL(value, target, void)              \
+    ATTN_KERNEL(value, target, auto)              \
     ATTN_KERNEL(attend, target, void)             \
     ATTN_KERNEL(store_out, target, void)          \
     ATTN_KERNEL(copy_columns, target, void)       \
@@ -181,6 +184,7 @@ struct Compiled;
     ATTN_KERNEL(value_by_selection, target, void) \
     ATTN_KERNEL(end_stretch, target, void)        \
     ATTN_KERNEL(finish, target, void)             \
+    ATTN_KERNEL(arrange_query, target, bool)      \
   };
 ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
 #undef ATTN_KERNEL

@@ -232,7 +232,7 @@ class DecodeCall {
                              kept_.values(s).from(own.first_row),
                              p.problem,
                              s};
-      tensors.dots = kept_.dots();
+      tensors.choose_dots = kept_.choose_dots();
       sequences.push_back({tensors, p.passes.in_one()});
     });
     if (sequences.empty()) return false;
