@@ -151,6 +151,8 @@ void measure(const std::vector<Work>& works, const attn::Executor& executor, con
       options.isa = attn::Isa::avx512;
       if (attn::available(attn::Isa::avx512)) bf16.add_to(ways, kWays[2], options);
       options.isa = {};
+    }
+    if (ways[1].what.amx == attn::Amx::used) {
       options.compute = attn::Compute::bf16;
       floats.add_to(ways, kWays[3], options);
       options.compute = attn::Compute::native;

@@ -30,7 +30,7 @@ const dnnl::engine& cpu() {
   static const dnnl::engine engine = [] {
     // A set forced by ATTN_ISA holds for every contestant.
     const attn::Isa isa = attn::default_isa();
-    if (isa == attn::Isa::avx2) dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
+    if (attn::detail::vectors_of(isa) == attn::detail::VectorSet::avx2) dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
     if (isa == attn::Isa::generic) dnnl::set_max_cpu_isa(dnnl::cpu_isa::sse41);
     return dnnl::engine(dnnl::engine::kind::cpu, 0);
   }();

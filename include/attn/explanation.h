@@ -43,7 +43,7 @@ struct Explanation {
   Isa isa = Isa::generic;             ///< whose kernels run; of several sequences, those of the last one
   std::string_view ignored_isa = {};  ///< what the environment variable ATTN_ISA names, if that is not available here
   Amx amx = Amx::not_for_these;       ///< whether the matrix unit forms the products
-  bool in_bf16 = false;               ///< whether they are formed in bf16, by the matrix unit or by vectors
+  bool in_bf16 = false;               ///< whether some are formed in bf16, by the matrix unit or by vectors
   /// Passes over the output; more than one if a mask groups tokens. All numbers below are for all passes together.
   int passes = 0;
   Index queries_per_tile = 0;  ///< at most; 1 if each query is worked on by itself

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -105,6 +106,7 @@ constexpr Isa isa_with(const IsaParts& parts) {
     if (parts_of(isa) == parts) return isa;
   return Isa::generic;
 }
+static_assert(std::all_of(std::begin(kIsas), std::end(kIsas), [](Isa isa) { return isa_with(parts_of(isa)) == isa; }));
 
 inline namespace ATTN_BUILT_FOR {
 
@@ -141,7 +143,8 @@ inline bool cpu_has_vnni(VectorSet vectors) {
 inline bool cpu_has(VectorSet vectors, DotProducts dots) {
   if (dots == DotProducts::none) return cpu_has(vectors);
   const bool has_dots = cpu_has_vnni(vectors) && (dots == DotProducts::vnni || cpu_has_bf16());
-  return cpu_has(vectors) && (has_dots || (vectors == VectorSet::avx512 && software_tiles()));  // those need no more
+  // Software in place of the matrix unit, in tests, takes AVX-512 alone.
+  return cpu_has(vectors) && (has_dots || (vectors == VectorSet::avx512 && software_tiles()));
 }
 inline bool cpu_has(MatrixUnit matrix) { return matrix == MatrixUnit::none || cpu_has_amx(); }
 

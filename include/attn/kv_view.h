@@ -11,13 +11,6 @@
 #include "attn/rope.h"
 
 namespace attn {
-namespace detail {
-inline namespace ATTN_BUILT_FOR {
-template <class T>
-struct DotKernels;
-}  // namespace ATTN_BUILT_FOR
-}  // namespace detail
-
 inline namespace ATTN_BUILT_FOR {
 
 /// The keys and values of some sequences as attention() reads them: a view of a cache, or of pages of your own. It owns

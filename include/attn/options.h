@@ -17,8 +17,7 @@ enum class Compute {
   /// In the precision of the tensors: bfloat16 tensors in bfloat16, where the processor has a matrix unit or vectors
   /// for it, all others in float or better.
   native,
-  /// Query, key, value and weights may be rounded to bfloat16: several times faster where there is a matrix unit, 1.6
-  /// times with AVX512-BF16.
+  /// Query, key, value and weights may be rounded to bfloat16: several times faster where there is a matrix unit.
   bf16,
 };
 
@@ -35,7 +34,7 @@ class Normaliser {
   ///
   /// There is no log-sum-exp: `lse` of a result is empty, an lse to be written is refused, and so is sinks(), which
   /// joins a softmax's denominator. Parts over different keys are added up, not merged.
-  /// The matrix unit is not used. Cost: 1.00 to 1.06 times that of the softmax, at head_dim 64 and 128.
+  /// No product is formed in bfloat16. Cost: 1.00 to 1.06 times that of the softmax, at head_dim 64 and 128.
   static constexpr Normaliser sigmoid(double bias = 0) {
     Normaliser n;
     n.sigmoid_bias_ = bias;
@@ -107,9 +106,8 @@ struct Options {
   /// an error of about 2^-8 of the largest value. Rounding query and key moves scores by about 2^-8 of scale * sum
   /// |q||k|, which is much where scores are large. Sums and the softmax stay in float.
   ///
-  /// Nothing is rounded on processors without a matrix unit and AVX512-BF16 (Explanation::in_bf16 says so), for single
-  /// queries (unless there is a matrix unit, and heads share keys and values that are bfloat16), in backward passes
-  /// without a matrix unit, where results are not finite, and on the naive path.
+  /// Nothing is rounded if there is no matrix unit (explain() says so), for single queries (unless heads share keys and
+  /// values that are bfloat16), where results are not finite, and on the naive path.
   Compute compute = Compute::native;
 
   /// The instruction set to use, for tests and comparisons. The default is default_isa(). A set that is not available

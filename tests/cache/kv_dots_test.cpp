@@ -20,7 +20,8 @@ namespace {
 class KvDots : public ::testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
-    if (!available(GetParam())) GTEST_SKIP() << to_string(GetParam()) << " is not available here";
+    if (!available(GetParam()) || !detail::cpu_has_vnni(detail::vectors_of(GetParam())))
+      GTEST_SKIP() << to_string(GetParam()) << " is not available here";
     kernels_ = detail::dot_kernels(detail::vectors_of(GetParam()));
     ASSERT_NE(kernels_, nullptr);
   }
@@ -174,7 +175,7 @@ TEST_P(KvDots, ValuesAreWeighted) {
           }
         // One that does not fit, and nothing is done to any.
         const std::vector<float> after = out;
-        for (const float x : {kNaN, kInf, -1.0f, 0x1p-101f}) {
+        for (const float x : {kNaN, kInf, -1.0f, -0.0f, 0x1p-101f}) {
           std::vector<float> others(at(count * detail::kKeyTile));
           others[at((count - 1) * detail::kKeyTile + keys - 1)] = x;
           m.scores = others.data();

@@ -105,6 +105,22 @@ TEST_F(Bf16VectorKernels, WeightedValuesJoinWhatIsThere) {
       }
 }
 
+TEST_F(Bf16VectorKernels, ServeTilesOfForwardPassesAlone) {
+  using Halves = Eigen::Matrix<bfloat16, Eigen::Dynamic, Eigen::Dynamic>;
+  std::srand(1);
+  const Halves q = Eigen::MatrixXf::Random(40, 48).cast<bfloat16>(),
+               k = Eigen::MatrixXf::Random(90, 48).cast<bfloat16>(),
+               v = Eigen::MatrixXf::Random(90, 48).cast<bfloat16>();
+  const Options in_bf16{.isa = Isa::avx512_bf16}, in_float{.isa = Isa::avx512};
+  const auto out = attention(q, k, v, in_bf16), of_floats = attention(q, k, v, in_float);
+  EXPECT_NE(out.lse, of_floats.lse) << "the vectors did not run";
+  EXPECT_LE((out.lse - of_floats.lse).cwiseAbs().maxCoeff(), 1.1e-4f);
+  EXPECT_EQ(attention(q.topRows(4), k, v, in_bf16).lse, attention(q.topRows(4), k, v, in_float).lse);
+  const auto gradients = attention_backward(out.out, q, k, v, out, in_bf16),
+             same = attention_backward(out.out, q, k, v, out, in_float);
+  EXPECT_TRUE(gradients.query == same.query && gradients.key == same.key && gradients.value == same.value);
+}
+
 }  // namespace
 }  // namespace attn::test
 #endif

@@ -45,7 +45,7 @@ template <class T, class Visit>
 void for_each_size(const Visit& visit) {
   for (const auto& isa : instruction_sets()) {
     SCOPED_TRACE(to_string(isa));
-    const auto kernels = detail::choose_kernels<T>({.isa = isa}, false).full_precision.decode;
+    const auto kernels = detail::choose_kernels<T>({.isa = isa}, detail::Bf16Products::none).full_precision.decode;
     for (const Index rows : {1, 2, 4, 5, 8, 16})
       for (const Index keys : {1, 2, 3, 4, 5, 17, 40, 63, 64})
         for (const Index dim : {3, 16, 32, 64, 96, 100, 128, 320}) {

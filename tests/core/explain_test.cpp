@@ -287,8 +287,14 @@ TEST(Explain, TellsWhetherVectorsMultiplyBf16) {
     EXPECT_FALSE(other.in_bf16);
     EXPECT_EQ(other.isa, Isa::avx512);
   }
+  for (const Index keys : {1, 16, 21, 22, 32, 33, 42, 43, 64, 65, 96}) {
+    const bool fill_vectors = keys >= 43 || (22 <= keys && keys <= 32);
+    EXPECT_EQ(explain(q, Halves(Halves::Zero(keys, 8)), Halves(Halves::Zero(keys, 8)), full(), options).in_bf16,
+              fill_vectors)
+        << keys << " keys";
+  }
   options.compute = Compute::bf16;
-  EXPECT_TRUE(explain(floats.q, floats.k, floats.k, full(), options).in_bf16);
+  EXPECT_FALSE(explain(floats.q, floats.k, floats.k, full(), options).in_bf16) << "a backward pass would not know";
 }
 
 TEST(Explain, RefusesWhatACallRefuses) {

@@ -85,7 +85,7 @@ TEST(TokenGroups, PayWhereTilesGetFewer) {
 
 template <class T>
 detail::BackwardPlan<T> plan_of(const Problem& p, Isa isa, const detail::LearnedSizes& learned = {}) {
-  return {p, learned, detail::choose_kernels<T>({.isa = isa}, false)};
+  return {p, learned, detail::choose_kernels<T>({.isa = isa}, detail::Bf16Products::none)};
 }
 
 TEST(BackwardPlan, PartsCoverTheTilesInOrder) {

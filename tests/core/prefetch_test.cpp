@@ -24,15 +24,16 @@ struct PrefillCall {
   }
   Problem problem;
   Tensor<float, 4> q, k, v, out;
-  detail::PassContext<float> pass{{out.view(),
-                                   {},
-                                   q.view(),
-                                   detail::DTypeView<const float>(k.view()),
-                                   detail::DTypeView<const float>(v.view()),
-                                   problem},
-                                  nullptr,
-                                  detail::choose_kernels<float>({.isa = instruction_sets().front()}, false),
-                                  false};
+  detail::PassContext<float> pass{
+      {out.view(),
+       {},
+       q.view(),
+       detail::DTypeView<const float>(k.view()),
+       detail::DTypeView<const float>(v.view()),
+       problem},
+      nullptr,
+      detail::choose_kernels<float>({.isa = instruction_sets().front()}, detail::Bf16Products::none),
+      false};
 
   /// Of which tensor a block is, and the number of its first row in a head; of none: '-'.
   std::pair<char, Index> row_of(const PrefetchPlan::Block& block) const {

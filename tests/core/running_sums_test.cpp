@@ -91,13 +91,13 @@ Errors errors_of(const Keys<T>& keys, Index heads, Index q_len, Isa isa, const A
 /// The error may be at most the naive path's, or a constant that does not grow with kv_len: rounding of lse and of sums
 /// over one tile.
 template <class T>
-void expect_no_worse(const Errors& flash, const Errors& naive, const Keys<T>& keys, const std::string& what) {
+void expect_no_worse(const Errors& flash, const Errors& naive, const Keys<T>& keys, bool rounds,
+                     const std::string& what) {
   constexpr Real kEps = std::numeric_limits<Wide<T>>::epsilon();
-  // The exponentials of products in bf16 err by 9e-5, what is not large weighs this share of the sum, and values are
+  // The exponentials of products in bf16 err by 1e-4, what is not large weighs this share of the sum, and values are
   // weighed by numbers of bfloat16.
-  const bool rounds = what.find("amx") != std::string::npos || what.find("avx512_bf16") != std::string::npos;
   const Real small = rounds ? std::abs(1 - std::exp(kLarge - keys.lse)) : 0;
-  EXPECT_LE(flash.lse, std::max(naive.lse, kEps * std::abs(keys.lse) + small * 1e-4L)) << what;
+  EXPECT_LE(flash.lse, std::max(naive.lse, kEps * std::abs(keys.lse) + small * 1.03e-4L)) << what;
   for (std::size_t c = 0; c < 2; ++c)
     EXPECT_LE(flash.out[c], std::max(naive.out[c], 16 * kEps + (rounds ? 0x1p-8L : 0))) << what << " column " << c;
 }
@@ -119,7 +119,9 @@ void check(const Family& family, Index n) {
     const auto expect = [&](const char* path, Index heads, Index q_len, const auto& attend) {
       const std::string what = std::string(path) + ", " + std::string(to_string(isa)) + ", large: " + family.name +
                                ", kv_len " + std::to_string(n);
-      expect_no_worse(errors_of(keys, heads, q_len, isa, attend), naive, keys, what);
+      constexpr Index kFew = 8;  // queries up to so many are single, and vectors for bf16 leave them alone
+      const bool rounds = isa == Isa::amx || (isa == Isa::avx512_bf16 && q_len > kFew);
+      expect_no_worse(errors_of(keys, heads, q_len, isa, attend), naive, keys, rounds, what);
     };
     const auto plain = [&](auto& out, auto& lse, const auto& q, const Options& options) {
       attention_into(out, lse, q, keys.keys(n, q.dim(1)), keys.values(n, q.dim(1)), full(), options);

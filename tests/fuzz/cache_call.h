@@ -152,7 +152,7 @@ void attend_to(Case& c, const CachePlan& plan, const Cache& cache, std::vector<S
       const Guarded memory =
           workspace(c, options, [&](const auto& o) { return attn::workspace_bytes(query, cache, mods, o); });
       // Products of some sequences of a batch may be formed in bf16 and of others not.
-      if (*options.isa >= attn::Isa::avx512_bf16)
+      if (std::is_same_v<Q, Eigen::bfloat16> && *options.isa >= attn::Isa::avx512_bf16)
         precision.weights = 0x1p-8, precision.weights_tiny = 0x1p-126, precision.lse = 2e-4;
       ++c.calls;
       attn::attention_into(out.view(), lse, query, cache, mods, options);

@@ -16,7 +16,7 @@
   keyword template const KernelFamily<T>& sigmoid_family<T>(VectorSet);                                                \
   keyword template KernelFamily<T> additive_family<T>(VectorSet);                                                      \
   keyword template OtherScore<T>::AddGradients additive_gradients<T>(VectorSet);                                       \
-  keyword template ChosenKernels<T> choose_kernels<T>(const Options&, bool);                                           \
+  keyword template ChosenKernels<T> choose_kernels<T>(const Options&, Bf16Products);                                   \
   keyword template ChosenKernels<T> kernels_for<T>(const CallTensors<T>&, const Options&);                             \
   keyword template ChosenKernels<T> native_kernels_for<T>(const CallTensors<T>&, const Options&);                      \
   keyword template void flash<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);                       \

@@ -21,7 +21,8 @@ template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index backward_bytes(const Problem& problem, const LearnedSizes& learned, const Options& options, bool may_round) {
   Index most = 0;
   for (const bool rounds : {false, may_round}) {
-    const BackwardPlan<T> plan(problem, learned, kernels_of_backward<T>(options, rounds));
+    const Bf16Products products = rounds ? Bf16Products::by_matrix_unit : Bf16Products::none;
+    const BackwardPlan<T> plan(problem, learned, choose_kernels<T>(options, products));
     const int workers = backward_executor(plan, options).concurrency();
     const Index shared = plan.sums_bytes() + plan.groups_at_a_time(workers) * plan.group_bytes();
     most = std::max(most, Workspace::needed(plan.worker_bytes(), workers, shared));

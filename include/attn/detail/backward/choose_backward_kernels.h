@@ -66,22 +66,14 @@ BackwardKernelSet<T> backward_kernels_of(const ChosenKernels<T>& chosen, const P
   return backward_kernels<T>(chosen.vectors);
 }
 
-/// The kernels of a backward pass. `rounds`: whether its numbers may be rounded to bf16, which only the matrix unit's
-/// kernels do here: vectors for bf16 (Isa::avx512_bf16) serve forward passes.
-template <class T>
-ChosenKernels<T> kernels_of_backward(const Options& options, bool rounds) {
-  const ChosenKernels<T> rounding = choose_kernels<T>(options, rounds);
-  return rounding.on_matrix_unit() ? rounding : choose_kernels<T>(options, false);
-}
-
 /// The matrix unit serves calls whose four tensors suit it.
 template <class T>
 ChosenKernels<T> backward_kernels_for(const BackwardCall<T>& call, const Options& options) {
   const CallTensors<T>& t = call.tensors;
-  const ChosenKernels<T> in_full = choose_kernels<T>(options, false);
+  const ChosenKernels<T> in_full = choose_kernels<T>(options, Bf16Products::none);
   const std::initializer_list<DType> dtypes = {t.q.dtype(), t.k.dtype(), t.v.dtype(), call.grad_out.dtype()};
   if (t.score || t.problem.sigmoid_bias || !rounds_to_bf16(t.problem, options, dtypes)) return in_full;
-  const ChosenKernels<T> rounding = kernels_of_backward<T>(options, true);
+  const ChosenKernels<T> rounding = choose_kernels<T>(options, Bf16Products::by_matrix_unit);
   if (!rounding.on_matrix_unit()) return in_full;
   const BackwardKernelSet<T> kernels = backward_kernels<T>(in_full.vectors);
   const auto size_of = [](const DTypeView<const T>& x) {

@@ -73,7 +73,7 @@ inline bool cpu_has_avx512_vnni() {
 #endif
 }
 
-/// The same by vectors of 32 bytes (AVX-VNNI), which processors without AVX-512 have.
+/// The same by vectors of 32 bytes (AVX-VNNI), which processors without AVX-512 have, too.
 inline bool cpu_has_avx_vnni() {
 #if ATTN_X86
   static const bool has = [] {
@@ -99,7 +99,7 @@ inline bool cpu_has_bf16() {
 #endif
 }
 
-/// Tiles of bf16 (AMX-TILE, AMX-BF16), vectors rounded to bf16 (AVX512_BF16), and an operating system that saves both.
+/// Tiles of bf16 (AMX-TILE, AMX-BF16), vectors rounded to bf16 (AVX512-BF16), and an operating system that saves both.
 /// Bits as in Intel's Software Developer's Manual, volume 2A, CPUID, and volume 1, section 13.3 (XCR0).
 inline bool cpu_has_amx() {
 #if ATTN_AMX

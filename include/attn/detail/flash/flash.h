@@ -18,8 +18,9 @@ ChosenKernels<T> kernels_among(const CallTensors<T>& tensors, const Options& opt
     const KernelFamily<T>& family = sigmoid_family_of<T, kOthers>(vectors);
     return {family, family, vectors, Amx::not_for_these};
   }
+  const Problem& problem = tensors.problem;
   ChosenKernels<T> kernels = chosen_kernels<T, kOthers>(
-      options, rounds_to_bf16(tensors.problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
+      options, bf16_products(problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
   const IsaParts parts = parts_of(isa_of(options));
   // The processor is asked once more, because software in place of the matrix unit has no dot products.
   if (tensors.choose_dots && parts.dots != DotProducts::none && cpu_has_vnni(parts.vectors))

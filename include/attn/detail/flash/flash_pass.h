@@ -95,9 +95,10 @@ class FlashPass {
     ++e.passes;
     e.amx = amx_unused ? Amx::not_for_single_queries : pass_.kernels.amx;
     const bool amx = e.amx == Amx::used, integers = tiles_.are_single() && decode_loop_.multiplies_integers();
-    e.in_bf16 = amx || (!tiles_.are_single() && pass_.kernels.in_bf16());
+    const bool in_bf16 = amx || (!tiles_.are_single() && pass_.kernels.in_bf16());
+    e.in_bf16 |= in_bf16;
     e.isa = isa_with({pass_.kernels.vectors,
-                      e.in_bf16  ? DotProducts::vnni_bf16
+                      in_bf16    ? DotProducts::vnni_bf16
                       : integers ? DotProducts::vnni
                                  : DotProducts::none,
                       amx ? MatrixUnit::amx : MatrixUnit::none});

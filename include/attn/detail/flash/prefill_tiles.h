@@ -37,8 +37,9 @@ class PrefillTiles {
   Index chunk() const { return packs() ? kChunk : 1; }
 
   /// Calls visit(keys) for each tile of a range. Where keys are packed, tiles begin at multiples of their length,
-  /// because results must not depend on how many tiles of queries a block has. The matrix unit always gets whole tiles:
-  /// it adds up 32 keys before it rounds, and scales masked tiles in a separate step.
+  /// because results must not depend on how many tiles of queries a block has. Kernels for bf16
+  /// always get whole tiles: they add up 32 keys, or pairs of them, before they round, and scale masked tiles in a
+  /// separate step.
   template <class Visit>
   void for_each(Range all, const Visit& visit) const {
     if (format_.keys > 1 && !all.empty())

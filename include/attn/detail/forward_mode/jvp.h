@@ -11,7 +11,7 @@ inline namespace ATTN_BUILT_FOR {
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void jvp(const JvpCall<T>& call, const Options& options) {
   const auto chosen = [&]() -> ChosenKernels<T> {
-    if (!call.tensors.problem.sigmoid_bias) return choose_kernels<T>(options, false);
+    if (!call.tensors.problem.sigmoid_bias) return choose_kernels<T>(options, Bf16Products::none);
     const VectorSet vectors = vectors_of(isa_of(options));
     return {sigmoid_family<T>(vectors), sigmoid_family<T>(vectors), vectors, Amx::not_for_these};
   };

@@ -118,7 +118,7 @@ struct VnniKernels : private VnniVectors<Bytes> {
   static constexpr int kKeyVectors = kRows == 1 ? 16 / kLanes
                                      : kMany    ? 2
                                                 : 1;
-  static constexpr Index kMostColumns = 128;        ///< of keys, which are brought into order at a time: 4 KiB
+  static constexpr Index kMostColumns = 128;        ///< of keys, which are brought into order at a time: up to 4 KiB
   static constexpr int kValueRows = kMany ? 4 : 2;  ///< six sums for each
 
   /// Scores of `count` rows from `first` on.
@@ -205,7 +205,7 @@ struct VnniKernels : private VnniVectors<Bytes> {
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) weights[r] =
         digits + (first + std::min<Index>(r, count - 1)) * kWeightBytes;
     for (Index c = 0; c < v_dim; c += kColumns) {
-      Array<Array<Vec, 4>, kRows> out;  // quarter i of vector v has columns 16 i + 4 v and the three behind
+      Array<Array<Vec, 4>, kRows> out;  // part i of vector v has columns 16 i + 4 v and the three behind
       add_columns<0, kRows>(out, weights, value, keys, c, fetching);
       add_columns<1, kRows>(out, weights, value, keys, c, fetching);
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) if (r < count)
@@ -213,7 +213,7 @@ struct VnniKernels : private VnniVectors<Bytes> {
     }
   }
 
-  /// Half of 64 columns: of each 16 the lower eight, or the upper.
+  /// Half of kColumns: of each 16 the lower eight, or the upper.
   template <int kHalf, int kRows>
   static ATTN_INLINE void add_columns(Array<Vec, 4>* out, const Array<const std::byte*, kRows>& weights,
                                       const RowsToRead& value, Index keys, Index c, Prefetcher& fetching) {

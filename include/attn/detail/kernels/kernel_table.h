@@ -44,8 +44,8 @@ struct DecodeKernelSet {
 };
 
 /// Kernels for caches of 8 bits, in the place of the score and value products of a DecodeKernelSet. Their scales have a
-/// function here, of 64 bytes at a time: vectors of 16 bytes took 1.02 of the time of a call. Programs without such a
-/// cache do not compile them: the cache says which they are.
+/// function here, in vectors of the same width: vectors of 16 bytes took 1.02 of the time of a call. Programs without
+/// such a cache do not compile them: the cache says which they are.
 template <class T>
 struct DotKernels {
   Index columns;       ///< head_dim and v_dim must be multiples of it
@@ -58,9 +58,6 @@ struct DotKernels {
   bool (*value)(const TileMemory<T>&, Index rows, const RowsToRead& value, Index keys, Index v_dim, Prefetcher&);
   void (*multiply)(T* numbers, const float* scales, Index count);  ///< numbers *= scales
 };
-/// Those of a set of vectors, or null.
-template <class T>
-using ChooseDots = const DotKernels<T>* (*)(VectorSet);
 
 /// How the kernels of a family want the numbers of queries, keys and values.
 struct Format {
@@ -101,9 +98,9 @@ struct KernelFamily {
   void (*end_stretch)(const TileMemory<T>&, Index queries, Index v_dim, OutLayout, bool is_first);
   void (*finish)(const TileMemory<T>&, Index queries, Index v_dim, bool has_totals);
 
-  // What only the matrix unit does; the defaults do nothing.
-  void (*begin)() = nothing;  ///< before a thread's first kernel
-  void (*end)() = nothing;    ///< after a thread's last kernel
+  // What only kernels for bf16 do; the defaults do nothing.
+  void (*begin)() = nothing;  ///< before a thread's first kernel on the matrix unit
+  void (*end)() = nothing;    ///< after its last one
   /// Turns scores into those that mods know: multiplied by m.scale, which becomes 1.
   void (*scale_scores)(TileMemory<T>& m, Index keys) = leave_scores;
   /// Values in the order in which the value product reads them; in `to` if that is another order.

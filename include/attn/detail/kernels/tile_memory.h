@@ -38,8 +38,8 @@ struct Totals {
 };
 
 /// The working memory of one tile of queries, as the kernels for tiles use it. The kernels for single queries have
-/// queries as rows (see DecodeKernels); those of the matrix unit have pairs of numbers of 16 bits in some of it (see
-/// AmxKernels). The first six members belong to the tile, the others to whichever tile is worked on.
+/// queries as rows (see DecodeKernels); those for bf16 have pairs of its numbers in some of it (see
+/// Bf16Packing). The first six members belong to the tile, the others to whichever tile is worked on.
 template <class T>
 struct TileMemory {
   T* query;     ///< (head_dim, queries), scaled unless `scale` is not 1

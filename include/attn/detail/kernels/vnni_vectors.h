@@ -97,10 +97,10 @@ struct VnniVectors : VnniInstructions<Bytes> {
 
     /// The largest number becomes one of at least 2^bits and less than twice that. 0 has a factor of 0.
     static ATTN_INLINE Scale of(float largest, int bits) {
-      if (largest == 0) return {0, 0, true};
-      if (!(largest >= 0x1p-100f && largest <= 0x1p100f)) return {0, 0, false};
       std::uint32_t exponent;
       std::memcpy(&exponent, &largest, sizeof(exponent));
+      if (exponent == 0) return {0, 0, true};  // and not for -0, which max_bits() takes for more than any number
+      if (!(largest >= 0x1p-100f && largest <= 0x1p100f)) return {0, 0, false};
       exponent >>= 23;
       return {power(254 - exponent + static_cast<std::uint32_t>(bits)),
               power(exponent - static_cast<std::uint32_t>(bits)), true};

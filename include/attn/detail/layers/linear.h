@@ -31,7 +31,7 @@ struct Linear {
     // With few tokens, as in decoding, reading the weight from memory is what takes time. The kernels for single
     // queries read it once for all of them.
     const bool few = tokens <= kQueriesAtATime;
-    const ChosenKernels<Number> kernels = choose_kernels<Number>(options, fits_bf16(options.compute, {kDType}));
+    const ChosenKernels<Number> kernels = choose_kernels<Number>(options, bf16_products(options.compute, {kDType}));
     const KernelFamily<Number>& family = few ? kernels.full_precision : kernels.family;
     const QueryTiles<Number> tiles(family, tokens, false);
     const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(inputs) * static_cast<double>(outputs);

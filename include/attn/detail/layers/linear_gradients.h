@@ -17,7 +17,7 @@ template <class From, class To>
 void transpose_into(To* to, const From* from, Index rows, Index columns, const Options& options) {
   using T = computed_t<From>;
   constexpr int kSide = 32;  // of a block: 16 kB of long double, which any thread's stack has
-  const KernelFamily<T>& family = choose_kernels<T>(options, false).full_precision;
+  const KernelFamily<T>& family = choose_kernels<T>(options, Bf16Products::none).full_precision;
   const Executor executor =
       executor_for(kFlopsToMove * static_cast<double>(rows) * static_cast<double>(columns), options.executor);
   executor.run(ceil_div(columns, kSide), [&](Index task, int) {
@@ -61,8 +61,8 @@ struct LinearGradients {
   void add(const T* x, const T* grad_y, Index tokens, const Options& options) const {
     // Some tokens at a time: the memory then does not grow with their number, and long sums are rounded less.
     constexpr Index kMost = 2048;
-    const bool fits = fits_bf16(kDType == DType::bf16 ? Compute::bf16 : options.compute, {DType::native});
-    const ChosenKernels<Number> kernels = choose_kernels<Number>(options, fits);
+    const Compute compute = kDType == DType::bf16 ? Compute::bf16 : options.compute;
+    const ChosenKernels<Number> kernels = choose_kernels<Number>(options, bf16_products(compute, {DType::native}));
     for (Index first = 0; first < tokens; first += kMost) {
       const Tokens some{x + first * inputs, grad_y + first * outputs, std::min(kMost, tokens - first)};
       if (kernels.on_matrix_unit())

@@ -5,8 +5,19 @@
 
 #include "attn/detail/tensor/dtype_view.h"
 #include "attn/detail/tensor/row_list.h"
+#include "attn/isa.h"
 
 namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// The kernels for keys and values of 8 bits that a set of vectors has, or null. A cache of such numbers hands on the
+/// function, so that other programs do not compile the kernels.
+template <class T>
+struct DotKernels;
+template <class T>
+using ChooseDots = const DotKernels<T>* (*)(VectorSet);
+
+}  // namespace ATTN_BUILT_FOR
 
 /// Pages that hold the tokens of one sequence, `size` each: token j is in page table[j / size], at j % size.
 struct Pages {
