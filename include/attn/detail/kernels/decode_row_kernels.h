@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "attn/detail/base/cpu.h"
 #include "attn/detail/kernels/prefetcher.h"
 #include "attn/detail/kernels/tile_memory.h"
 
@@ -22,7 +23,7 @@ struct DecodeRowKernels {
   /// scores = query * keys, kLanes keys at a time with a vector of sums each, which a tree of exchanges makes a vector
   /// of scores: in the order of DecodeScoreKernels, 8 heads of 512 keys took 1.1 times as long. Where keys fill no
   /// vector, the last one reaches back. Fetches keys meanwhile; a NoPrefetcher says that they lie in a cache. False,
-  /// and nothing is done: other kernels are better for these sizes.
+  /// and nothing is done: other kernels are better for these sizes, or on this processor.
   template <class Fetching>
   static ATTN_INLINE bool score(const TileMemory<T>& m, const RowsToRead& key, Index keys, Index head_dim,
                                 Fetching& fetching) {
@@ -32,7 +33,7 @@ struct DecodeRowKernels {
       if (head_dim == 2 * kLanes) return score_unrolled<2>(m, key, keys);
       if (head_dim == 4 * kLanes) {
         if constexpr (kFetchesNothing<Fetching> && Bytes == 64)
-          return score_rolled(m, key, keys);
+          return cpu_is_amd() && score_rolled(m, key, keys);
         else
           return score_unrolled<4>(m, key, keys);
       }
@@ -95,6 +96,43 @@ struct DecodeRowKernels {
     }
   }
 
+  /// As score_unrolled(), for rows of four vectors in a cache, with a loop over the keys, whose sums wait in L1 for
+  /// the exchanges. Zen 5 prefetches for each load instruction by its address: unrolled over 16 keys there are 64 of
+  /// them, each of which goes on 4 KiB later, and 64 floats a key came from L2 at 135 GB/s, in a loop at 195 to 225. 8
+  /// heads of 128 keys took 0.89 of the time, a head of 1000 keys 0.81. Rows of 32 and 128 floats and vectors of 32
+  /// bytes took 0.98 to 1.04 of it, keys from memory 1.07 to 1.1. Queries with a bias or the like, whose keys the loop
+  /// cannot know to be near, are left to score_unrolled(). So are all on processors of other makers than AMD: on
+  /// Granite Rapids, where the sums on their way through L1 cost more, 64 floats a key came from L2 at 140 GB/s in
+  /// this loop and at 170 unrolled, and 8 heads of 128 keys took 1.08 times as long.
+  static ATTN_INLINE bool score_rolled(const TileMemory<T>& m, const RowsToRead& key, Index keys) {
+    constexpr int kVectors = 4;
+    constexpr Index kBlock = 4 * kLanes;  // up to 4 KiB of sums, a twelfth of L1
+    alignas(Bytes) Array<T, kBlock * kLanes> sums;
+    Array<Vec, kVectors> q;
+    ATTN_UNROLL for (int c = 0; c < kVectors; ++c) S::load(q[c], m.query + c * kLanes);
+    for (Index next = 0; next < keys; next += kBlock) {
+      const Index first = std::min(next, keys - kLanes), count = std::min(kBlock, keys - first);
+      const T* row = reinterpret_cast<const T*>(key.data) + first * key.stride;
+      ATTN_NO_UNROLL for (Index a = 0; a < count; ++a, row += key.stride) {
+        Vec sum = {};
+        ATTN_UNROLL for (int c = 0; c < kVectors; ++c) {
+          Vec k;
+          S::load(k, row + c * kLanes);
+          sum += q[c] * k;
+        }
+        S::store(sums + a * kLanes, sum);
+      }
+      ATTN_NO_UNROLL for (Index g = 0; g < count; g += kLanes) {
+        const Index j = std::min(g, count - kLanes);
+        Array<Vec, kLanes> sum;
+        ATTN_UNROLL for (int a = 0; a < kLanes; ++a) S::load(sum[a], sums + (j + a) * kLanes);
+        S::sum_lanes(sum);
+        S::store(m.scores + first + j, sum[0]);
+      }
+    }
+    return true;
+  }
+
  private:
   template <class Fetching>
   static constexpr bool kFetchesNothing = std::is_same_v<Fetching, NoPrefetcher>;
@@ -131,41 +169,6 @@ struct DecodeRowKernels {
       }
       S::sum_lanes(sum);
       S::store(m.scores + j, sum[0]);
-    }
-    return true;
-  }
-
-  /// As score_unrolled(), for rows of four vectors in a cache, with a loop over the keys, whose sums wait in L1 for the
-  /// exchanges. Zen 5 prefetches for each load instruction by its address: unrolled over 16 keys there are 64 of them,
-  /// each of which goes on 4 KiB later, and 64 floats a key came from L2 at 135 GB/s, in a loop at 195 to 225. 8 heads
-  /// of 128 keys took 0.89 of the time, a head of 1000 keys 0.81. Rows of 32 and 128 floats and vectors of 32 bytes
-  /// took 0.98 to 1.04 of it, keys from memory 1.07 to 1.1. Queries with a bias or the like, whose keys the loop cannot
-  /// know to be near, are left to score_unrolled().
-  static ATTN_INLINE bool score_rolled(const TileMemory<T>& m, const RowsToRead& key, Index keys) {
-    constexpr int kVectors = 4;
-    constexpr Index kBlock = 4 * kLanes;  // up to 4 KiB of sums, a twelfth of L1
-    alignas(Bytes) Array<T, kBlock * kLanes> sums;
-    Array<Vec, kVectors> q;
-    ATTN_UNROLL for (int c = 0; c < kVectors; ++c) S::load(q[c], m.query + c * kLanes);
-    for (Index next = 0; next < keys; next += kBlock) {
-      const Index first = std::min(next, keys - kLanes), count = std::min(kBlock, keys - first);
-      const T* row = reinterpret_cast<const T*>(key.data) + first * key.stride;
-      ATTN_NO_UNROLL for (Index a = 0; a < count; ++a, row += key.stride) {
-        Vec sum = {};
-        ATTN_UNROLL for (int c = 0; c < kVectors; ++c) {
-          Vec k;
-          S::load(k, row + c * kLanes);
-          sum += q[c] * k;
-        }
-        S::store(sums + a * kLanes, sum);
-      }
-      ATTN_NO_UNROLL for (Index g = 0; g < count; g += kLanes) {
-        const Index j = std::min(g, count - kLanes);
-        Array<Vec, kLanes> sum;
-        ATTN_UNROLL for (int a = 0; a < kLanes; ++a) S::load(sum[a], sums + (j + a) * kLanes);
-        S::sum_lanes(sum);
-        S::store(m.scores + first + j, sum[0]);
-      }
     }
     return true;
   }
