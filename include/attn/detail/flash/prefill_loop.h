@@ -82,7 +82,7 @@ class PrefillLoop {
       for (PrefillState<T>& tile : tiles) {
         for (KvTile& keys : std::span(room, static_cast<std::size_t>(count)))
           visit_tile(tile, keys, following, by_selection);
-        tile.multiply({});
+        tile.multiply(kNoPlan);
       }
       count = rows = 0;
     };
@@ -99,11 +99,12 @@ class PrefillLoop {
     const KernelFamily<T>& family = tile.family();
     const Range shown = PrefillTiles<T>::shown(family, keys.keys, tile.visited);
     const Coverage coverage = pass_.coverage(tile.queries, tile.visited, shown);
-    if (coverage == Coverage::none) return tile.multiply({});
+    if (coverage == Coverage::none) return tile.multiply(kNoPlan);
     if (!keys.loaded) key_tiles_.load(family, tile.queries, tile.memory(), keys);
-    tile.add_keys(PrefillTiles<T>::part_of(keys, shown), coverage, by_selection,
-                  !family.format.fetches ? PrefetchPlan{}
-                  : pass_.tensors.k.is_gathered()
+    const KvTile part = PrefillTiles<T>::part_of(keys, shown);
+    if (!family.format.fetches) return tile.add_keys(part, coverage, by_selection, kNoPlan);
+    tile.add_keys(part, coverage, by_selection,
+                  pass_.tensors.k.is_gathered()
                       ? PrefetchPlan::nothing(tile.memory().query)
                       : plan_prefetch(pass_, tiles_.count(), tile.queries, following, shown, tile.visited));
   }

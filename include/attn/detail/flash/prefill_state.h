@@ -156,7 +156,7 @@ class PrefillState {
 
   /// Adds the output to the totals, and begins another stretch.
   void end_stretch() {
-    multiply({});
+    multiply(kNoPlan);
     full_precision().end_stretch(m_, width(), problem().v_dim, OutLayout::by_column, !std::exchange(has_totals_, true));
     update_ = OutUpdate::overwrite;
     added_ = 0;
