@@ -86,7 +86,7 @@ struct Problem {
   constexpr Index first_query_among_keys(Index batch_element) const { return first_query(batch_element) - kv_offset; }
 
   /// Which key and value head serves a query head: neighbours share one.
-  constexpr Index kv_head(Index head) const { return head / (heads / kv_heads); }
+  constexpr Index kv_head(Index head) const { return heads == kv_heads ? head : head / (heads / kv_heads); }
 };
 
 }  // namespace attn

@@ -24,15 +24,11 @@ struct PrefillCall {
   }
   Problem problem;
   Tensor<float, 4> q, k, v, out;
+  detail::CallTensors<float> tensors{
+      out.view(), {}, q.view(), detail::DTypeView<const float>(k.view()), detail::DTypeView<const float>(v.view()),
+      problem};
   detail::PassContext<float> pass{
-      {out.view(),
-       {},
-       q.view(),
-       detail::DTypeView<const float>(k.view()),
-       detail::DTypeView<const float>(v.view()),
-       problem},
-      nullptr,
-      detail::choose_kernels<float>({.isa = instruction_sets().front()}, detail::Bf16Products::none),
+      tensors, nullptr, detail::choose_kernels<float>({.isa = instruction_sets().front()}, detail::Bf16Products::none),
       false};
 
   /// Of which tensor a block is, and the number of its first row in a head; of none: '-'.

@@ -12,6 +12,7 @@ namespace attn::detail {
 /// be negative. The divisor is positive. Nothing overflows on the way.
 template <class N>
 constexpr N ceil_div(N n, std::type_identity_t<N> by) {
+  if (by == 1) return n;  // see divide()
   return n / by + (n % by > 0);
 }
 constexpr Index floor_div(Index n, Index by) { return n / by - (n % by < 0); }

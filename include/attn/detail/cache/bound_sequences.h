@@ -163,16 +163,16 @@ class CheckedSequences {
       // Keys were turned by their rows, whatever the position of the first of them is.
       if (to.out.data())
         b.rotation = rotation_of<T>(kept_.rope(), b.problem.q_offset - b.problem.kv_offset, b.problem.q_len);
-      CallTensors<T> tensors{part(to.out, element, rows),
-                             part(to.lse, element, rows),
-                             part(q_, element, rows),
-                             kept_.keys(s),
-                             kept_.values(s),
-                             b.problem,
-                             s,
-                             kept_.rope() ? &b.rotation : nullptr};
-      tensors.choose_dots = kept_.choose_dots();
-      sequences_.add(Sequence<T>{tensors, b.mods()});
+      sequences_.add(Sequence<T>{{.out = part(to.out, element, rows),
+                                  .lse = part(to.lse, element, rows),
+                                  .q = part(q_, element, rows),
+                                  .k = kept_.keys(s),
+                                  .v = kept_.values(s),
+                                  .problem = b.problem,
+                                  .first_batch = s,
+                                  .rotation = kept_.rope() ? &b.rotation : nullptr,
+                                  .choose_dots = kept_.choose_dots()},
+                                 b.mods()});
     });
     return sequences_.all();
   }

@@ -113,7 +113,8 @@ struct CallTensors {
 inline bool in_place(const Format& format, const RowsToRead& rows, Index dim) {
   const Index pair = format.per_number();
   return rows.dtype == format.dtype && (rows.column == 1 || dim <= 1) && rows.stride % pair == 0 &&
-         dim % format.columns == 0 && (pair == 1 || reinterpret_cast<std::uintptr_t>(rows.data) % sizeof(float) == 0);
+         (format.columns == 1 || dim % format.columns == 0) &&
+         (pair == 1 || reinterpret_cast<std::uintptr_t>(rows.data) % sizeof(float) == 0);
 }
 /// Whether kernels can read the rows of every head where they lie.
 template <class T>

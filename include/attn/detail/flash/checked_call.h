@@ -125,31 +125,22 @@ class CheckedCall : public CallInputs<Q, K, V> {
   /// All tensors, with those of the result: see result_views().
   template <class... To>
   CallTensors<T> tensors(To&&... result) const {
-    if constexpr (kIsCall) {  // otherwise a static_assert has spoken already
-      const ResultViews<T> to = result_views<T>(problem, result...);
-      constexpr bool kNative = hold_computed_numbers<Q, K, V, std::remove_cvref_t<To>...>();
-      return {.out = to.out,
-              .lse = to.lse,
-              .q = q,
-              .k = k,
-              .v = v,
-              .problem = problem,
-              .choose_kernels = choose_kernels_of<T, kNative>()};
-    }
+    if constexpr (kIsCall)  // otherwise a static_assert has spoken already
+      return tensors_with<To...>(result_views<T>(problem, result...));
   }
 
   /// tensors() with the result in the caller's memory, which must not be an input's, nor gone before the caller sees
   /// it.
   template <class... To>
   CallTensors<T> caller_tensors(To&&... result) const {
-    if constexpr (check_destinations<To...>()) {
-      const CallTensors<T> all = tensors(result...);
-      check_apart_from_inputs(all.out, "out");
-      if (all.lse.data()) {
-        check_apart_from_inputs(all.lse, "lse");
-        check_apart(all.lse, "lse", all.out, "out");
+    if constexpr (check_destinations<To...>() && kIsCall) {
+      const ResultViews<T> to = result_views<T>(problem, result...);
+      check_apart_from_inputs(to.out, "out");
+      if (to.lse.data()) {
+        check_apart_from_inputs(to.lse, "lse");
+        check_apart(to.lse, "lse", to.out, "out");
       }
-      return all;
+      return tensors_with<To...>(to);
     }
   }
 
@@ -171,6 +162,20 @@ class CheckedCall : public CallInputs<Q, K, V> {
     const ResultViews<T> to = result_views<T>(problem, result...);
     check_apart_from_inputs(to.out, "out");
     detail::naive<T>(to.out, to.lse, weights, q, k, v, naive_mods<T>(mods, problem), problem, executor);
+  }
+
+ private:
+  /// Made where it is returned to: small calls feel a copy.
+  template <class... To>
+  CallTensors<T> tensors_with(const ResultViews<T>& to) const {
+    constexpr bool kNative = hold_computed_numbers<Q, K, V, std::remove_cvref_t<To>...>();
+    return {.out = to.out,
+            .lse = to.lse,
+            .q = q,
+            .k = k,
+            .v = v,
+            .problem = problem,
+            .choose_kernels = choose_kernels_of<T, kNative>()};
   }
 };
 

@@ -67,6 +67,7 @@ class KvSplits {
   /// merge, and a worker can only guess which split it begins next, and so what to fetch.
   Index count_for(Index blocks) const {
     constexpr Index kLeastKeys = 16 * kKeyTile;
+    if (kv_len_ < 2 * kLeastKeys) return 1;
     return std::max<Index>(std::min(kMostSplits / std::max<Index>(blocks, 1), kv_len_ / kLeastKeys), 1);
   }
 

@@ -17,7 +17,7 @@ class QueryBlocks {
   QueryBlocks(const Problem& problem, const QueryTiles<T>& tiles, Index most)
       : problem_(&problem),
         tiles_(&tiles),
-        group_(problem.heads / problem.kv_heads),
+        group_(problem.heads == problem.kv_heads ? 1 : problem.heads / problem.kv_heads),
         tiles_per_head_(tiles.count()),
         per_block_(std::max<Index>(std::min(most, per_kv_head()), 1)),
         per_kv_head_(ceil_div(per_kv_head(), per_block_)) {}

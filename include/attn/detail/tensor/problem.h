@@ -101,14 +101,13 @@ Problem make_problem(const DTypeView<const T>& q, const DTypeView<const T>& k, c
                  ")");
   require(q.dim(3) > 0, "head_dim must be at least 1, it is ", q.dim(3));
 
-  Problem p;
-  p.batch = q.dim(0);
-  p.heads = q.dim(1);
-  p.kv_heads = k.dim(1);
-  p.q_len = q.dim(2);
-  p.kv_len = k.dim(2);
-  p.head_dim = q.dim(3);
-  p.v_dim = v.dim(3);
+  Problem p{.batch = q.dim(0),
+            .heads = q.dim(1),
+            .kv_heads = k.dim(1),
+            .q_len = q.dim(2),
+            .kv_len = k.dim(2),
+            .head_dim = q.dim(3),
+            .v_dim = v.dim(3)};
   // In double, as a caller would write it, unless the scalar is finer.
   using Fine = std::conditional_t<(sizeof(T) > sizeof(double)), T, double>;
   p.scale = options.scale ? static_cast<Fine>(*options.scale) : Fine(1) / std::sqrt(static_cast<Fine>(p.head_dim));
