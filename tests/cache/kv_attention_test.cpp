@@ -33,14 +33,14 @@ void sweep() {
   SCOPED_TRACE("a sample" + sample.text());
   for (const auto& q_lens : all_q_lens)
     for (Index group : {1, 2})
-      for (Index dim : {32, 7}) {
+      for (Index dim : {kDimOfKernels<S>, Index(7)}) {
         RaggedCall call = draw_call(lengths, q_lens, group, dim, random);
         call.round_queries_to<T>();
         const RaggedRows<T> table(lengths, call.heads, random);
         for (const CachedRow<T>& row : table.rows) {
           if (!sample.takes_next()) continue;
           const Expected<T> expected(call, row.meaning);
-          for (Isa isa : sets_for<T>()) {
+          for (Isa isa : sets_for<T, S>()) {
             const Index page_size = page_sizes[turn++ % std::size(page_sizes)];
             std::ostringstream text;
             text << row.name << ", " << to_string(isa) << ", pages of " << page_size;

@@ -30,7 +30,7 @@ class KvInvariance : public ::testing::Test {
   template <class Check>
   void each(const Check& check) {
     for (const CachedRow<T>& row : rows_)
-      for (Isa isa : sets_for<T>()) {
+      for (Isa isa : sets_for<T, S>()) {
         SCOPED_TRACE(row.name + ", " + std::string(to_string(isa)));
         check(row, isa);
         if (this->HasFailure()) return;
@@ -50,7 +50,8 @@ class KvInvariance : public ::testing::Test {
  private:
   std::vector<Tokens> draw() {
     std::vector<Tokens> tokens;
-    for (Index length : {9001, 130, 65, 300, 1, 130}) tokens.emplace_back(TokenSizes{2, 32, 64}, length, random_);
+    for (Index length : {9001, 130, 65, 300, 1, 130})
+      tokens.emplace_back(TokenSizes{2, kDimOfKernels<S>, 64}, length, random_);
     return tokens;
   }
 };

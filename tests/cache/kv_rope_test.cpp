@@ -59,7 +59,7 @@ void sweep(Index dim) {
     for (const auto& q_lens : all_q_lens)
       for (Index page_size : {0, 16, 64}) {
         SCOPED_TRACE("pages of " + std::to_string(page_size));
-        const TokenSizes sizes{1, dim, 32};
+        const TokenSizes sizes{1, dim, kDimOfKernels<S>};
         std::vector<Tokens> tokens, kept;
         for (Index length : {64, 150, 3, 100}) tokens.push_back(Tokens::exact(sizes, length, random));
         RaggedCall call(4, tokens, q_lens, random);
@@ -73,7 +73,7 @@ void sweep(Index dim) {
         const RaggedRows<T> table(call.lengths(), call.heads, random);
         for (const CachedRow<T>& row : {table.rows[0], table.rows[1]}) {
           const Expected<T> expected(of_turned, row.meaning);
-          for (Isa isa : sets_for<T>()) {
+          for (Isa isa : sets_for<T, S>()) {
             SCOPED_TRACE(row.name + ", " + std::string(to_string(isa)));
             RaggedMemory<T> memory(call);
             row.run(memory, q_lens, cache.view(), {.executor = serial(), .isa = isa});
@@ -89,7 +89,7 @@ TEST(KvRope, Double) { sweep<double, double>(8); }
 TEST(KvRope, BFloat16) { sweep<Eigen::bfloat16, Eigen::bfloat16>(32); }
 TEST(KvRope, BFloat16OfOddDims) { sweep<Eigen::bfloat16, Eigen::bfloat16>(12); }
 TEST(KvRope, FloatOverHalf) { sweep<float, Eigen::half>(32); }
-TEST(KvRope, FloatOverEightBits) { sweep<float, std::int8_t>(32); }
+TEST(KvRope, FloatOverEightBits) { sweep<float, std::int8_t>(64); }
 
 // What is forgotten gives its positions back, and a fork goes on from its own end.
 TEST(KvRope, PositionsFollowLengths) {

@@ -97,9 +97,10 @@ inline std::vector<attn::Isa> instruction_sets() {
   return sets;
 }
 
-/// With the dot products of integers, which serve caches of 8 bits alone.
-inline std::vector<attn::Isa> integer_instruction_sets() {
-  std::vector<attn::Isa> sets = instruction_sets();
+/// `sets` and those with the dot products of integers, which serve caches of 8 bits alone. Not with software in place
+/// of the matrix unit: it makes those available whatever the processor has.
+inline std::vector<attn::Isa> integer_instruction_sets(std::vector<attn::Isa> sets = instruction_sets()) {
+  if (attn::detail::software_tiles()) return sets;
   for (attn::Isa isa : {attn::Isa::avx2_vnni, attn::Isa::avx512_vnni})
     if (attn::available(isa)) sets.push_back(isa);
   return sets;
@@ -115,10 +116,15 @@ inline std::vector<attn::Isa> all_instruction_sets() {
   return sets;
 }
 
-/// The instruction sets that have kernels of their own for T.
-template <class T>
+/// The instruction sets that have kernels of their own for T, or for queries of T over a cache of S.
+template <class T, class S = T>
 std::vector<attn::Isa> sets_for() {
-  return sizeof(T) == 2 ? all_instruction_sets() : instruction_sets();
+  const std::vector<attn::Isa> sets = sizeof(T) == 2 ? all_instruction_sets() : instruction_sets();
+  return sizeof(S) == 1 ? integer_instruction_sets(sets) : sets;
 }
+
+/// A head_dim, and a v_dim, that all kernels for a cache of S take; the dot products of integers take whole vectors.
+template <class S>
+constexpr attn::Index kDimOfKernels = sizeof(S) == 1 ? 64 : 32;
 
 }  // namespace attn::test
