@@ -101,8 +101,14 @@ class Disturbance {
 };
 
 std::vector<Workload> chosen_rows(const Settings& settings, bool quick) {
-  std::vector<Workload> rows = rows_of(quick ? Rows::quick : settings.extended ? Rows::extended : Rows::standard);
-  std::erase_if(rows, [&](const Workload& w) { return label(w).find(settings.filter) == std::string::npos; });
+  const std::vector<Workload> all = rows_of(quick ? Rows::quick : settings.extended ? Rows::extended : Rows::standard);
+  std::vector<Workload> rows;
+  std::string others;
+  for (const Workload& w : all) {
+    if (label(w).find(settings.filter) != std::string::npos) rows.push_back(w);
+    others += "\n  " + label(w);
+  }
+  if (rows.empty()) throw std::runtime_error("no row contains \"" + settings.filter + "\"; there are:" + others);
   return rows;
 }
 
@@ -117,7 +123,6 @@ void run(Program& program, const Settings& settings) {
   if (settings.rivals) enter_rivals();
   expect_writable(settings.csv);
   const std::vector<Workload> rows = chosen_rows(settings, program.quick());
-  if (rows.empty()) throw std::runtime_error("no row contains \"" + settings.filter + "\"");
   const attn::Options options{.executor = executor_of(settings.threads)};
   const Budget budget = program.quick() ? Budget{.seconds = 0.05, .rounds = 3} : Budget{};
 

@@ -73,6 +73,11 @@ int Program::main(int argc, char** argv, const std::function<void()>& run) {
     return 0;
   } catch (const std::exception& error) {
     std::cerr << name_ << ": " << error.what() << '\n';
+    for (const std::string& file : {svg_, json_}) {  // what expect_writable() has made
+      std::error_code ignored;
+      if (std::filesystem::is_regular_file(file, ignored) && std::filesystem::is_empty(file, ignored))
+        std::filesystem::remove(file, ignored);
+    }
     return 1;
   }
 }

@@ -24,8 +24,8 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// The result of a sequence does not depend on the other sequences, on the number of threads, or on where its pages
 /// lie, bit for bit. Masks that group tokens (strided_sparse, fixed_sparse, dilated) skip the tiles that they drop
-/// whole, but do not group tokens here. Memory: what attention() takes, and some hundred bytes of heap for each
-/// sequence.
+/// whole, but do not group tokens here. Memory: what attention() takes, and of heap some dozen
+/// bytes, or 1.5 KiB for each of several sequences.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class Query, detail::KvSource Cache, class M = Mods<>>
 auto attention(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {

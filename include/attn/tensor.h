@@ -75,6 +75,7 @@ class Tensor {
   const T* data() const { return data_.get(); }
   const Shape& shape() const { return shape_; }
   Index dim(int i) const { return shape_[static_cast<std::size_t>(i)]; }
+  Index stride(int i) const { return detail::row_major_strides<Rank>(shape_)[static_cast<std::size_t>(i)]; }
   Index size() const { return data_ ? detail::product<Rank>(shape_) : 0; }
   /// @}
 

@@ -147,7 +147,7 @@ TEST_F(KvCall, TakesLittleFromTheHeap) {
   options.workspace = memory;
   const auto out = memory_.out.view();
   const Allocations a = allocations_of([&] { attention_into(out, queries, batch, causal(), options); });
-  // The tables of four sequences, 8 bytes a page, and some hundred bytes for each.
+  // The tables of four sequences, 8 bytes a page, and 1.5 KiB for each.
   EXPECT_LT(a.peak, (9000 + 130 + 64) / 16 * 8 + 4 * 1500);
   EXPECT_EQ(a.in_use, 0);
 }

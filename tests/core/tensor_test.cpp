@@ -18,6 +18,12 @@ std::vector<float> count(Index n) {
   return x;
 }
 
+TEST(Tensor, HasTheStridesOfItsView) {
+  const Tensor<float, 3> t({2, 3, 5});
+  for (int i : {0, 1, 2}) EXPECT_EQ(t.stride(i), t.view().stride(i));
+  EXPECT_EQ(t.stride(0), 15);
+}
+
 TEST(Tensor, IsRowMajorZeroedAndAligned) {
   Tensor<float, 3> t({2, 3, 5});
   EXPECT_EQ(t.size(), 30);

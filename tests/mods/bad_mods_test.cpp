@@ -109,7 +109,10 @@ TEST(BadMods, Documents) {
   expect_all_refuse("too few ids", {"16", "17"}, kQ, kK, kV, documents(std::vector<int>(16)));
   expect_all_refuse("queries before", {"-1", "9", "16"}, kQ, kK, kV, documents(std::vector<int>(17)), {.q_offset = -1});
   expect_all_refuse("queries after", {"7", "17", "16"}, kQ, kK, kV, documents(std::vector<int>(17)), {.q_offset = 7});
-  expect_all_refuse("offsets end early", {"12", "17"}, kQ, kK, kV, documents_at({0, 5, 12}));
+  expect_all_refuse("offsets end early", {"documents_at: the last offset is 12", "the keys end at 17"}, kQ, kK, kV,
+                    documents_at({0, 5, 12}));
+  expect_all_refuse("queries after offsets", {"documents_at", "7", "17", "offsets", "16"}, kQ, kK, kV,
+                    documents_at({0, 5, 17}), {.q_offset = 7});
   expect_refused("no offsets", {"none"}, [] { documents_at(std::vector<int>{}); });
   expect_refused("not from 0", {"2"}, [] { documents_at({2, 5}); });
   expect_refused("equal", {"5 after 5"}, [] { documents_at({0, 5, 5, 9}); });

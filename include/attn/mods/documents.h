@@ -21,8 +21,10 @@ struct DocumentTable {
   std::vector<Index> run_end;  ///< the end of the run of equal ids that the position is in
   std::vector<Range> span;     ///< the position's document, from its first to its last position
 
-  explicit DocumentTable(std::vector<Index> id_of_each)
-      : ids(std::move(id_of_each)), run_end(ids.size()), span(ids.size()) {
+  bool are_given_by_offsets;  ///< by documents_at(): messages speak of offsets
+
+  DocumentTable(std::vector<Index> id_of_each, bool given_by_offsets)
+      : ids(std::move(id_of_each)), run_end(ids.size()), span(ids.size()), are_given_by_offsets(given_by_offsets) {
     const Index n = static_cast<Index>(ids.size());
     std::unordered_map<Index, Range> spans;
     for (Index i = 0; i < n; ++i) spans.try_emplace(id(i), Range{i, i}).first->second.end = i + 1;
@@ -46,6 +48,32 @@ struct DocumentTable {
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 };
 
+/// The mask of documents() and of documents_at().
+inline auto documents_of(DocumentTable given) {
+  return bind_mod([table = std::move(given)](const Problem& problem) {
+    const Index count = static_cast<Index>(table.ids.size());
+    const bool by_offsets = table.are_given_by_offsets;
+    require(fits_keys(count, problem) || by_offsets, "documents has ", count, " ids for ", problem.keys().end, " keys",
+            note_of_part(problem));
+    require(fits_keys(count, problem), "documents_at: the last offset is ", count, ", the keys end at ",
+            problem.keys().end, note_of_part(problem));
+    require(problem.q_len == 0 || (problem.q_offset >= 0 && problem.q_offset + problem.q_len <= count),
+            by_offsets ? "documents_at" : "documents", ": queries have the positions ", problem.q_offset, "..",
+            problem.q_offset + problem.q_len - 1, by_offsets ? ", offsets those in 0.." : ", ids those in 0..",
+            count - 1);
+    return mask_mod([id = table.ids.data()](const Position& p) { return id[p.q] == id[p.kv]; },
+                    [&table](const Tile& t) {
+                      const Range seen = intersect(table.span_of(t.q), t.kv);
+                      if (seen.empty()) return Coverage::none;
+                      return table.is_one_document(t.q) && table.is_one_document(t.kv) &&
+                                     table.id(t.q.begin) == table.id(t.kv.begin)
+                                 ? Coverage::all
+                                 : Coverage::some;
+                    },
+                    [&table](const Tile& t) { return table.span_of(t.q); });
+  });
+}
+
 }  // namespace detail
 
 /// Keeps pairs of the same document. `ids` has the document of each position 0 .. kv_len - 1, in any order, the same
@@ -60,26 +88,7 @@ struct DocumentTable {
 ///
 /// @throws std::invalid_argument in the call, if there is not one id per key, or a query has a position outside
 /// 0..kv_len - 1.
-inline auto documents(Indices ids) {
-  return bind_mod([table = detail::DocumentTable(std::move(ids.values))](const Problem& problem) {
-    const Index count = static_cast<Index>(table.ids.size());
-    detail::require(detail::fits_keys(count, problem), "documents has ", count, " ids for ", problem.keys().end,
-                    " keys", detail::note_of_part(problem));
-    detail::require(problem.q_len == 0 || (problem.q_offset >= 0 && problem.q_offset + problem.q_len <= count),
-                    "documents: queries have the positions ", problem.q_offset, "..",
-                    problem.q_offset + problem.q_len - 1, ", ids those in 0..", count - 1);
-    return mask_mod([id = table.ids.data()](const Position& p) { return id[p.q] == id[p.kv]; },
-                    [&table](const Tile& t) {
-                      const Range seen = intersect(table.span_of(t.q), t.kv);
-                      if (seen.empty()) return Coverage::none;
-                      return table.is_one_document(t.q) && table.is_one_document(t.kv) &&
-                                     table.id(t.q.begin) == table.id(t.kv.begin)
-                                 ? Coverage::all
-                                 : Coverage::some;
-                    },
-                    [&table](const Tile& t) { return table.span_of(t.q); });
-  });
-}
+inline auto documents(Indices ids) { return detail::documents_of(detail::DocumentTable(std::move(ids.values), false)); }
 
 /// documents() for documents that lie one behind the other: document i has the positions offsets[i] .. offsets[i + 1] -
 /// 1, and the last offset is kv_len (the "cu_seqlens" of variable-length batches).
@@ -103,7 +112,7 @@ inline auto documents_at(const Indices& offsets) {
   std::vector<Index> ids;
   for (std::size_t i = 1; i < at.size(); ++i)
     ids.insert(ids.end(), static_cast<std::size_t>(at[i] - at[i - 1]), static_cast<Index>(i - 1));
-  return documents(std::move(ids));
+  return detail::documents_of(detail::DocumentTable(std::move(ids), true));
 }
 
 }  // namespace attn
