@@ -101,9 +101,9 @@ struct DecodeRowKernels {
   /// them, each of which goes on 4 KiB later, and 64 floats a key came from L2 at 135 GB/s, in a loop at 195 to 225. 8
   /// heads of 128 keys took 0.89 of the time, a head of 1000 keys 0.81. Rows of 32 and 128 floats and vectors of 32
   /// bytes took 0.98 to 1.04 of it, keys from memory 1.07 to 1.1. Queries with a bias or the like, whose keys the loop
-  /// cannot know to be near, are left to score_unrolled(). So are all on processors of other makers than AMD: on
-  /// Granite Rapids, where the sums on their way through L1 cost more, 64 floats a key came from L2 at 140 GB/s in
-  /// this loop and at 170 unrolled, and 8 heads of 128 keys took 1.08 times as long.
+  /// cannot know to be near, are left to score_unrolled(). So are all on processors of other makers than AMD: on an
+  /// Intel server with AMX, where the sums on their way through L1 cost more, 64 floats a key came from L2 at 140 GB/s
+  /// in this loop and at 170 unrolled, and 8 heads of 128 keys took 1.08 times as long.
   static ATTN_INLINE bool score_rolled(const TileMemory<T>& m, const RowsToRead& key, Index keys) {
     constexpr int kVectors = 4;
     constexpr Index kBlock = 4 * kLanes;  // up to 4 KiB of sums, a twelfth of L1
