@@ -152,8 +152,13 @@ void attend_to(Case& c, const CachePlan& plan, const Cache& cache, std::vector<S
       const Guarded memory =
           workspace(c, options, [&](const auto& o) { return attn::workspace_bytes(query, cache, mods, o); });
       // Products of some sequences of a batch may be formed in bf16 and of others not.
-      if (std::is_same_v<Q, Eigen::bfloat16> && *options.isa >= attn::Isa::avx512_bf16)
+      if (std::is_same_v<Q, Eigen::bfloat16> && *options.isa >= attn::Isa::avx512_bf16) {
         precision.weights = 0x1p-8, precision.weights_tiny = 0x1p-126, precision.lse = 2e-4;
+        if (plan.rope) precision.scores = 0x1.01p-8;  // queries are rounded once more when they are turned
+      }
+      // Products of weights and scales are integers of 24 bits, relative to the largest of them.
+      if (cache.view().choose_dots() && attn::detail::parts_of(*options.isa).dots != attn::detail::DotProducts::none)
+        precision.values = 0x1p-22;
       ++c.calls;
       attn::attention_into(out.view(), lse, query, cache, mods, options);
     };
