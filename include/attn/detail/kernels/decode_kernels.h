@@ -32,6 +32,10 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
   static constexpr int kLanes = S::kLanes;
   static constexpr int kWidth = kRegisters >= 32 ? 4 : 2;  // vectors of columns: 4 x 4 sums, of 32 registers
 
+  /// Vectors of columns for a single query, whose sums must hide the latency of an FMA by themselves: with kWidth, 64
+  /// and 128 numbers of 16 bits a value took 1.4 to 1.8 times as long with AVX2.
+  static constexpr int kWide = 8;
+
   /// scores = query * keys. Fetches keys meanwhile.
   static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index head_dim,
                                 Prefetcher& fetching) {
@@ -103,7 +107,8 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
   }
 
  private:
-  static constexpr bool kReadsColumns = S::kVector && kStored == DType::native;
+  static constexpr bool kIsNarrow = kStored != DType::native;
+  static constexpr bool kReadsColumns = S::kVector && !kIsNarrow;
 
   /// Whether the rows are those of a column-major matrix. DecodeTiles hands on no others with gaps between numbers.
   static ATTN_INLINE bool lie_side_by_side(const RowsToRead& rows, Index dim) { return rows.column != 1 && dim > 1; }
@@ -124,19 +129,26 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     bool is_last() const { return end == keys; }
   };
 
+  /// In parts, where all of a tile's values do not fit into L1 beside what is fetched. Numbers of 16 and 8 bits are
+  /// compiled once more for whole tiles: single queries over 64 of them a value took 1.05 times as long in one part of
+  /// unknown length. In parts and kWide vectors of columns at a time, single queries over 512 and 1024 of them took 0.7
+  /// to 0.8 of their time with AVX-512 and half of it with AVX2.
   static ATTN_INLINE void value_all(const TileMemory<T>& m, Index rows, const RowsToRead& value, Index keys,
                                     Index v_dim, Prefetcher& fetching) {
-    if constexpr (kStored == DType::native && kLanes >= kQueriesAtATime) {
+    if constexpr (kLanes >= kQueriesAtATime) {
       constexpr Index kMostSums = 4096;
-      Array<T, kMostSums> sums;
-      const bool in_parts = rows > 1 && rows * v_dim <= kMostSums && !fetching.is_empty();
-      const Index keys_of_part = in_parts ? keys_in_l1(v_dim * kSizeOf<T, kStored>) : keys;
-      for (Index j = 0; j < keys; j += keys_of_part)
-        value_part(m, rows, value, {j, std::min(j + keys_of_part, keys), keys, sums}, v_dim, fetching);
-    } else {
-      // Numbers of 16 and 8 bits, which are bound by arithmetic, took 3 % longer in parts.
-      value_part(m, rows, value, {0, keys, keys, nullptr}, v_dim, fetching);
+      const Index width = v_dim * kSizeOf<T, kStored>;
+      const bool pays = kIsNarrow ? keys_in_l1(width) < keys : rows > 1,
+                 in_parts = pays && rows * v_dim <= kMostSums && !fetching.is_empty();
+      if (!kIsNarrow || in_parts) {
+        Array<T, kMostSums> sums;
+        const Index count = in_parts ? keys_in_l1(width) : keys;
+        for (Index j = 0; j < keys; j += count)
+          value_part(m, rows, value, {j, std::min(j + count, keys), keys, sums}, v_dim, fetching);
+        return;
+      }
     }
+    value_part(m, rows, value, {0, keys, keys, nullptr}, v_dim, fetching);
   }
 
   static ATTN_INLINE void value_part(const TileMemory<T>& m, Index rows, const RowsToRead& value, const Part& part,
@@ -152,6 +164,9 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
   static ATTN_INLINE void value_rows(const TileMemory<T>& m, Index rows, Index first, const RowsToRead& value,
                                      const Part& part, Index v_dim, Prefetcher& fetching) {
     Index c = 0;
+    if constexpr (kRows == 1 && kIsNarrow)
+      for (; c + kWide * kLanes <= v_dim; c += kWide * kLanes)
+        add_columns<kRows, kWide>(m, rows, first, value, part, c, v_dim, fetching);
     for (; c + kWidth * kLanes <= v_dim; c += kWidth * kLanes)
       add_columns<kRows, kWidth>(m, rows, first, value, part, c, v_dim, fetching);
     if (!part.is_last()) return;
@@ -168,7 +183,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
   }
 
   /// kColumns vectors of columns, from `c` on, for kRows of the rows from `first` on, or as many as there are. Fetches
-  /// where kColumns is kWidth.
+  /// where kColumns is kWidth or kWide.
   template <int kRows, int kColumns>
   static ATTN_INLINE void add_columns(const TileMemory<T>& m, Index rows, Index first, const RowsToRead& value,
                                       const Part& part, Index c, Index v_dim, Prefetcher& fetching) {
@@ -188,7 +203,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
       }
     }
     const std::byte* const data = value.data + c * size;
-    if constexpr (kColumns == kWidth)
+    if constexpr (kColumns >= kWidth)
       with_lines_together<kStored, kRows, kColumns * kLanes * size>(
           rows, fetching, [&]<int kLines>() __attribute__((always_inline)) {
             add_products<kRows, kColumns, kLines>(sum, weights, data, value.stride * size, part, fetching);
@@ -218,7 +233,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     constexpr Index size = kSizeOf<T, kStored>, kBytes = kColumns * kLanes * size;
     constexpr int kApart = kRowsApart<kRows, kBytes, kLines>;
     const std::byte* row = value + part.begin * stride;
-    for (Index j = part.begin; j < part.end; ++j, row += stride) {
+    for (Index j = part.begin, end = part.end; j < end; ++j, row += stride) {
       Array<Vec, kColumns> x;
       ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
         Vec one;  // kept as in DecodeScoreKernels::add_products()
