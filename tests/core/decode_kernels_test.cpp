@@ -108,7 +108,29 @@ void value_sums_up_products() {
       kernels.value_of(kDTypeOf<S>)(m, rows, value, keys, dim, fetching);
       return to;
     };
+    // In runs, as pages cut a tile.
+    const auto in_runs = [&] {
+      constexpr Index kRun = 16;
+      std::vector<T> to(static_cast<std::size_t>(rows * dim), T(3)), weights = n.weights, sums(to.size(), T(-7));
+      detail::TileMemory<T> m{};
+      m.row = kKeyTile;
+      m.out = to.data();
+      m.rescale = rescale.data();
+      m.value_sums = sums.data();
+      for (Index begin = 0; begin < keys; begin += kRun) {
+        detail::RowsToRead run = value;
+        run.data += begin * stride * static_cast<Index>(sizeof(S));
+        m.scores = weights.data() + begin;
+        m.run = {begin == 0, begin + kRun >= keys};
+        detail::Prefetcher nothing;
+        kernels.value_of(kDTypeOf<S>)(m, rows, run, std::min(kRun, keys - begin), dim, nothing);
+      }
+      return to;
+    };
     const auto near = out({}), far = out(fetching<T>(value, keys, dim));
+    if (rows > 1) {  // a single query is given whole tiles
+      EXPECT_EQ(in_runs(), near);
+    }
     for (Index r = 0; r < rows; ++r)
       for (Index c = 0; c < dim; ++c) {
         double expected = 1.5;

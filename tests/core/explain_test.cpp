@@ -219,6 +219,26 @@ TEST(Explain, SingleQueriesFetchAheadWhatCannotBeInTheCache) {
   EXPECT_EQ(line_of(of(16385), "loop"), "single queries, at most 4 in a sequence, keys and values fetched ahead");
 }
 
+/// Pages that hold less than a tile of keys.
+TEST(Explain, QueriesThatShareKeysReadSmallPagesInPlace) {
+  const auto of = [](Index page_size, Index kv_len, Index heads = 2) {
+    PagedKvCache<float> cache({.pages = detail::ceil_div(kv_len, page_size), .page_size = page_size, .head_dim = 64});
+    const Index sequence = cache.add();
+    cache.append(sequence, Tensor<float, 4>({1, 1, kv_len, 64}), Tensor<float, 4>({1, 1, kv_len, 64}));
+    return explain(Tensor<float, 4>({1, heads, 1, 64}), cache.view({sequence}), full(), {.isa = Isa::generic});
+  };
+  EXPECT_FALSE(of(64, 6144).fetches_ahead);  // 3 MiB
+  EXPECT_TRUE(of(64, 6145).fetches_ahead);
+  EXPECT_FALSE(of(16, 16384).fetches_ahead);  // 8 MiB
+  EXPECT_TRUE(of(16, 16385).fetches_ahead);
+  EXPECT_FALSE(of(64, 100, 1).packs_keys);
+  for (const Index page_size : {8, 15, 16, 48}) {
+    EXPECT_EQ(of(page_size, 100).packs_keys, page_size < 16);
+    EXPECT_EQ(of(page_size, 100).packs_values, page_size < 16);
+    EXPECT_TRUE(of(page_size, 100, 1).packs_keys);
+  }
+}
+
 /// Queries that visit no key fetch nothing.
 TEST(Explain, FarKeysOfQueriesInOneKernelAreNotFetched) {
   const Tensor<float, 4> q({2, 16, 1, 64}), k({2, 16, 1100, 64});

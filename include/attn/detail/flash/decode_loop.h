@@ -35,6 +35,7 @@ class DecodeLoop {
         on_matrix_unit_(key_tiles_.suit_matrix_unit(pass.kernels)),
         dots_(key_tiles_.suit_dots(pass.kernels) ? pass.kernels.dots : nullptr),
         step_(on_matrix_unit_ ? kKeyTile : kLongStep),
+        most_queries_(QueryBlocks<T>(problem_, tiles, kMostQueries).most_tiles()),
         splits_(problem_, QueryBlocks<T>(problem_, tiles, kMostQueries).count(), kMostQueries),
         lone_(pass, key_tiles_, splits_) {}
 
@@ -47,8 +48,8 @@ class DecodeLoop {
   /// The memory of a worker for so many blocks at a time.
   Index bytes(Index blocks) const { return layout(blocks).bytes(); }
   bool fetches_ahead() const { return key_tiles_.are_far(); }
-  bool packs_keys() const { return key_tiles_.copies(tensors_.k); }
-  bool packs_values() const { return key_tiles_.copies(tensors_.v); }
+  bool packs_keys() const { return packs(tensors_.k); }
+  bool packs_values() const { return packs(tensors_.v); }
 
   /// How the keys are cut, each split a task of its own.
   const KvSplits<T>& splits() const { return splits_; }
@@ -134,6 +135,12 @@ class DecodeLoop {
   using KvTile = typename DecodeTiles<T>::Tile;
   using Row = typename DecodeState<T>::Row;
 
+  /// Whether keys or values are copied, for the largest blocks.
+  bool packs(const KvRows<T>& t) const {
+    const bool reads_runs = !on_matrix_unit_ && !dots_ && key_tiles_.reads_runs(t, most_queries_);
+    return key_tiles_.copies(t) && !reads_runs;
+  }
+
   /// run() for a block of one query, if one kernel can take it through all keys. Returns whether it did.
   bool run_lone(const QueryTile& query, const Task& now, const Range& keys, std::byte* memory,
                 std::byte* partials) const {
@@ -157,6 +164,7 @@ class DecodeLoop {
                           .packed_key = key_tiles_.copies_any(tensors_.k) ? problem_.head_dim : 0,
                           .packed_value = key_tiles_.copies_any(tensors_.v) ? problem_.v_dim : 0,
                           .keys = step_,
+                          .value_sums = key_tiles_.reads_runs(tensors_.v, kMostQueries) ? problem_.v_dim : 0,
                           .totals = has_totals(problem_.kv_len)},
                          blocks);
   }
@@ -210,6 +218,7 @@ class DecodeLoop {
   bool on_matrix_unit_;
   const DotKernels<T>* dots_;  ///< null: keys are multiplied as floats
   Index step_;                 ///< keys that one step of the recurrence takes
+  Index most_queries_;         ///< of a block
   KvSplits<T> splits_;
   LoneQueries<T> lone_;
 };

@@ -172,16 +172,25 @@ class DecodeState {
     if (added_ + tiles > kStretch) end_stretch();
     added_ += tiles;
     const DecodeKernelSet<T>& kernels = count == kKeyTile ? *whole_ : family().decode;
+    const bool vectors_of_floats = whole_ == &family().decode && !value_dots_;
+    const auto reads_runs = [&](const KvRows<T>& t) {
+      return vectors_of_floats && !by_selection && tiles_->reads_runs(t, size());
+    };
+    const bool keys_in_runs = reads_runs(pass_->tensors.k), values_in_runs = reads_runs(pass_->tensors.v);
     // During the only tile, the next one is fetched; during one of several, what is multiplied soon after.
     Prefetcher fetching;
     if (tiles == 1) tiles_->fetch(fetching, coming);
     for_each_tile(keys, [&](const Tile& tile, const Tile& following) {
       const TileRows now = tiles_->keys_of(tile),
                      after = following.keys.empty() ? tiles_->values_of(first) : tiles_->keys_of(following);
-      if (tiles > 1) tiles_->fetch(fetching, now, after);
-      const RowsToRead key = tiles_->rows(family(), now, after, m_.packed_key);
-      const auto score = score_dots_ ? score_dots_->score : kernels.score_of(key.dtype);
-      score(m_, size(), key, tile.keys.size(), problem().head_dim, fetching);
+      if (tiles > 1) tiles_->fetch(fetching, now, after, keys_in_runs);
+      if (keys_in_runs) {
+        score_runs(now, fetching);
+      } else {
+        const RowsToRead key = tiles_->rows(family(), now, after, m_.packed_key);
+        const auto score = score_dots_ ? score_dots_->score : kernels.score_of(key.dtype);
+        score(m_, size(), key, tile.keys.size(), problem().head_dim, fetching);
+      }
       tiles_->multiply_by_key_scales(tile, size(), m_, value_dots_);
     });
     for (Index r = 0; Row & row : rows_) {
@@ -202,13 +211,17 @@ class DecodeState {
     for_each_tile(keys, [&](const Tile& tile, const Tile& following) {
       const TileRows now = tiles_->values_of(tile),
                      after = following.keys.empty() ? tiles_->keys_of(coming) : tiles_->values_of(following);
-      if (tiles > 1) tiles_->fetch(fetching, now, after);
+      if (tiles > 1) tiles_->fetch(fetching, now, after, values_in_runs);
       tiles_->multiply_by_value_scales(tile, size(), m_, value_dots_);
-      const RowsToRead value = tiles_->rows(family(), now, after, m_.packed_value);
-      if (by_selection)
-        add_values_of_kept(value, tile.keys.size());
-      else if (!value_dots_ || !value_dots_->value(m_, size(), value, tile.keys.size(), problem().v_dim, fetching))
-        kernels.value_of(value.dtype)(m_, size(), value, tile.keys.size(), problem().v_dim, fetching);
+      if (values_in_runs) {
+        add_values_of_runs(now, fetching);
+      } else {
+        const RowsToRead value = tiles_->rows(family(), now, after, m_.packed_value);
+        if (by_selection)
+          add_values_of_kept(value, tile.keys.size());
+        else if (!value_dots_ || !value_dots_->value(m_, size(), value, tile.keys.size(), problem().v_dim, fetching))
+          kernels.value_of(value.dtype)(m_, size(), value, tile.keys.size(), problem().v_dim, fetching);
+      }
       std::fill_n(m_.rescale, size(), T(1));
     });
   }
@@ -226,6 +239,24 @@ class DecodeState {
   Tile first_of(Tile step) const {
     step.keys = tiles_->first(step.keys);
     return step;
+  }
+
+  /// The kernels score() and value(), run by run.
+  void score_runs(TileRows tile, Prefetcher& fetching) {
+    tiles_->for_each_run(tile, [&](const RowsToRead& key, const Range& run) {
+      TileMemory<T> m = m_;
+      m.scores += run.begin;
+      family().decode.score_of(key.dtype)(m, size(), key, run.size(), problem().head_dim, fetching);
+    });
+  }
+  void add_values_of_runs(TileRows tile, Prefetcher& fetching) {
+    const Index keys = tile.tile->keys.size();
+    tiles_->for_each_run(tile, [&](const RowsToRead& value, const Range& run) {
+      TileMemory<T> m = m_;
+      m.scores += run.begin;
+      m.run = {run.begin == 0, run.end == keys};
+      family().decode.value_of(value.dtype)(m, size(), value, run.size(), problem().v_dim, fetching);
+    });
   }
 
   /// As the kernel value(), for one row, but a dropped pair is not even multiplied.

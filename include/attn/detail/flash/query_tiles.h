@@ -53,6 +53,7 @@ struct TileSizes {
   Index weights = 0;       ///< likewise; 0 where they take the place of the scores
   Index chunk = kKeyTile;  ///< rows that a chunk of keys has
   Index keys = kKeyTile;   ///< that scores have room for
+  Index value_sums = 0;    ///< for each query: as for `out`, where values may be read in several runs
   bool totals = false;     ///< whether there may be more than one stretch
 };
 
@@ -66,7 +67,7 @@ class TileLayout {
   /// Bytes for one worker, in whole cache lines, so that two workers never write to the same one.
   Index bytes() const {
     const Index of_key = sizes_.packed_key + sizes_.packed_value + sizes_.arranged + sizes_.weights;
-    const Index shared = sizes_.queries * (sizes_.keys + 2) + sizes_.chunk * of_key;
+    const Index shared = sizes_.queries * (sizes_.keys + sizes_.value_sums + 2) + sizes_.chunk * of_key;
     const Index flags = sizes_.keys * sizes_.queries;
     return padded((shared + tiles_ * own()) * static_cast<Index>(sizeof(T)) + flags, kAlignment);
   }
@@ -83,6 +84,7 @@ class TileLayout {
     m.arranged = take(sizes_.chunk * sizes_.arranged);
     m.packed_key = take(sizes_.chunk * sizes_.packed_key);
     m.packed_value = take(sizes_.chunk * sizes_.packed_value);
+    m.value_sums = take(sizes_.value_sums * queries);
     m.tile_max = take(queries);
     m.rescale = take(queries);
     take(tile * own());

@@ -120,13 +120,12 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
       return x;
   }
 
-  /// Some keys of a tile. Sums over the ones before are in `sums`, (rows, v_dim), and those over all keys join the
-  /// output: the sums of a tile have the same bits in however many parts they are formed.
+  /// Some of the keys that a call is given. Sums over the keys of a tile before them are in `sums`, (rows, v_dim), and
+  /// those over all join the output: they have the same bits in however many parts they are formed.
   struct Part {
-    Index begin, end, keys;
+    Index begin, end;
+    ValueRun run;
     T* sums;
-    bool is_first() const { return begin == 0; }
-    bool is_last() const { return end == keys; }
   };
 
   /// In parts, where all of a tile's values do not fit into L1 beside what is fetched. Numbers of 16 and 8 bits are
@@ -135,20 +134,19 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
   /// to 0.8 of their time with AVX-512 and half of it with AVX2.
   static ATTN_INLINE void value_all(const TileMemory<T>& m, Index rows, const RowsToRead& value, Index keys,
                                     Index v_dim, Prefetcher& fetching) {
-    if constexpr (kLanes >= kQueriesAtATime) {
-      constexpr Index kMostSums = 4096;
-      const Index width = v_dim * kSizeOf<T, kStored>;
-      const bool pays = kIsNarrow ? keys_in_l1(width) < keys : rows > 1,
-                 in_parts = pays && rows * v_dim <= kMostSums && !fetching.is_empty();
-      if (!kIsNarrow || in_parts) {
-        Array<T, kMostSums> sums;
-        const Index count = in_parts ? keys_in_l1(width) : keys;
-        for (Index j = 0; j < keys; j += count)
-          value_part(m, rows, value, {j, std::min(j + count, keys), keys, sums}, v_dim, fetching);
-        return;
-      }
+    constexpr Index kMostSums = 4096;
+    const Index width = v_dim * kSizeOf<T, kStored>;
+    const bool is_whole = m.run.is_whole(),
+               in_parts = !fetching.is_empty() && is_whole && rows * v_dim <= kMostSums &&
+                          (kIsNarrow ? keys_in_l1(width) < keys : kLanes >= kQueriesAtATime && rows > 1);
+    if (kIsNarrow && is_whole && !in_parts) [[likely]]
+      return value_part(m, rows, value, {0, keys, {}, nullptr}, v_dim, fetching);
+    Array<T, kMostSums> sums;
+    const Index count = in_parts ? keys_in_l1(width) : keys;
+    for (Index j = 0; j < keys; j += count) {
+      const ValueRun run = {m.run.is_first && j == 0, m.run.is_last && j + count >= keys};
+      value_part(m, rows, value, {j, std::min(j + count, keys), run, is_whole ? sums : m.value_sums}, v_dim, fetching);
     }
-    value_part(m, rows, value, {0, keys, keys, nullptr}, v_dim, fetching);
   }
 
   static ATTN_INLINE void value_part(const TileMemory<T>& m, Index rows, const RowsToRead& value, const Part& part,
@@ -169,16 +167,18 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
         add_columns<kRows, kWide>(m, rows, first, value, part, c, v_dim, fetching);
     for (; c + kWidth * kLanes <= v_dim; c += kWidth * kLanes)
       add_columns<kRows, kWidth>(m, rows, first, value, part, c, v_dim, fetching);
-    if (!part.is_last()) return;
-    const Part whole{0, part.keys, part.keys, nullptr};
-    for (; c + kLanes <= v_dim; c += kLanes) add_columns<kRows, 1>(m, rows, first, value, whole, c, v_dim, fetching);
+    for (; c + kLanes <= v_dim; c += kLanes) add_columns<kRows, 1>(m, rows, first, value, part, c, v_dim, fetching);
     for (; c < v_dim; ++c)
       for (Index r = first; r < std::min(first + kRows, rows); ++r) {
-        T sum = 0;
-        for (Index j = 0; j < whole.end; ++j)
+        const Index at = r * v_dim + c;
+        T sum = part.run.is_first ? T(0) : part.sums[at];
+        for (Index j = part.begin; j < part.end; ++j)
           sum += m.scores[r * m.row + j] *
                  load_number<T>(kStored, value.data + (j * value.stride + c) * kSizeOf<T, kStored>);
-        m.out[r * v_dim + c] = m.out[r * v_dim + c] * m.rescale[r] + sum;
+        if (part.run.is_last)
+          m.out[at] = m.out[at] * m.rescale[r] + sum;
+        else
+          part.sums[at] = sum;
       }
   }
 
@@ -194,7 +194,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
       weights[r] = m.scores + (first + std::min<Index>(r, count - 1)) * m.row;
     }
-    if (!part.is_first()) {
+    if (!part.run.is_first) {
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
         if (r < count) {
           ATTN_UNROLL for (int v = 0; v < kColumns; ++v)
@@ -212,9 +212,9 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
       add_products<kRows, kColumns, 0>(sum, weights, data, value.stride * size, part, fetching);
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
       if (r < count) {
-        T* const out = (part.is_last() ? m.out : part.sums) + (first + r) * v_dim + c;
+        T* const out = (part.run.is_last ? m.out : part.sums) + (first + r) * v_dim + c;
         ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
-          if (part.is_last()) {
+          if (part.run.is_last) {
             Vec before;
             S::load(before, out + v * kLanes);
             S::add_product(sum[r][v], before, m.rescale[first + r]);

@@ -47,15 +47,24 @@ class Prefetcher {
     forget();
     to_l1_ = true;
     const Index begun = rows_ahead<T>(tile);
+    follows_rows_ = true;
     RowsToRead rest = tile.rows;
     if (rest.data != nullptr) rest.data += begun * rest.stride * size_of_number<T>(rest.dtype);
     add<T>(rest, tile.dim, tile.count - begun);
     add<T>(next.rows, next.dim, rows_ahead<T>(next));
   }
 
+  /// The same for tiles in several runs, which are added.
+  void to_l1_in_runs() {
+    forget();
+    to_l1_ = true;
+  }
+  /// How many rows of so many bytes are fetched ahead.
+  static Index rows_ahead(Index width) { return std::max<Index>(kAhead / std::max<Index>(width, 1), 1); }
+
   void forget() {
     count_ = 0;
-    to_l1_ = false;
+    to_l1_ = follows_rows_ = false;
     score_lines_ = -1;
     next_ = end_ = nullptr;
     wait_ = kNever;
@@ -71,7 +80,7 @@ class Prefetcher {
 
   bool is_empty() const { return next_ == nullptr; }
   /// Whether it fetches what lies behind the rows that are read. Behind copies of rows there is nothing to be read.
-  bool follows_rows() const { return to_l1_ && !is_empty(); }
+  bool follows_rows() const { return follows_rows_ && !is_empty(); }
 
   /// From now on step() asks for so many lines, evenly, while so many bytes are read; never for more lines than those
   /// bytes fill.
@@ -144,8 +153,7 @@ class Prefetcher {
 
   template <class T>
   static Index rows_ahead(const Tile& tile) {
-    const Index width = std::max<Index>(tile.dim * size_of_number<T>(tile.rows.dtype), 1);
-    return std::min(tile.count, std::max<Index>(kAhead / width, 1));
+    return std::min(tile.count, rows_ahead(tile.dim * size_of_number<T>(tile.rows.dtype)));
   }
 
   void begin(int number) {
@@ -181,7 +189,7 @@ class Prefetcher {
 
   static constexpr int kMostRuns = 4;  // a tile in pages of 16 tokens, the fewest that are usual
   Run runs_[kMostRuns];
-  bool to_l1_ = false;
+  bool to_l1_ = false, follows_rows_ = false;
   int number_ = 0, count_ = 0;
   Index score_lines_ = -1;  ///< -1: all
   const std::byte* row_ = nullptr;

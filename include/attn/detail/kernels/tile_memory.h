@@ -37,6 +37,12 @@ struct Totals {
   T* out_rest;  ///< as `out`
 };
 
+/// Which of a tile's values a kernel is given, where they lie in several runs. Their sums join the output with the last.
+struct ValueRun {
+  bool is_first = true, is_last = true;
+  bool is_whole() const { return is_first && is_last; }
+};
+
 /// The working memory of one tile of queries, as the kernels for tiles use it. The kernels for single queries have
 /// queries as rows (see DecodeKernels); those for bf16 have pairs of its numbers in some of it (see
 /// Bf16Packing). The first six members belong to the tile, the others to whichever tile is worked on.
@@ -58,6 +64,9 @@ struct TileMemory {
   T* arranged;      ///< (keys, v_dim) in the order that kernels want, if rows will not do
   bool* dropped;    ///< (keys, queries), only used next to values that are not finite
   T scale;          ///< what the scores must still be multiplied by
+  /// Single queries, over values in several runs: the sums so far, (queries, v_dim), and which run comes.
+  T* value_sums;
+  ValueRun run;
   /// Weights of additive scores: (head_dim) for a tile, (queries, head_dim) for single queries.
   const T* score_weight;
 };
