@@ -232,9 +232,9 @@ TEST(Explain, QueriesThatShareKeysReadSmallPagesInPlace) {
   EXPECT_FALSE(of(16, 16384).fetches_ahead);  // 8 MiB
   EXPECT_TRUE(of(16, 16385).fetches_ahead);
   EXPECT_FALSE(of(64, 100, 1).packs_keys);
-  for (const Index page_size : {8, 15, 16, 48}) {
-    EXPECT_EQ(of(page_size, 100).packs_keys, page_size < 16);
-    EXPECT_EQ(of(page_size, 100).packs_values, page_size < 16);
+  for (const Index page_size : {8, 16, 17, 48}) {
+    EXPECT_EQ(of(page_size, 100).packs_keys, page_size % 16 != 0);
+    EXPECT_EQ(of(page_size, 100).packs_values, page_size % 16 != 0);
     EXPECT_TRUE(of(page_size, 100, 1).packs_keys);
   }
 }
