@@ -149,8 +149,8 @@ class DecodeTiles {
 
   /// `fetching` fetches from now on what is read during and after a product with some rows: the rest of them and the
   /// first of those that come next. A step's first values follow its last keys, the next step's keys its last values.
-  /// Rows that are copied are fetched as a whole, because that reads them before they are multiplied. Those that are read
-  /// in runs took 1.4 to 1.7 times as long without fetching, and up to 1.15 times with whole tiles fetched to L2.
+  /// Rows that are copied are fetched as a whole, because that reads them before they are multiplied. Those that are
+  /// read in runs took 1.4 to 1.7 times as long without fetching, and up to 1.15 times with whole tiles fetched to L2.
   void fetch(Prefetcher& fetching, TileRows now, TileRows after, bool in_runs) const {
     if (!far_) return;
     const KvRows<T>& t = *after.of;

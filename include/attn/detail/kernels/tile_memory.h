@@ -37,7 +37,8 @@ struct Totals {
   T* out_rest;  ///< as `out`
 };
 
-/// Which of a tile's values a kernel is given, where they lie in several runs. Their sums join the output with the last.
+/// Which of a tile's values a kernel is given, where they lie in several runs. Their sums join the output with the last
+/// run.
 struct ValueRun {
   bool is_first = true, is_last = true;
   bool is_whole() const { return is_first && is_last; }
