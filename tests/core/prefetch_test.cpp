@@ -158,9 +158,9 @@ TEST(Prefetchers, AskForEachLineOnce) {
   EXPECT_EQ(pages.lines_left(), 3 * 7 * 3);
   pages.lines<22>();
   EXPECT_EQ(pages.lines_left(), 41);
-  for (int i = 0; i < 3; ++i)
+  for (int i = 0; i < 6; ++i)  // five are taken
     pages.add<float>({reinterpret_cast<const std::byte*>(t.data()), detail::DType::native, 40, 1}, 40, 2);
-  EXPECT_EQ(pages.lines_left(), 41 + 5);
+  EXPECT_EQ(pages.lines_left(), 41 + 5 * 5);
   detail::Prefetcher nothing;
   nothing.spread(nothing.lines_left(), 320);
   nothing.step<64>();
@@ -168,12 +168,50 @@ TEST(Prefetchers, AskForEachLineOnce) {
   EXPECT_EQ(nothing.lines_left(), 0);
   EXPECT_TRUE(nothing.is_empty());
   // One that has asked for all lines is as empty, and takes others.
-  pages.lines<46>();
+  pages.lines<66>();
   EXPECT_FALSE(pages.is_empty());
   pages.lines<1>();
   EXPECT_TRUE(pages.is_empty());
   pages.add<float>({reinterpret_cast<const std::byte*>(t.data()), detail::DType::native, 40, 1}, 40, 2);
   EXPECT_EQ(pages.lines_left(), 5);
+}
+
+/// Rows of pages that are read where they lie: the rest of a tile, of which 16 KiB were asked for before, and as much of
+/// what comes next. Copies are read by then, so that all of what comes next is asked for.
+TEST(DecodeTiles, FetchWhatIsReadNextInPages) {
+  constexpr Index kPage = 16, kPages = 9;
+  const std::vector<Index> table{7, 0, 3, 8, 2, 5, 1, 6, 4};
+  for (const Index head_dim : {64, 96, 128}) {
+    const Index kv_len = 2 * kKeyTile + 10, v_dim = 32;
+    Problem problem;
+    problem.heads = 4;
+    problem.kv_heads = 2;
+    problem.q_len = 1;
+    problem.kv_len = kv_len;
+    problem.head_dim = head_dim;
+    problem.v_dim = v_dim;
+    const Tensor<float, 4> q({1, 4, 1, head_dim}), k({kPages, 2, kPage, head_dim}), v({kPages, 2, kPage, v_dim});
+    Tensor<float, 4> out({1, 4, 1, v_dim});
+    const detail::Pages pages{table.data(), kPages, kPage};
+    const detail::CallTensors<float> tensors{out.view(), {}, q.view(), {k.view(), pages}, {v.view(), pages}, problem};
+    const detail::DecodeTiles<float> far(tensors, true), near(tensors, false);
+    using Tile = detail::DecodeTiles<float>::Tile;
+    const Tile first{0, 1, {0, 64}}, second{0, 1, {64, 128}}, last{0, 1, {128, 192}};
+    const auto lines = [](const auto& tiles, auto now, auto after, bool in_runs) {
+      detail::Prefetcher f;
+      tiles.fetch(f, now, after, in_runs);
+      return f.lines_left();
+    };
+    const Index key = head_dim / 16, value = v_dim / 16, ahead = std::min<Index>(16 * 1024 / (head_dim * 4), 64);
+    EXPECT_EQ(lines(far, far.keys_of(first), far.keys_of(second), true), 64 * key);
+    EXPECT_EQ(lines(far, far.keys_of(second), far.keys_of(last), true), (64 - ahead + 10) * key);
+    EXPECT_EQ(lines(far, far.keys_of(second), far.values_of(first), true), (64 - ahead) * key + 64 * value);
+    EXPECT_EQ(lines(far, far.values_of(first), far.values_of(second), true), 64 * value);
+    EXPECT_EQ(lines(far, far.values_of(second), far.keys_of(first), true), ahead * key);
+    EXPECT_EQ(lines(far, far.keys_of(second), far.keys_of(last), false), 10 * key);
+    EXPECT_EQ(lines(far, far.keys_of(second), far.values_of(first), false), 64 * value);
+    EXPECT_EQ(lines(near, near.keys_of(first), near.keys_of(second), true), 0);
+  }
 }
 
 }  // namespace

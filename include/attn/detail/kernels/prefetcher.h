@@ -187,7 +187,9 @@ class Prefetcher {
     return next_ != nullptr;
   }
 
-  static constexpr int kMostRuns = 4;  // a tile in pages of 16 tokens, the fewest that are usual
+  // Two tiles in pages of 16 tokens, the fewest that are usual: the rest of a tile of wide rows, and all of the next one,
+  // whose rows are narrow.
+  static constexpr int kMostRuns = 8;
   Run runs_[kMostRuns];
   bool to_l1_ = false, follows_rows_ = false;
   int number_ = 0, count_ = 0;
