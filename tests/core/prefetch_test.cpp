@@ -176,8 +176,8 @@ TEST(Prefetchers, AskForEachLineOnce) {
   EXPECT_EQ(pages.lines_left(), 5);
 }
 
-/// Rows of pages that are read where they lie: the rest of a tile, of which 16 KiB were asked for before, and as much of
-/// what comes next. Copies are read by then, so that all of what comes next is asked for.
+/// Rows of pages that are read where they lie: the rest of a tile, of which 16 KiB were asked for before, and as much
+/// of what comes next. Copies are read by then, so that all of what comes next is asked for.
 TEST(DecodeTiles, FetchWhatIsReadNextInPages) {
   constexpr Index kPage = 16, kPages = 9;
   const std::vector<Index> table{7, 0, 3, 8, 2, 5, 1, 6, 4};
