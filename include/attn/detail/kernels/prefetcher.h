@@ -187,8 +187,8 @@ class Prefetcher {
     return next_ != nullptr;
   }
 
-  // Two tiles in pages of 16 tokens, the fewest that are usual: the rest of a tile of wide rows, and all of the next one,
-  // whose rows are narrow.
+  // Two tiles in pages of 16 tokens, the fewest that are usual: the rest of a tile of wide rows, and all of the next
+  // one, whose rows are narrow.
   static constexpr int kMostRuns = 8;
   Run runs_[kMostRuns];
   bool to_l1_ = false, follows_rows_ = false;
