@@ -114,6 +114,26 @@ TEST(GatheredKeys, NothingLeaksFromOutsideOfWindowsAndLists) {
   }
 }
 
+/// Rows of a grid are seen whole by windows as wide as they are, but not by causal ones.
+TEST(GatheredKeys, CausalWindowsMayBeAsWideAsTheGrid) {
+  Random random(4);
+  struct Grid {
+    std::vector<Index> shape, window, causal;
+  };
+  for (Grid g : {Grid{{18, 2}, {5, 2}, {0, 1}}, {{9, 4}, {5, 4}, {1, 1}}, {{9, 2, 2}, {5, 2, 2}, {0, 0, 1}}})
+    for (const bool is_causal : {true, false}) {
+      if (!is_causal) std::fill(g.causal.begin(), g.causal.end(), 0);
+      const auto grid = attn::detail::token_grid(g.shape, g.window, std::vector<Index>(), g.causal);
+      const auto mod = attn::detail::neighbourhood_of(grid, true);
+      Arguments<double> a(Inputs({1, 1, 1, 36, 36, 8, 8}, random));
+      const Computed<double> by_definition = naive(a, mod);
+      for (const Isa isa : instruction_sets()) {
+        const Computed<double> got = flash(a, mod, {.isa = isa});
+        for (std::size_t i = 0; i < got.out.size(); ++i) ASSERT_NEAR(got.out[i], by_definition.out[i], 1e-13);
+      }
+    }
+}
+
 // Lists of no key at all, and of one.
 TEST(GatheredKeys, QueriesWithoutKeysAreZero) {
   Tensor<int, 2> lists({3, 2});

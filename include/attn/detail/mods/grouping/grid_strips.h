@@ -18,7 +18,9 @@ namespace attn::detail {
 struct GridStrips {
   TokenGrid::Coordinates q_shape, kv_shape;  ///< of a strip, in numbers within a group of the dilations
   Index texts = 0;
-  bool is_row = false;       ///< whether the grid has one dimension
+  bool is_row = false;  ///< whether the grid has one dimension
+  /// Whether queries see all or nothing of a row of keys. A causal window may be as wide as the row and end before it.
+  bool sees_rows_whole = true;
   Index step = 1;            ///< of both lists; see RowList
   std::vector<Index> q, kv;  ///< tokens of all texts
   WindowTable windows;       ///< in numbers within the strips; keys are the same in all texts
@@ -30,9 +32,6 @@ struct GridStrips {
   Index row_of_keys() const { return kv_shape[1] * kv_shape[2]; }
   /// How many entries of a list make a run; see RowList. A strip of a grid of one dimension is one run.
   Index run_of(const TokenGrid::Coordinates& shape) const { return is_row ? shape[0] : shape[2]; }
-  bool sees_rows_whole() const {
-    return row_of_keys() == static_cast<Index>(windows.axes[1].window) * static_cast<Index>(windows.axes[2].window);
-  }
 
   /// Adds a strip of the group with the coordinates `group`, given its first query and first key in numbers.
   void add(const TokenGrid& grid, const TokenGrid::Coordinates& group, const TokenGrid::Coordinates& first_q,
@@ -50,7 +49,9 @@ struct GridStrips {
     each(q_shape, [&](TokenGrid::Coordinates n) {
       for (std::size_t a = 0; a < TokenGrid::kAxes; ++a) {
         n[a] += first_q[a];
-        windows.axes[a].first.push_back(static_cast<std::int32_t>(grid.axes[a].first(n[a], group[a]) - first_kv[a]));
+        const Index first = grid.axes[a].first(n[a], group[a]) - first_kv[a];
+        windows.axes[a].first.push_back(static_cast<std::int32_t>(first));
+        if (a > 0 && (first > 0 || first + grid.axes[a].window < kv_shape[a])) sees_rows_whole = false;
       }
       q.push_back(token(n));
     });
@@ -81,7 +82,7 @@ struct StripMask {
     const Index row = strips->row_of_keys();
     const Range rows{t.kv.begin / row, (t.kv.end - 1) / row + 1};
     if (intersect(any, rows).empty()) return Coverage::none;
-    return strips->sees_rows_whole() && intersect(all, rows) == rows ? Coverage::all : Coverage::some;
+    return strips->sees_rows_whole && intersect(all, rows) == rows ? Coverage::all : Coverage::some;
   }
   Range kv_range(const Tile& t) const {
     const Range any = seen(t.q).second;
