@@ -97,9 +97,11 @@ void value_sums_up_products() {
   for_each_size<T>([](const auto& kernels, Index rows, Index keys, Index dim, Index stride) {
     const Numbers<T, S> n(rows, keys, dim, stride);
     const detail::RowsToRead value = n.read(stride);
-    std::vector<T> rescale(static_cast<std::size_t>(rows), T(0.5));
+    // Numbers whose products are rounded.
+    constexpr T kBefore = T(1) / 3, kRescale = T(0.7);
+    std::vector<T> rescale(static_cast<std::size_t>(rows), kRescale);
     const auto out = [&](detail::Prefetcher fetching) {
-      std::vector<T> to(static_cast<std::size_t>(rows * dim), T(3)), weights = n.weights;
+      std::vector<T> to(static_cast<std::size_t>(rows * dim), kBefore), weights = n.weights;
       detail::TileMemory<T> m{};
       m.scores = weights.data();
       m.row = kKeyTile;
@@ -111,7 +113,7 @@ void value_sums_up_products() {
     // In runs, as pages cut a tile.
     const auto in_runs = [&] {
       constexpr Index kRun = 16;
-      std::vector<T> to(static_cast<std::size_t>(rows * dim), T(3)), weights = n.weights, sums(to.size(), T(-7));
+      std::vector<T> to(static_cast<std::size_t>(rows * dim), kBefore), weights = n.weights, sums(to.size(), T(-7));
       detail::TileMemory<T> m{};
       m.row = kKeyTile;
       m.out = to.data();
@@ -133,7 +135,7 @@ void value_sums_up_products() {
     }
     for (Index r = 0; r < rows; ++r)
       for (Index c = 0; c < dim; ++c) {
-        double expected = 1.5;
+        double expected = static_cast<double>(kBefore) * static_cast<double>(kRescale);
         for (Index j = 0; j < keys; ++j)
           expected += static_cast<double>(n.weights[static_cast<std::size_t>(r * kKeyTile + j)]) *
                       static_cast<double>(n.kv[static_cast<std::size_t>(j * stride + c)]);

@@ -175,10 +175,14 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
         for (Index j = part.begin; j < part.end; ++j)
           sum += m.scores[r * m.row + j] *
                  load_number<T>(kStored, value.data + (j * value.stride + c) * kSizeOf<T, kStored>);
-        if (part.run.is_last)
-          m.out[at] = m.out[at] * m.rescale[r] + sum;
-        else
+        if (part.run.is_last) {
+          // g++ 12 fused this with the sum where a tile came in runs, and not where it came whole.
+          T before = m.out[at] * m.rescale[r];
+          S::keep_rounded(before);
+          m.out[at] = before + sum;
+        } else {
           part.sums[at] = sum;
+        }
       }
   }
 
