@@ -137,6 +137,49 @@ TEST(KvInvarianceOfHeads, RangesOfOtherHeadsMatterNot) {
   }
 }
 
+/// Windows that begin and end within a page, over rows that fill no vector, of heads that leave one over.
+template <class S>
+void windows_do_not_see_pages() {
+  using In = std::conditional_t<std::is_same_v<S, std::int8_t>, float, S>;
+  using T = typename KvCache<S>::Computed;
+  Random random(11);
+  const auto drawn = [&]<class N>(N, const Shape<4>& shape) {
+    Tensor<N, 4> t(shape);
+    for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<N>(static_cast<float>(random.uniform(-1, 1)));
+    return t;
+  };
+  for (const Index dim : {8, 72})
+    for (const Index heads_of_key : {2, 5})
+      for (const Index q_len : {1, 4}) {
+        const Index kv_heads = 2, heads = kv_heads * heads_of_key, keys = 171;
+        const auto q = drawn(T(), {1, heads, q_len, dim});
+        const auto k = drawn(In(), {1, kv_heads, keys, dim}), v = drawn(In(), {1, kv_heads, keys, dim});
+        KvCache<S> one_piece({.kv_heads = kv_heads, .head_dim = dim});
+        one_piece.append(k, v);
+        for (const Index page_size : {16, 48, 80}) {
+          PagedKvCache<S> pages({.pages = 12, .page_size = page_size, .kv_heads = kv_heads, .head_dim = dim});
+          const Index id = pages.add();
+          pages.append(id, k, v);
+          for (Isa isa : sets_for<T, S>())
+            for (const Index before : {5, 22, 43, 90}) {
+              const auto out = [&](const auto& cache) {
+                Tensor<T, 4> result({1, heads, q_len, dim});
+                attention_into(result, q, cache, sliding_window(before, 0), {.executor = serial(), .isa = isa});
+                return std::vector<T>(result.data(), result.data() + result.size());
+              };
+              ASSERT_TRUE(same_bits(out(pages.view({id})), out(one_piece)))
+                  << to_string(isa) << ", dim " << dim << ", " << heads_of_key << " heads on one, " << q_len
+                  << " queries, pages of " << page_size << ", window " << before;
+            }
+        }
+      }
+}
+TEST(KvInvarianceOfWindows, Float) { windows_do_not_see_pages<float>(); }
+TEST(KvInvarianceOfWindows, Double) { windows_do_not_see_pages<double>(); }
+TEST(KvInvarianceOfWindows, Half) { windows_do_not_see_pages<Eigen::half>(); }
+TEST(KvInvarianceOfWindows, BFloat16) { windows_do_not_see_pages<Eigen::bfloat16>(); }
+TEST(KvInvarianceOfWindows, Int8) { windows_do_not_see_pages<std::int8_t>(); }
+
 TEST(KvInvarianceOfHeads, NoQueriesAtAllAreNoMistake) {
   const KvCache<float> cache({.batch = 2, .kv_heads = 1, .head_dim = 4});
   EXPECT_EQ(attention(Tensor<float, 4>({2, 1, 0, 4}), cache).out.shape(), (Shape<4>{2, 1, 0, 4}));

@@ -18,7 +18,11 @@ using detail::kKeyTile;
 template <class S>
 constexpr DType kDTypeOf = std::is_same_v<S, Eigen::bfloat16> ? DType::bf16
                            : std::is_same_v<S, Eigen::half>   ? DType::f16
+                           : std::is_same_v<S, std::int8_t>   ? DType::i8
                                                               : DType::native;
+
+template <class S>
+constexpr float kLargest = std::is_same_v<S, std::int8_t> ? 51 : 1;
 
 /// Some rows of S, `stride` apart, and queries and weights of T for them.
 template <class T, class S>
@@ -29,11 +33,11 @@ struct Numbers {
         weights(static_cast<std::size_t>(rows * kKeyTile)) {
     Index i = 0;
     for (T& x : query) x = static_cast<T>(++i * 37 % 101 - 50) / T(50);
-    for (S& x : kv) x = static_cast<S>(static_cast<float>(++i * 71 % 103 - 51) / 51);
+    for (S& x : kv) x = static_cast<S>(static_cast<float>(++i * 71 % 103 - 51) * kLargest<S> / 51);
     for (T& x : weights) x = static_cast<T>(++i * 13 % 89) / T(89);
   }
-  detail::RowsToRead read(Index stride) const {
-    return {reinterpret_cast<const std::byte*>(kv.data()), kDTypeOf<S>, stride, 1};
+  detail::RowsToRead read(Index stride, Index first = 0) const {
+    return {reinterpret_cast<const std::byte*>(kv.data() + first * stride), kDTypeOf<S>, stride, 1};
   }
   std::vector<T> query;
   std::vector<S> kv;
@@ -48,7 +52,7 @@ void for_each_size(const Visit& visit) {
     const auto kernels = detail::choose_kernels<T>({.isa = isa}, detail::Bf16Products::none).full_precision.decode;
     for (const Index rows : {1, 2, 4, 5, 8, 16})
       for (const Index keys : {1, 2, 3, 4, 5, 17, 40, 63, 64})
-        for (const Index dim : {3, 16, 32, 64, 96, 100, 128, 320}) {
+        for (const Index dim : {3, 8, 16, 32, 64, 72, 96, 100, 128, 320}) {
           SCOPED_TRACE("rows " + std::to_string(rows) + ", keys " + std::to_string(keys) + ", dim " +
                        std::to_string(dim));
           visit(kernels, rows, keys, dim, dim + (dim == 64 ? 16 : 0));
@@ -61,6 +65,12 @@ detail::Prefetcher fetching(const detail::RowsToRead& rows, Index count, Index d
   detail::Prefetcher fetching;
   fetching.to_l1<T>({rows, count, dim}, {rows, count, dim});
   return fetching;
+}
+
+/// Calls visit(begin, end) for runs of keys as pages of 16 cut them, of which a window leaves 11 of the first.
+template <class Visit>
+void for_each_run(Index keys, const Visit& visit) {
+  for (Index begin = 0, end = 11; begin < keys; begin = end, end += 16) visit(begin, std::min(end, keys));
 }
 
 template <class T, class S>
@@ -79,6 +89,21 @@ void score_sums_up_products() {
     };
     const auto near = scores({});
     const auto far = scores(fetching<T>(key, keys, dim));
+    if (rows > 1) {
+      std::vector<T> to(static_cast<std::size_t>(rows * kKeyTile), T(-7));
+      detail::TileMemory<T> m{};
+      m.query = const_cast<T*>(n.query.data());
+      m.row = kKeyTile;
+      for_each_run(keys, [&](Index begin, Index end) {
+        m.scores = to.data() + begin;
+        detail::Prefetcher nothing;
+        kernels.score_of(kDTypeOf<S>)(m, rows, n.read(stride, begin), end - begin, dim, nothing);
+      });
+      for (Index r = 0; r < rows; ++r)
+        ASSERT_TRUE(
+            std::equal(to.begin() + r * kKeyTile, to.begin() + r * kKeyTile + keys, near.begin() + r * kKeyTile))
+            << "row " << r;
+    }
     for (Index r = 0; r < rows; ++r)
       for (Index j = 0; j < keys; ++j) {
         double expected = 0;
@@ -86,7 +111,7 @@ void score_sums_up_products() {
           expected += static_cast<double>(n.query[static_cast<std::size_t>(r * dim + d)]) *
                       static_cast<double>(n.kv[static_cast<std::size_t>(j * stride + d)]);
         const auto at = static_cast<std::size_t>(r * kKeyTile + j);
-        ASSERT_NEAR(static_cast<double>(near[at]), expected, 1e-4) << "row " << r << ", key " << j;
+        ASSERT_NEAR(static_cast<double>(near[at]), expected, 1e-4 * kLargest<S>) << "row " << r << ", key " << j;
         ASSERT_EQ(near[at], far[at]) << "row " << r << ", key " << j;
       }
   });
@@ -110,23 +135,19 @@ void value_sums_up_products() {
       kernels.value_of(kDTypeOf<S>)(m, rows, value, keys, dim, fetching);
       return to;
     };
-    // In runs, as pages cut a tile.
     const auto in_runs = [&] {
-      constexpr Index kRun = 16;
       std::vector<T> to(static_cast<std::size_t>(rows * dim), kBefore), weights = n.weights, sums(to.size(), T(-7));
       detail::TileMemory<T> m{};
       m.row = kKeyTile;
       m.out = to.data();
       m.rescale = rescale.data();
       m.value_sums = sums.data();
-      for (Index begin = 0; begin < keys; begin += kRun) {
-        detail::RowsToRead run = value;
-        run.data += begin * stride * static_cast<Index>(sizeof(S));
+      for_each_run(keys, [&](Index begin, Index end) {
         m.scores = weights.data() + begin;
-        m.run = {begin == 0, begin + kRun >= keys};
+        m.run = {begin == 0, end == keys};
         detail::Prefetcher nothing;
-        kernels.value_of(kDTypeOf<S>)(m, rows, run, std::min(kRun, keys - begin), dim, nothing);
-      }
+        kernels.value_of(kDTypeOf<S>)(m, rows, n.read(stride, begin), end - begin, dim, nothing);
+      });
       return to;
     };
     const auto near = out({}), far = out(fetching<T>(value, keys, dim));
@@ -140,7 +161,7 @@ void value_sums_up_products() {
           expected += static_cast<double>(n.weights[static_cast<std::size_t>(r * kKeyTile + j)]) *
                       static_cast<double>(n.kv[static_cast<std::size_t>(j * stride + c)]);
         const auto at = static_cast<std::size_t>(r * dim + c);
-        ASSERT_NEAR(static_cast<double>(near[at]), expected, 1e-4) << "row " << r << ", column " << c;
+        ASSERT_NEAR(static_cast<double>(near[at]), expected, 1e-4 * kLargest<S>) << "row " << r << ", column " << c;
         ASSERT_EQ(near[at], far[at]) << "row " << r << ", column " << c;
       }
   });
@@ -235,6 +256,7 @@ TEST(DecodeKernels, ScoreSumsUpProductsOfHalves) {
   score_sums_up_products<float, Eigen::half>();
   score_sums_up_products<float, Eigen::bfloat16>();
 }
+TEST(DecodeKernels, ScoreSumsUpProductsOfIntegers) { score_sums_up_products<float, std::int8_t>(); }
 TEST(DecodeKernels, ValueSumsUpProducts) {
   value_sums_up_products<float, float>();
   value_sums_up_products<double, double>();
@@ -243,6 +265,7 @@ TEST(DecodeKernels, ValueSumsUpProductsOfHalves) {
   value_sums_up_products<float, Eigen::half>();
   value_sums_up_products<float, Eigen::bfloat16>();
 }
+TEST(DecodeKernels, ValueSumsUpProductsOfIntegers) { value_sums_up_products<float, std::int8_t>(); }
 
 }  // namespace
 }  // namespace attn::test

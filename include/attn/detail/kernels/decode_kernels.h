@@ -3,6 +3,9 @@
 // that keys and values are read once, in place, at the speed of memory.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
+
 #include "attn/detail/kernels/decode_column_kernels.h"
 #include "attn/detail/kernels/decode_row_kernels.h"
 #include "attn/detail/kernels/decode_score_kernels.h"
@@ -168,22 +171,57 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     for (; c + kWidth * kLanes <= v_dim; c += kWidth * kLanes)
       add_columns<kRows, kWidth>(m, rows, first, value, part, c, v_dim, fetching);
     for (; c + kLanes <= v_dim; c += kLanes) add_columns<kRows, 1>(m, rows, first, value, part, c, v_dim, fetching);
-    for (; c < v_dim; ++c)
-      for (Index r = first; r < std::min(first + kRows, rows); ++r) {
-        const Index at = r * v_dim + c;
-        T sum = part.run.is_first ? T(0) : part.sums[at];
-        for (Index j = part.begin; j < part.end; ++j)
-          sum += m.scores[r * m.row + j] *
-                 load_number<T>(kStored, value.data + (j * value.stride + c) * kSizeOf<T, kStored>);
-        if (part.run.is_last) {
-          // g++ 12 fused this with the sum where a tile came in runs, and not where it came whole.
-          T before = m.out[at] * m.rescale[r];
-          S::keep_rounded(before);
-          m.out[at] = before + sum;
-        } else {
-          part.sums[at] = sum;
-        }
+    if constexpr (kLanes > 1)
+      if (c < v_dim) add_last_columns<kRows>(m, rows, first, value, part, c, v_dim);
+  }
+
+  /// As add_columns(), for the columns from `c` on, which fill no vector. Vectors end where rows do and begin with
+  /// columns that have been added already; rows that are shorter than a vector are copied. Of a loop over single
+  /// columns g++ 12 fused some products with their sums and rounded others, by where a run of keys began.
+  template <int kRows>
+  static ATTN_INLINE void add_last_columns(const TileMemory<T>& m, Index rows, Index first, const RowsToRead& value,
+                                           const Part& part, Index c, Index v_dim) {
+    constexpr Index size = kSizeOf<T, kStored>;
+    const Index count = std::min<Index>(kRows, rows - first), begin = std::max<Index>(v_dim - kLanes, 0),
+                width = std::min<Index>(v_dim, kLanes);
+    alignas(Bytes) std::byte copied[Bytes] = {};
+    const auto vector_at = [&](const void* from, Index bytes) {
+      const auto* const at = static_cast<const std::byte*>(from);
+      if (v_dim >= kLanes) return at;
+      std::memcpy(copied, at, static_cast<std::size_t>(bytes));
+      return static_cast<const std::byte*>(copied);
+    };
+    const auto load = [&](Vec& x, const T* numbers) {
+      S::load(x, reinterpret_cast<const T*>(vector_at(numbers, width * static_cast<Index>(sizeof(T)))));
+    };
+    Array<Vec, kRows> sum = {};
+    Array<const T*, kRows> weights;
+    ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
+      weights[r] = m.scores + (first + std::min<Index>(r, count - 1)) * m.row;
+    }
+    if (!part.run.is_first) {
+      ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
+        if (r < count) load(sum[r], part.sums + (first + r) * v_dim + begin);
       }
+    }
+    for (Index j = part.begin; j < part.end; ++j) {
+      Vec x;
+      Packing::template load<kStored>(x, vector_at(value.data + (j * value.stride + begin) * size, width * size));
+      ATTN_UNROLL for (int r = 0; r < kRows; ++r) S::add_product(sum[r], x, weights[r][j]);
+    }
+    ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
+      if (r < count) {
+        T* const out = (part.run.is_last ? m.out : part.sums) + (first + r) * v_dim;
+        if (part.run.is_last) {
+          Vec before;
+          load(before, out + begin);
+          S::add_product(sum[r], before, m.rescale[first + r]);
+        }
+        Array<T, kLanes> numbers;
+        S::store(numbers, sum[r]);
+        std::copy(numbers + (c - begin), numbers + width, out + c);
+      }
+    }
   }
 
   /// kColumns vectors of columns, from `c` on, for kRows of the rows from `first` on, or as many as there are. Fetches

@@ -95,10 +95,6 @@ struct Simd {
 #endif
   }
 
-  /// x is rounded here. A compiler may fuse a product with the sum that it is added to in some of the functions that a
-  /// kernel is inlined into, and not in others; where those must agree to the last bit, the product stands by itself.
-  static ATTN_INLINE void keep_rounded(T& x) { asm("" : "+m"(x)); }
-
   /// The largest lane of numbers that are not NaN.
   static ATTN_INLINE T largest(const Vec& x) {
     if constexpr (kVector) {
