@@ -21,7 +21,8 @@ namespace attn {
 struct PagedKvCacheConfig {
   Index pages = 0;  ///< pages in the pool, for all sequences
   /// Tokens in a page. Multiples of 64 are read where they lie, and multiples of 16 by single queries that share their
-  /// keys with others, in floats; the rest is copied tile by tile.
+  /// keys with others, unless dot products of integers or the matrix unit multiply them; the rest is copied tile by
+  /// tile.
   Index page_size = 64;
   Index kv_heads = 1;                       ///< heads of keys and values
   Index head_dim = 0;                       ///< features of a key; there is no default

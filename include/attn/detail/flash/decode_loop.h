@@ -164,7 +164,7 @@ class DecodeLoop {
                           .packed_key = key_tiles_.copies_any(tensors_.k) ? problem_.head_dim : 0,
                           .packed_value = key_tiles_.copies_any(tensors_.v) ? problem_.v_dim : 0,
                           .keys = step_,
-                          .value_sums = key_tiles_.reads_runs(tensors_.v, kMostQueries) ? problem_.v_dim : 0,
+                          .value_sums = key_tiles_.reads_runs(tensors_.v, most_queries_) ? problem_.v_dim : 0,
                           .totals = has_totals(problem_.kv_len)},
                          blocks);
   }

@@ -170,14 +170,14 @@ class FlashPass {
   /// 0.85 of the time without fetching, and over 32 MiB 1.05 of it. Queries that share keys multiply each vector
   /// several times, which hides what fetching costs, and read four keys at a time, which the processor does not
   /// foresee: over 8 MiB in L3 four to thirty-two queries took 0.4 to 0.7 of the time with fetching, over 4 MiB 0.93,
-  /// over 2 MiB 1.02 to 1.08. Pages that are shorter than a tile are begun too often for that: over 4 to 8 MiB in pages
-  /// of 16 tokens four queries took 0.7 of the time without.
+  /// over 2 MiB 1.02 to 1.08. Pages that cut tiles are begun too often for that: over 4 to 8 MiB in pages of 16 tokens
+  /// four queries took 0.7 of the time without.
   bool are_far(double kv_bytes) const {
     constexpr double kMiB = 1024 * 1024;
     const KvRows<T>& keys = pass_.tensors.k;
-    const bool in_small_pages = keys.cuts_tiles_of(kKeyTile) && !keys.is_gathered(),
+    const bool pages_cut_tiles = keys.cuts_tiles_of(kKeyTile) && !keys.is_gathered(),
                share_keys = problem_.heads > problem_.kv_heads || problem_.q_len > 1;
-    return kv_bytes > (share_keys && !in_small_pages ? 3 * kMiB : 8 * kMiB);
+    return kv_bytes > (share_keys && !pages_cut_tiles ? 3 * kMiB : 8 * kMiB);
   }
 
   PassContext<T> pass_;
