@@ -184,15 +184,15 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     constexpr Index size = kSizeOf<T, kStored>;
     const Index count = std::min<Index>(kRows, rows - first), begin = std::max<Index>(v_dim - kLanes, 0),
                 width = std::min<Index>(v_dim, kLanes);
-    alignas(Bytes) std::byte copied[Bytes] = {};
-    const auto vector_at = [&](const void* from, Index bytes) {
+    alignas(Bytes) Array<std::byte, Bytes> copied = {};
+    const auto vector_at = [&](const void* from, Index bytes) __attribute__((always_inline)) {
       const auto* const at = static_cast<const std::byte*>(from);
       if (v_dim >= kLanes) return at;
       std::memcpy(copied, at, static_cast<std::size_t>(bytes));
       return static_cast<const std::byte*>(copied);
     };
-    const auto load = [&](Vec& x, const T* numbers) {
-      S::load(x, reinterpret_cast<const T*>(vector_at(numbers, width * static_cast<Index>(sizeof(T)))));
+    const auto numbers_at = [&](const T* from) __attribute__((always_inline)) {
+      return reinterpret_cast<const T*>(vector_at(from, width * static_cast<Index>(sizeof(T))));
     };
     Array<Vec, kRows> sum = {};
     Array<const T*, kRows> weights;
@@ -201,7 +201,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     }
     if (!part.run.is_first) {
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
-        if (r < count) load(sum[r], part.sums + (first + r) * v_dim + begin);
+        if (r < count) S::load(sum[r], numbers_at(part.sums + (first + r) * v_dim + begin));
       }
     }
     for (Index j = part.begin; j < part.end; ++j) {
@@ -214,7 +214,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
         T* const out = (part.run.is_last ? m.out : part.sums) + (first + r) * v_dim;
         if (part.run.is_last) {
           Vec before;
-          load(before, out + begin);
+          S::load(before, numbers_at(out + begin));
           S::add_product(sum[r], before, m.rescale[first + r]);
         }
         Array<T, kLanes> numbers;
