@@ -22,7 +22,7 @@ constexpr DType kDTypeOf = std::is_same_v<S, Eigen::bfloat16> ? DType::bf16
                                                               : DType::native;
 
 template <class S>
-constexpr float kLargest = std::is_same_v<S, std::int8_t> ? 51 : 1;
+constexpr float kLargestValue = std::is_same_v<S, std::int8_t> ? 51 : 1;
 
 /// Some rows of S, `stride` apart, and queries and weights of T for them.
 template <class T, class S>
@@ -33,7 +33,7 @@ struct Numbers {
         weights(static_cast<std::size_t>(rows * kKeyTile)) {
     Index i = 0;
     for (T& x : query) x = static_cast<T>(++i * 37 % 101 - 50) / T(50);
-    for (S& x : kv) x = static_cast<S>(static_cast<float>(++i * 71 % 103 - 51) * kLargest<S> / 51);
+    for (S& x : kv) x = static_cast<S>(static_cast<float>(++i * 71 % 103 - 51) * kLargestValue<S> / 51);
     for (T& x : weights) x = static_cast<T>(++i * 13 % 89) / T(89);
   }
   detail::RowsToRead read(Index stride, Index first = 0) const {
@@ -111,7 +111,7 @@ void score_sums_up_products() {
           expected += static_cast<double>(n.query[static_cast<std::size_t>(r * dim + d)]) *
                       static_cast<double>(n.kv[static_cast<std::size_t>(j * stride + d)]);
         const auto at = static_cast<std::size_t>(r * kKeyTile + j);
-        ASSERT_NEAR(static_cast<double>(near[at]), expected, 1e-4 * kLargest<S>) << "row " << r << ", key " << j;
+        ASSERT_NEAR(static_cast<double>(near[at]), expected, 1e-4 * kLargestValue<S>) << "row " << r << ", key " << j;
         ASSERT_EQ(near[at], far[at]) << "row " << r << ", key " << j;
       }
   });
@@ -161,7 +161,8 @@ void value_sums_up_products() {
           expected += static_cast<double>(n.weights[static_cast<std::size_t>(r * kKeyTile + j)]) *
                       static_cast<double>(n.kv[static_cast<std::size_t>(j * stride + c)]);
         const auto at = static_cast<std::size_t>(r * dim + c);
-        ASSERT_NEAR(static_cast<double>(near[at]), expected, 1e-4 * kLargest<S>) << "row " << r << ", column " << c;
+        ASSERT_NEAR(static_cast<double>(near[at]), expected, 1e-4 * kLargestValue<S>)
+            << "row " << r << ", column " << c;
         ASSERT_EQ(near[at], far[at]) << "row " << r << ", column " << c;
       }
   });
