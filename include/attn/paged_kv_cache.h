@@ -146,6 +146,15 @@ class PagedKvCache {
     for (Index s : sequences.values) some.add(table(s), length(s));
     return some;
   }
+  /// Not to be called: does not compile, and says that sequences are to be named. Calls that are given the cache itself
+  /// end here, too.
+  template <class X = T>
+  KvView<Computed> view() const {
+    static_assert(sizeof(X) == 0,
+                  "attn: a PagedKvCache holds any number of sequences; a call takes cache.view({a, b}), or "
+                  "cache.select({a, b}) to append to them too");
+    return storage_.view(nullptr);
+  }
   /// @deprecated batch() is view() now.
   [[deprecated("it is view() now")]] KvView<Computed> batch(const Indices& sequences) const { return view(sequences); }
 

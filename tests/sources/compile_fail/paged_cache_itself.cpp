@@ -1,0 +1,12 @@
+// expect: attn: a PagedKvCache holds any number of sequences; a call takes cache.view({a, b}), or cache.select({a, b})
+#include <attn/attn.h>
+
+int main() {
+  const attn::Tensor<float, 4> q({1, 2, 1, 8});
+  attn::PagedKvCache<float> cache({.pages = 4, .kv_heads = 1, .head_dim = 8});
+#ifdef ATTN_KO
+  attn::attention(q, cache, attn::causal());
+#else
+  attn::attention(q, cache.view({cache.add()}), attn::causal());
+#endif
+}
