@@ -188,7 +188,8 @@ class Prefetcher {
   }
 
   // Two tiles in pages of 16 tokens, the fewest that are usual: the rest of a tile of wide rows, and all of the next
-  // one, whose rows are narrow.
+  // one, whose rows are narrow. With four, rows of 80, 96 and 192 floats in such pages took 1.1 to 1.3 times as long
+  // from memory.
   static constexpr int kMostRuns = 8;
   Run runs_[kMostRuns];
   bool to_l1_ = false, follows_rows_ = false;
