@@ -1,4 +1,4 @@
-// expect: attn: a PagedKvCache holds any number of sequences; a call takes cache.view({a, b}), or cache.select({a, b})
+// expect: attn: a PagedKvCache holds any number of sequences; a call takes cache.view({a, b}), or cache.select({a, b}) to append to them too
 #include <attn/attn.h>
 
 int main() {
