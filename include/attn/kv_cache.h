@@ -187,7 +187,8 @@ class KvCache {
     if (c.v_dim == 0) c.v_dim = c.head_dim;
     if (c.capacity == 0) c.capacity = std::min<Index>(c.max_capacity, 64);
     detail::require(c.batch > 0 && c.kv_heads > 0 && c.head_dim > 0 && c.v_dim > 0, "KvCache: batch ", c.batch,
-                    ", kv_heads ", c.kv_heads, ", head_dim ", c.head_dim, ", v_dim ", c.v_dim, " must be positive");
+                    ", kv_heads ", c.kv_heads, ", head_dim ", c.head_dim, ", v_dim ", c.v_dim, " must be positive",
+                    c.head_dim == 0 ? "; head_dim has no default" : "");
     detail::require(c.capacity > 0 && c.capacity <= c.max_capacity, "KvCache: capacity ", c.capacity,
                     " must be positive and at most max_capacity, ", c.max_capacity);
     detail::require(!c.rope || c.rope->config().head_dim == c.head_dim, "KvCache: head_dim is ", c.head_dim,

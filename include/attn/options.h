@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "attn/detail/base/names_only.h"
 #include "attn/isa.h"
 #include "attn/lists.h"
 #include "attn/parallel.h"
@@ -50,6 +51,8 @@ class Normaliser {
 
 /// What a call may set, all optional: `attention(q, k, v, mods, {.scale = 0.25, .executor = serial()})`.
 struct Options {
+  detail::NamesOnly names_only{};  ///< Makes `{2, 0}`, without names, no options. It has no other use.
+
   /// Multiplies query * key. Default 1/sqrt(head_dim) (Vaswani et al. 2017, eq. 1); 1 is the dot-product score of Luong
   /// et al. (2015, section 3.1). additive_attention() multiplies its score by it, by default 1.
   std::optional<double> scale = std::nullopt;

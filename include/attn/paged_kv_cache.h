@@ -140,6 +140,14 @@ class PagedKvCache {
            lens.values, true);
   }
 
+  /// Not to be called: does not compile, and says that sequences are to be named.
+  template <class K, class V>
+  requires(!std::is_integral_v<K>) void append(const K&, const V&) {
+    static_assert(sizeof(K) == 0,
+                  "attn: a PagedKvCache holds any number of sequences; append(sequence, k, v) takes the number that "
+                  "add() returned, or several, {a, b}");
+  }
+
   /// These sequences in this order, as attention() takes them. Valid until the cache changes.
   KvView<Computed> view(const Indices& sequences) const {
     KvView<Computed> some = storage_.view(config_.rope ? &*config_.rope : nullptr);
@@ -182,7 +190,8 @@ class PagedKvCache {
     if (c.v_dim == 0) c.v_dim = c.head_dim;
     detail::require(c.pages > 0 && c.page_size > 0 && c.kv_heads > 0 && c.head_dim > 0 && c.v_dim > 0,
                     "PagedKvCache: pages ", c.pages, ", page_size ", c.page_size, ", kv_heads ", c.kv_heads,
-                    ", head_dim ", c.head_dim, ", v_dim ", c.v_dim, " must be positive");
+                    ", head_dim ", c.head_dim, ", v_dim ", c.v_dim, " must be positive",
+                    c.head_dim == 0 ? "; head_dim has no default" : "");
     detail::require(!c.rope || c.rope->config().head_dim == c.head_dim, "PagedKvCache: head_dim is ", c.head_dim,
                     ", the rope was made for ", c.rope ? c.rope->config().head_dim : 0);
     return c;

@@ -237,6 +237,16 @@ auto view_of_no_pointer() {
   return TensorView<float, 4>();
 }
 
+/// Says in one sentence which sizes bhsd() and bshd() take.
+template <class X>
+auto view_of_three_sizes() {
+  static_assert(
+      sizeof(X) == 0,
+      "attn: four sizes follow the pointer, bhsd(ptr, batch, heads, len, dim) or bshd(ptr, batch, len, heads, "
+      "dim); without heads, heads is 1");
+  return TensorView<float, 4>();
+}
+
 }  // namespace detail
 
 /// The view of memory in the order (batch, heads, len, dim), without gaps. Nothing is copied.
@@ -257,5 +267,15 @@ requires(std::is_class_v<X>) auto bhsd(const X&, Index, Index, Index, Index) { r
 /// Not to be called: does not compile, and says that a pointer is wanted.
 template <class X>
 requires(std::is_class_v<X>) auto bshd(const X&, Index, Index, Index, Index) { return detail::view_of_no_pointer<X>(); }
+/// Not to be called: does not compile, and says that a size is missing.
+template <class X>
+auto bhsd(const X&, Index, Index, Index) {
+  return detail::view_of_three_sizes<X>();
+}
+/// Not to be called: does not compile, and says that a size is missing.
+template <class X>
+auto bshd(const X&, Index, Index, Index) {
+  return detail::view_of_three_sizes<X>();
+}
 
 }  // namespace attn

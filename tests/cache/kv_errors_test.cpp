@@ -36,7 +36,7 @@ TEST(KvCacheConfig, RefusesWhatMakesNoSense) {
   const auto refused = [](KvCacheConfig c, const Said& said) {
     expect_refused("KvCache", said, [&] { const KvCache<float> cache(c); });
   };
-  refused({}, {"head_dim 0"});
+  refused({}, {"head_dim 0", "head_dim has no default"});
   refused({.batch = 0, .head_dim = 4}, {"batch 0"});
   refused({.kv_heads = -2, .head_dim = 4}, {"kv_heads -2"});
   refused({.head_dim = 4, .v_dim = -3}, {"v_dim -3"});
@@ -54,7 +54,8 @@ TEST_F(KvErrors, Appending) {
   refused("head_dim", {"(2, 3, 2, 14)", "(2, 3, 2, 13)"}, [&] { cache_.append(dims.k(), dims.v()); });
   refused("v_dim", {"(2, 3, 2, 20)", "(2, 3, 2, 19)"}, [&] { cache_.append(two.k(), values.v()); });
   refused("tokens", {"(2, 3, 3, 19)", "(2, 3, 2, 19)"}, [&] { cache_.append(two.k(), three.v()); });
-  refused("batch", {"(1, 3, 2, 13)", "(2, 3, 2, 13)"}, [&] { cache_.append(single.k(), single.v()); });
+  refused("batch", {"(1, 3, 2, 13)", "(2, 3, 2, 13)", "have their lengths behind the values"},
+          [&] { cache_.append(single.k(), single.v()); });
   refused("a batch of ragged tokens", {"(2, 3, 2, 13)", "(1, 3, 2, 13)"}, [&] {
     cache_.append(two.k(), two.v(), {1, 1});
   });
@@ -127,6 +128,7 @@ TEST_F(KvErrors, Queries) {
     }
   };
   refused("batch", {"query has 4", "2 sequences"}, [&] { call({4, 6, 1, 13}); });
+  refused("one row of queries", {"query has 1", "2 sequences", "ragged(q, "}, [&] { call({1, 6, 4, 13}); });
   refused("heads", {"(5)", "(3)"}, [&] { call({2, 5, 1, 13}); });
   refused("head_dim", {"12", "13"}, [&] { call({2, 6, 1, 12}); });
   refused("lengths of three", {"3 lengths", "2 sequences"}, [&] { call({1, 6, 4, 13}, {{1, 1, 2}}); });

@@ -222,7 +222,7 @@ TEST_F(PagedCache, RefusesWhatMakesNoSense) {
     cache_.append({a, b}, three.k(), three.v(), {1, 1});
   });
   refused("a negative length", {"-1"}, [&] { cache_.append({a, b}, three.k(), three.v(), {-1, 4}); });
-  refused("one batch element for two", {"(1, 2, 3, 3)", "(2, 2, 3, 3)"}, [&] {
+  refused("one batch element for two", {"(1, 2, 3, 3)", "(2, 2, 3, 3)", "have their lengths behind the values"}, [&] {
     cache_.append({a, b}, three.k(), three.v());
   });
   auto heads = given({3, 3, 5}, 3), dims = given({2, 4, 5}, 3), values = given({2, 3, 6}, 3),
@@ -240,7 +240,7 @@ TEST(PagedCacheConfig, RefusesWhatMakesNoSense) {
   refused({.pages = 0, .head_dim = 4}, {"pages 0", "head_dim 4"});
   refused({.pages = 2, .page_size = 0, .head_dim = 4}, {"page_size 0"});
   refused({.pages = 2, .kv_heads = -3, .head_dim = 4}, {"kv_heads -3"});
-  refused({.pages = 2}, {"head_dim 0"});
+  refused({.pages = 2}, {"head_dim 0", "head_dim has no default"});
   refused({.pages = 2, .head_dim = 4, .v_dim = -2}, {"v_dim -2"});
   refused({.pages = 2, .head_dim = 4, .rope = Rope({.head_dim = 8})}, {"head_dim is 4", "8"});
 }

@@ -18,6 +18,12 @@ namespace {
 constexpr double kScale = 0.01;
 const Options kOptions{.scale = kScale};
 
+template <class... Number>
+concept OptionsWithoutNames = requires(Number... n) {
+  Options{n...};
+};
+static_assert(!OptionsWithoutNames<double> && !OptionsWithoutNames<double, Index>);
+
 template <class X>
 bool equal(const X& a, const X& b) {
   return std::equal(a.data(), a.data() + a.size(), b.data(), b.data() + b.size());

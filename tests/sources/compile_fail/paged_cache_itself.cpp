@@ -1,4 +1,5 @@
-// expect: attn: a PagedKvCache holds any number of sequences; a call takes cache.view({a, b}), or cache.select({a, b}) to append to them too
+// expect: attn: a PagedKvCache holds any number of sequences; a call takes cache.view({a, b}), or cache.select({a,
+// expect: b}) to append to them too
 #include <attn/attn.h>
 
 int main() {

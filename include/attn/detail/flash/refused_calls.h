@@ -24,6 +24,14 @@ constexpr auto check_order() {
                 "attention(q, k, v, causal(), {.scale = 0.5})");
 }
 
+/// Says that options have names.
+template <class Q>
+constexpr auto refuse_unnamed() {
+  static_assert(sizeof(Q) == 0,
+                "attn: options have names, as in {.scale = 0.5}; sequences of a PagedKvCache are chosen before the "
+                "call, by cache.view({a, b})");
+}
+
 /// Whether this is not the options, or there are more arguments behind it.
 template <class Options_, class... More>
 constexpr bool is_wrong = sizeof...(More) > 0 || !std::is_convertible_v<const Options_&, const Options&>;
@@ -70,6 +78,34 @@ requires(!detail::Viewable<M> && detail::is_wrong<Wrong, More...>) auto attentio
 template <class Out, class Q, class K, detail::Viewable V, int = 0, class Wrong, class... More>
 auto attention_into(Out&&, const Q&, const K&, const V&, const Options&, const Wrong&, const More&...) {
   detail::check_order<Options, Wrong, More...>();
+}
+
+/// Not to be called: does not compile, with the sentence of detail::refuse_unnamed().
+template <class Q, class K, detail::Viewable V>
+auto attention(const Q&, const K&, const V&, detail::Unnamed) {
+  detail::refuse_unnamed<Q>();
+}
+/// Not to be called: does not compile, with the sentence of detail::refuse_unnamed().
+template <class Q, class K, detail::Viewable V, detail::AnyMod M>
+auto attention(const Q&, const K&, const V&, const M&, detail::Unnamed) {
+  detail::refuse_unnamed<Q>();
+}
+/// Not to be called: does not compile, with the sentence of detail::refuse_unnamed().
+template <class Q, detail::KvSource Cache, class... More>
+auto attention(const Q&, const Cache&, detail::Unnamed, const More&...) {
+  detail::refuse_unnamed<Q>();
+}
+/// Not to be called: does not compile, with the sentence of detail::refuse_unnamed().
+template <class Q, detail::KvSource Cache, detail::AnyMod M>
+auto attention(const Q&, const Cache&, const M&, detail::Unnamed) {
+  detail::refuse_unnamed<Q>();
+}
+
+/// Not to be called: does not compile, and says what is missing.
+template <class Q, detail::Viewable K>
+auto attention(const Q&, const K&) {
+  static_assert(sizeof(K) == 0,
+                "attn: attention takes query, key and value; where one matrix is all three, attention(x, x, x)");
 }
 
 }  // namespace ATTN_BUILT_FOR

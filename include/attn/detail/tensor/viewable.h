@@ -33,6 +33,13 @@ concept WholeResult = requires(const X& x) {
   x.lse;
 };
 
+/// What attn::ragged() makes.
+template <class X>
+concept RaggedQueries = requires(const X& x) {
+  x.q;
+  x.lens;
+};
+
 /// What a tensor holds.
 template <class X>
 struct ScalarOf {
@@ -59,7 +66,11 @@ constexpr auto check_tensor() {
   static_assert(!WholeResult<X>, "attn: this is the whole result of a call; its output is result.out");
   static_assert(!KvSource<X>,
                 "attn: a cache holds keys and values and stands for both: attention(q, cache, mods, options)");
-  static_assert(Viewable<X> || Shapeless<X> || WholeResult<X> || KvSource<X>,
+  static_assert(
+      !RaggedQueries<X>,
+      "attn: ragged queries have a cache or an attn::KvView behind them, which know how long each sequence "
+      "is; the sequences of a tensor are as long as each other: attention(q, k, v, attn::key_lengths({4, 2}))");
+  static_assert(Viewable<X> || Shapeless<X> || WholeResult<X> || KvSource<X> || RaggedQueries<X>,
                 "attn: this argument must be an Eigen matrix or expression, an Eigen tensor, an attn::Tensor, an "
                 "attn::TensorView or an mdspan");
   return Viewable<X>;
