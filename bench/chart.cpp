@@ -204,13 +204,13 @@ class Drawing {
     }
   }
 
-  /// The dashed line from `ends.first` down to `ends.second`. It leaves out the bars whose texts it would cross; the
-  /// first bar begins at `top`.
+  /// The dashed line from `ends.first` down to `ends.second`. It leaves out the bars whose texts it would cross, and the
+  /// rest of the gap below them, with which it would seem to cross them. The first bar begins at `top`.
   void draw_mark(display::Svg& svg, const BarChart::Group& group, std::pair<double, double> ends, double top) const {
     const double x = rulers_[0].x(group.mark);
     double from = ends.first;
     const auto line_to = [&](double to) {
-      if (to > from) svg.line(x, from, x, to, "mark", 2, "4 3");
+      if (to - from >= kBar) svg.line(x, from, x, to, "mark", 2, "4 3");
       from = to + kBar;
     };
     for (const auto& bar : group.bars) {
