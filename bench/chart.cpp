@@ -204,21 +204,22 @@ class Drawing {
     }
   }
 
-  /// The dashed line from `ends.first` down to `ends.second`. It leaves out the bars whose texts it would cross, and the
-  /// rest of the gap below them, with which it would seem to cross them. The first bar begins at `top`.
+  /// The dashed line from `ends.first` down to `ends.second`. It leaves out the bars whose texts it would cross, and
+  /// then what is left below the last bar, where so short a piece would look like part of the text. The first bar
+  /// begins at `top`.
   void draw_mark(display::Svg& svg, const BarChart::Group& group, std::pair<double, double> ends, double top) const {
     const double x = rulers_[0].x(group.mark);
     double from = ends.first;
-    const auto line_to = [&](double to) {
-      if (to - from >= kBar) svg.line(x, from, x, to, "mark", 2, "4 3");
+    const auto line_to = [&](double to, double least) {
+      if (to - from >= least) svg.line(x, from, x, to, "mark", 2, "4 3");
       from = to + kBar;
     };
     for (const auto& bar : group.bars) {
       const double text = text_x(0, bar), room = text_width(bar.on[0].text, kValue);
-      if (room > 0 && x > text - kClear && x < text + room + kClear) line_to(top);
+      if (room > 0 && x > text - kClear && x < text + room + kClear) line_to(top, 1);
       top += kBar;
     }
-    line_to(ends.second);
+    line_to(ends.second, kBar);
   }
 
   /// The colour of a series. Bars of one kind are not grey, because grey is for what others are compared with.

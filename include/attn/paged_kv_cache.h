@@ -155,12 +155,12 @@ class PagedKvCache {
     return some;
   }
   /// Not to be called: does not compile, and says that sequences are to be named. Calls that are given the cache itself
-  /// end here, too.
+  /// end here, too. A default argument of the other view() would be compiled wherever a concept asks for view().
   template <class X = T>
   KvView<Computed> view() const {
     static_assert(sizeof(X) == 0,
-                  "attn: a PagedKvCache holds any number of sequences; a call takes cache.view({a, b}), or "
-                  "cache.select({a, b}) to append to them too");
+                  "attn: a PagedKvCache holds any number of sequences; attention() takes cache.view({a, b}), and a "
+                  "layer, which appends to them, cache.select({a, b})");
     return storage_.view(nullptr);
   }
   /// @deprecated batch() is view() now.

@@ -196,6 +196,8 @@ TEST(Chart, DashedLinesCrossNoText) {
     for (const Box& b : boxes) {
       const bool apart = l.right <= b.left || b.right <= l.left || l.bottom <= b.top || b.bottom <= l.top;
       EXPECT_TRUE(apart) << "a dashed line crosses " << b.what;
+      const bool below = l.top >= b.bottom && l.top < b.bottom + 6 && l.left > b.left && l.right < b.right;
+      EXPECT_FALSE(below && l.bottom - l.top < 13) << "a dash hangs below " << b.what;
     }
   }
   EXPECT_GT(upright, 100) << "the lines are there";

@@ -54,7 +54,7 @@ TEST_F(KvErrors, Appending) {
   refused("head_dim", {"(2, 3, 2, 14)", "(2, 3, 2, 13)"}, [&] { cache_.append(dims.k(), dims.v()); });
   refused("v_dim", {"(2, 3, 2, 20)", "(2, 3, 2, 19)"}, [&] { cache_.append(two.k(), values.v()); });
   refused("tokens", {"(2, 3, 3, 19)", "(2, 3, 2, 19)"}, [&] { cache_.append(two.k(), three.v()); });
-  refused("batch", {"(1, 3, 2, 13)", "(2, 3, 2, 13)", "have their lengths behind the values"},
+  refused("batch", {"(1, 3, 2, 13)", "(2, 3, 2, 13)", "appended with the number of each"},
           [&] { cache_.append(single.k(), single.v()); });
   refused("a batch of ragged tokens", {"(2, 3, 2, 13)", "(1, 3, 2, 13)"}, [&] {
     cache_.append(two.k(), two.v(), {1, 1});

@@ -222,7 +222,7 @@ TEST_F(PagedCache, RefusesWhatMakesNoSense) {
     cache_.append({a, b}, three.k(), three.v(), {1, 1});
   });
   refused("a negative length", {"-1"}, [&] { cache_.append({a, b}, three.k(), three.v(), {-1, 4}); });
-  refused("one batch element for two", {"(1, 2, 3, 3)", "(2, 2, 3, 3)", "have their lengths behind the values"}, [&] {
+  refused("one batch element for two", {"(1, 2, 3, 3)", "(2, 2, 3, 3)", "appended with the number of each"}, [&] {
     cache_.append({a, b}, three.k(), three.v());
   });
   auto heads = given({3, 3, 5}, 3), dims = given({2, 4, 5}, 3), values = given({2, 3, 6}, 3),

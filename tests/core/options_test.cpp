@@ -154,6 +154,12 @@ TEST(OptionsInPlaceOfMods, Weights) {
   for_each_weight_tile(a.q, a.k, a.plain_lse, add, {}), expect(plain);
 }
 
+TEST(OptionsInPlaceOfMods, EntryPointsAreNamedByTheTypesOfTheirArguments) {
+  using Tensor4 = Tensor<float, 4>;
+  EXPECT_NE((&attention<Tensor4, Tensor4, Tensor4, Mods<>>), nullptr);
+  EXPECT_NE((&attention<Tensor4, KvCache<float>, Mods<>>), nullptr);
+}
+
 TEST(OptionsInPlaceOfMods, Caches) {
   const auto q = random_tensor({1, 2, 3, 8}, 1), k = random_tensor({1, 2, 9, 8}, 2);
   KvCache<float> cache({.kv_heads = 2, .head_dim = 8});

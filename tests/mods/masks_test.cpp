@@ -202,5 +202,15 @@ TEST(MaskDrawings, AreWhatTheMasksKeep) {
   EXPECT_EQ(drawing(block_sparse(map, 2, 2), 3, 4), "1100 1100 1111 ");
 }
 
+TEST(Window, WithoutEndsIsChosenWhenTheProgramRuns) {
+  constexpr Index kAny = std::numeric_limits<Index>::max();
+  for (const auto& [q_len, kv_len] : {std::pair<Index, Index>(7, 7), {12, 3}, {3, 12}, {1, 200}, {150, 150}}) {
+    SCOPED_TRACE(std::to_string(q_len) + " queries, " + std::to_string(kv_len) + " keys");
+    const Eigen::MatrixXf q = Eigen::MatrixXf::Random(q_len, 8), k = Eigen::MatrixXf::Random(kv_len, 8);
+    EXPECT_EQ(attention(q, k, k, sliding_window(kAny, kAny)).out, attention(q, k, k, full()).out);
+    EXPECT_EQ(attention(q, k, k, sliding_window(kAny, 0)).out, attention(q, k, k, causal()).out);
+  }
+}
+
 }  // namespace
 }  // namespace attn::test

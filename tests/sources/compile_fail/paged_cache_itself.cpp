@@ -1,5 +1,5 @@
-// expect: attn: a PagedKvCache holds any number of sequences; a call takes cache.view({a, b}), or cache.select({a,
-// expect: b}) to append to them too
+// expect: attn: a PagedKvCache holds any number of sequences; attention() takes cache.view({a, b}), and a layer,
+// expect: which appends to them, cache.select({a, b})
 #include <attn/attn.h>
 
 int main() {

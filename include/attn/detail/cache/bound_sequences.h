@@ -19,8 +19,9 @@ struct QueryRows {
   static const Q& tensor(const Q& q) { return q; }
   static void check(const Q&, const Shape<4>& shape, Index sequences) {
     require(shape[0] == sequences, "batch differs: query has ", shape[0], ", the cache ", sequences, " sequences",
-            shape[0] == 1 ? "; queries of several sequences, one behind the other, are attn::ragged(q, {their lengths})"
-                          : "");
+            shape[0] == 1 && sequences > 1
+                ? "; queries of several sequences, one behind the other, are attn::ragged(q, {their lengths})"
+                : "");
   }
   /// Where the rows of a sequence lie: batch element, first row, number of rows.
   template <class Visit>

@@ -201,9 +201,9 @@ void check_appended(const DTypeView<const T>& k, const DTypeView<const T>& v, In
   const Shape<4> want_k{batch, kv_heads, k.dim(2), head_dim}, want_v{batch, kv_heads, k.dim(2), v_dim};
   require(k.shape() == want_k, "append: keys have shape ", k.shape(), ", the cache takes ", want_k,
           " as (batch, kv_heads, tokens, head_dim)",
-          k.dim(0) == 1 && batch > 1
-              ? "; tokens of several sequences, one behind the other, have their lengths behind the values"
-              : "");
+          k.dim(0) == 1 && batch > 1 ? "; tokens of several sequences, one behind the other, are appended with the "
+                                       "number of each, {3, 1}, behind the values"
+                                     : "");
   require(v.shape() == want_v, "append: values have shape ", v.shape(), ", the cache takes ", want_v,
           " as (batch, kv_heads, tokens, v_dim)");
 }

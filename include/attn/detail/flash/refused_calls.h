@@ -1,4 +1,5 @@
-// Calls whose arguments stand in a wrong order. Each gives one sentence, where a compiler would list all overloads.
+// Calls whose arguments stand in a wrong order, have no names, or are missing. Each gives one sentence, where compilers
+// would list all overloads.
 #pragma once
 
 #include <type_traits>
@@ -40,8 +41,8 @@ constexpr bool is_wrong = sizeof...(More) > 0 || !std::is_convertible_v<const Op
 
 inline namespace ATTN_BUILT_FOR {
 
-// The int keeps overloads for misplaced options out of the way when an entry point is named by the types of its
-// arguments, for example to take its address.
+// The int keeps overloads for misplaced or unnamed options out of the way when an entry point is named by the types of
+// its arguments, for example to take its address.
 
 /// Not to be called: does not compile, with the sentence of detail::check_order().
 template <class Q, class K, detail::Viewable V, class M, class Wrong, class... More>
@@ -81,22 +82,27 @@ auto attention_into(Out&&, const Q&, const K&, const V&, const Options&, const W
 }
 
 /// Not to be called: does not compile, with the sentence of detail::refuse_unnamed().
-template <class Q, class K, detail::Viewable V>
-auto attention(const Q&, const K&, const V&, detail::Unnamed) {
+template <class Q, class K, detail::Viewable V, int = 0, class... More>
+auto attention(const Q&, const K&, const V&, detail::Unnamed, const More&...) {
   detail::refuse_unnamed<Q>();
 }
 /// Not to be called: does not compile, with the sentence of detail::refuse_unnamed().
-template <class Q, class K, detail::Viewable V, detail::AnyMod M>
+template <class Q, class K, detail::Viewable V, int = 0, detail::AnyMod M>
 auto attention(const Q&, const K&, const V&, const M&, detail::Unnamed) {
   detail::refuse_unnamed<Q>();
 }
 /// Not to be called: does not compile, with the sentence of detail::refuse_unnamed().
-template <class Q, detail::KvSource Cache, class... More>
-auto attention(const Q&, const Cache&, detail::Unnamed, const More&...) {
+template <class Q, detail::KvSource Cache, int = 0, class M = Mods<>>
+auto attention(const Q&, const Cache&, detail::Unnamed, const M& = {}, const Options& = {}) {
   detail::refuse_unnamed<Q>();
 }
 /// Not to be called: does not compile, with the sentence of detail::refuse_unnamed().
-template <class Q, detail::KvSource Cache, detail::AnyMod M>
+template <class Q, detail::KvSource Cache, int = 0>
+auto attention(const Q&, const Cache&, detail::Unnamed, const Options&) {
+  detail::refuse_unnamed<Q>();
+}
+/// Not to be called: does not compile, with the sentence of detail::refuse_unnamed().
+template <class Q, detail::KvSource Cache, int = 0, detail::AnyMod M>
 auto attention(const Q&, const Cache&, const M&, detail::Unnamed) {
   detail::refuse_unnamed<Q>();
 }
