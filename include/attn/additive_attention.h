@@ -40,8 +40,9 @@ auto additive_attention(const Q& query, const K& key, const V& value, const Addi
   auto result = detail::Answer<Q>::result(call.problem);
   using T = typename decltype(call)::T;
   const detail::ProjectedCall<T> projected(call, call.workspace);
-  detail::flash(projected.tensors(detail::result_views<T>(call.problem, result.out, result.lse), call.v), call.passes(),
-                projected.options());
+  detail::with_result_views<T>(call.problem, result, call.options, [&](const detail::ResultViews<T>& to) {
+    detail::flash(projected.tensors(to, call.v), call.passes(), projected.options());
+  });
   return result;
 }
 /// As above, with options in place of mods.

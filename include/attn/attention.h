@@ -50,7 +50,7 @@ requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, cons
                                               const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options);
   auto result = detail::Answer<Q, V>::result(call.problem);
-  detail::flash(call.tensors(result.out, result.lse), call.passes(), options);
+  call.flash_into(result, options);
   return result;
 }
 

@@ -31,11 +31,18 @@ struct TopWeights {
 namespace detail {
 inline namespace ATTN_BUILT_FOR {
 
+/// The log-sum-exps from which weights are computed again, and what rounding took from them.
+template <class T>
+struct CheckedLse {
+  TensorView<const T, 3> lse;
+  LseRests<T> rests;
+};
+
 /// Computes the tiles of one call again from its queries, keys and log-sum-exps.
 template <class T>
 class WeightTiles {
  public:
-  WeightTiles(const CallTensors<T>& tensors, TensorView<const T, 3> lse, const TileMods<T>* mods, VectorSet vectors)
+  WeightTiles(const CallTensors<T>& tensors, const CheckedLse<T>& lse, const TileMods<T>* mods, VectorSet vectors)
       : tensors_(tensors),
         lse_(lse),
         mods_(mods),
@@ -52,7 +59,7 @@ class WeightTiles {
     const Problem& p = tensors_.problem;
     if (p.q_len == 0 || p.kv_len == 0) return;
     const TileLayout<T> layout(
-        {.queries = tiles_.most_queries(), .query = p.head_dim, .out = 0, .packed_key = p.head_dim});
+        {.queries = tiles_.most_queries(), .query = p.head_dim, .out = 1, .packed_key = p.head_dim});
     const Workspace workspace(layout.bytes(), executor.concurrency());
     executor.run(p.batch * p.heads, [&](Index task, int worker) {
       for (Index tile = 0; tile < tiles_.count(); ++tile)
@@ -65,11 +72,22 @@ class WeightTiles {
   void one_tile(const QueryTile& queries, TileMemory<T> m, const Visit& visit) const {
     const Problem& p = tensors_.problem;
     const KernelSet<T>& kernels = family_.set_for(queries.rows.size());
-    // The softmax step computes e^(score - max). With the log-sum-exp in place of the maximum it yields the weight.
+    // The softmax step computes e^(score - max). With the log-sum-exp in place of the maximum it yields the weight, but
+    // for what rounding took from the log-sum-exp.
     const Index last = queries.rows.size() - 1;
-    for (Index i = 0; i < kernels.queries; ++i)
-      m.max[i] = p.sigmoid_bias ? static_cast<T>(-*p.sigmoid_bias)
-                                : lse_(queries.batch, queries.head, queries.rows.begin + std::min(i, last));
+    T* const factors = m.out;
+    bool rounds = false;
+    for (Index i = 0; i < kernels.queries; ++i) {
+      if (p.sigmoid_bias) {
+        m.max[i] = static_cast<T>(-*p.sigmoid_bias);
+        continue;
+      }
+      const T& lse = lse_.lse(queries.batch, queries.head, queries.rows.begin + std::min(i, last));
+      m.max[i] = lse;
+      const T rest = lse_.rests.of(&lse);
+      rounds |= rest != T(0);
+      factors[i] = std::exp(-rest);
+    }
     load_query(family_, tensors_.query(queries), last + 1, p.head_dim, static_cast<T>(p.scale), kernels.queries,
                m.packed_key, m);
     if (tensors_.score) m.score_weight = tensors_.score->of(queries.head);
@@ -85,6 +103,8 @@ class WeightTiles {
         mods_->apply(vectors_, m.scores, kernels.queries, tile, coverage == Coverage::some);
       std::fill_n(m.tile_max, kernels.queries, -std::numeric_limits<T>::infinity());
       kernels.softmax(m, keys, Rows<T>{nullptr, 0}, 0);
+      for (Index j = 0; rounds && j < keys; ++j)
+        for (Index i = 0; i < kernels.queries; ++i) m.scores[j * kernels.queries + i] *= factors[i];
       if (const T factor = static_cast<T>(mods_->kept_factor()); factor != T(1)) {
         mods_->drop_weights(vectors_, m.scores, WeightOrder::keys_by_queries, kernels.queries, tile);
         for (Index i = 0; i < keys * kernels.queries; ++i) m.scores[i] *= factor;
@@ -95,7 +115,7 @@ class WeightTiles {
   }
 
   CallTensors<T> tensors_;
-  TensorView<const T, 3> lse_;
+  CheckedLse<T> lse_;
   const TileMods<T>* mods_;
   VectorSet vectors_;
   const KernelFamily<T>& family_;
@@ -104,7 +124,7 @@ class WeightTiles {
 
 /// A view of the log-sum-exps from which weights are computed again, checked.
 template <class T, class Lse>
-TensorView<const T, 3> checked_weight_lse(const Lse& lse, const Problem& problem) {
+CheckedLse<T> checked_weight_lse(const Lse& lse, const Problem& problem) {
   const auto rows = lse_rank3(lse);
   if (problem.sigmoid_bias && rows.size() == 0) return {};
   check_has_lse(problem, "lse");
@@ -113,7 +133,7 @@ TensorView<const T, 3> checked_weight_lse(const Lse& lse, const Problem& problem
           " as (batch, heads, q_len)");
   static_assert(std::is_same_v<std::remove_cv_t<std::remove_pointer_t<decltype(rows.data())>>, T>,
                 "attn: lse must hold the scalar type of the query, float for those of 16 bits");
-  return rows;
+  return {rows, rests_beside<T>(lse)};
 }
 
 /// The checked arguments of a call whose weights are computed again: a CheckedCall, and the log-sum-exps it returned.

@@ -59,19 +59,47 @@ requires(detail::is_wrong<Wrong, More...>) auto attention_backward(const G&, con
 /// or rank-4 tensors or views, shaped as query, key and value. None may overlap an input or another gradient, which is
 /// refused as by attention_into(). With options.workspace nothing is allocated.
 ///
+/// `out` and `lse` are those of a Result; or the Result itself stands in their place:
+///
+///     attention_backward_into(grad_q, grad_k, grad_v, grad_out, q, k, v, r, mods, options);
+///
+/// The gradients of a row need its out and lse to more digits than a tensor of 16 bits, or a float near -1e9, has. Those
+/// of a Result carry them (see Result). Where attention_into() writes to memory of your own, keep `out` in float beside
+/// queries of 16 bits, and `lse` in a Tensor: from an out of 16 bits, gradients lose as much as that was rounded, times
+/// whatever the keys have in common.
+///
 /// Arguments are checked before anything is written; if a mod throws later, the gradients are partly written.
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Mods<>>
-void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const G& grad_out, const Q& query,
-                             const K& key, const V& value, const Out& out, const Lse& lse, const M& mods = {},
-                             const Options& options = {}) {
+requires(detail::Viewable<Lse>) void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value,
+                                                             const G& grad_out, const Q& query, const K& key,
+                                                             const V& value, const Out& out, const Lse& lse,
+                                                             const M& mods = {}, const Options& options = {}) {
   const detail::CheckedBackward call(grad_out, query, key, value, out, lse, mods, options, detail::Outputs::given);
   call.run_into(std::forward<GQ>(grad_query), std::forward<GK>(grad_key), std::forward<GV>(grad_value), options);
 }
 /// As above, with options in place of mods.
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse>
-void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const G& grad_out, const Q& query,
-                             const K& key, const V& value, const Out& out, const Lse& lse, const Options& options) {
+requires(detail::Viewable<Lse>) void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value,
+                                                             const G& grad_out, const Q& query, const K& key,
+                                                             const V& value, const Out& out, const Lse& lse,
+                                                             const Options& options) {
   attention_backward_into(grad_query, grad_key, grad_value, grad_out, query, key, value, out, lse, Mods<>(), options);
+}
+/// As above, with a Result in place of out and lse.
+template <class GQ, class GK, class GV, class G, class Q, class K, class V, detail::WholeResult R, class M = Mods<>>
+requires(!detail::Viewable<M>) void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value,
+                                                            const G& grad_out, const Q& query, const K& key,
+                                                            const V& value, const R& result, const M& mods = {},
+                                                            const Options& options = {}) {
+  attention_backward_into(grad_query, grad_key, grad_value, grad_out, query, key, value, result.out, result.lse, mods,
+                          options);
+}
+/// As above, with options in place of mods.
+template <class GQ, class GK, class GV, class G, class Q, class K, class V, detail::WholeResult R>
+void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const G& grad_out, const Q& query,
+                             const K& key, const V& value, const R& result, const Options& options) {
+  attention_backward_into(grad_query, grad_key, grad_value, grad_out, query, key, value, result.out, result.lse,
+                          Mods<>(), options);
 }
 
 /// The bytes that Options::workspace must have for attention_backward_into() with such arguments. They are linear in

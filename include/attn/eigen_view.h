@@ -67,7 +67,7 @@ requires(!std::is_reference_v<X> && (EigenTensor<X> || EigenDense<X>)) constexpr
       x.resize(x.dimensions());
     };  // maps cannot be resized
   else
-    return std::is_base_of_v<Eigen::PlainObjectBase<std::remove_const_t<X>>, X>;
+    return std::is_base_of_v<Eigen::PlainObjectBase<typename X::PlainObject>, X>;
 }();
 
 }  // namespace detail

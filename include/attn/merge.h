@@ -3,10 +3,42 @@
 
 #include <type_traits>
 
+#include "attn/detail/flash/before_rounding.h"
 #include "attn/detail/simd/softmax_state.h"
-#include "attn/detail/tensor/arguments.h"
 
 namespace attn {
+namespace detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// merge_into() on checked arguments.
+template <class T, class Out, class PartOut, class PartLse>
+void merge_rows(const TensorView<Out, 4>& out, const TensorView<T, 3>& lse, const KeptLseRests<T>& rests,
+                const TensorView<PartOut, 4>& part_out, const TensorView<PartLse, 3>& part_lse,
+                const LseRests<T>& part_rests) {
+  using State = SoftmaxState<T>;
+  for (Index batch = 0; batch < out.dim(0); ++batch)
+    for (Index head = 0; head < out.dim(1); ++head)
+      for (Index i = 0; i < out.dim(2); ++i) {
+        T& to = lse(batch, head, i);
+        const T& from = part_lse(batch, head, i);
+        const auto a = State::of(to, rests.of(&to)), b = State::of(from, part_rests.of(&from)), all = merged(a, b);
+        if (b.sum == T(0)) continue;
+        const bool empty = a.sum == T(0);  // its row of out may hold anything, and is not read
+        const T weight_a = a.sum * a.factor_in(all) / all.sum, weight_b = b.sum * b.factor_in(all) / all.sum;
+        Out* x = &out(batch, head, i, 0);
+        const PartOut* y = &part_out(batch, head, i, 0);
+        for (Index c = 0; c < out.dim(3); ++c, x += out.stride(3), y += part_out.stride(3)) {
+          const T part = weight_b * static_cast<T>(*y);
+          *x = static_cast<Out>(empty ? part : weight_a * static_cast<T>(*x) + part);
+        }
+        const auto [sum, rest] = all.lse_and_rest();
+        to = sum;
+        rests.set(&to, rest);
+      }
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace detail
 inline namespace ATTN_BUILT_FOR {
 
 /// Adds a part to a result in place: before, `out` and `lse` are those of the queries over some keys, and `part_out`
@@ -18,7 +50,11 @@ inline namespace ATTN_BUILT_FOR {
 /// (Dao et al. 2022, section 3.1; Juravsky et al. 2024, section 3.1.) A part without keys, whose lse is -inf, changes
 /// nothing. Parts may be merged in any order and grouping; the results differ only by rounding.
 ///
-/// Where out has 16 bits, each merge rounds it once more. Merge many parts in float, as attention_into() writes them.
+/// Where out has 16 bits, each merge rounds it once more, unless `out` is that of a Result, which keeps what was rounded.
+/// Merge many parts in float, as attention_into() writes them.
+///
+/// Where the scores of a row have a large part in common, its lse alone cannot hold what the sum of the others adds. A
+/// Tensor and the lse of a Result keep what rounding takes from it; views and plain Eigen vectors do not.
 ///
 /// out: (q_len, v_dim) or (batch, heads, q_len, v_dim), lse: (q_len) or (batch, heads, q_len), of the types
 /// attention_into() takes. Cost: out is read and written once, part_out read once.
@@ -42,23 +78,24 @@ void merge_into(Out&& out, Lse&& lse, const PartOut& part_out, const PartLse& pa
   detail::require(lse_b.shape() == rows, "merge: the other part's lse has shape ", lse_b.shape(), ", its out ",
                   b.shape());
 
-  using State = detail::SoftmaxState<T>;
-  for (Index batch = 0; batch < rows[0]; ++batch)
-    for (Index head = 0; head < rows[1]; ++head)
-      for (Index i = 0; i < rows[2]; ++i) {
-        const auto state_a = State::of(lse_a(batch, head, i)), state_b = State::of(lse_b(batch, head, i)),
-                   all = merged(state_a, state_b);
-        if (state_b.sum == T(0)) continue;
-        const bool empty = state_a.sum == T(0);  // its row of out may hold anything, and is not read
-        const T weight_a = state_a.factor_in(all) / all.sum, weight_b = state_b.factor_in(all) / all.sum;
-        Scalar* x = &a(batch, head, i, 0);
-        const auto* y = &b(batch, head, i, 0);
-        for (Index c = 0; c < a.dim(3); ++c, x += a.stride(3), y += b.stride(3)) {
-          const T part = weight_b * static_cast<T>(*y);
-          *x = static_cast<Scalar>(empty ? part : weight_a * static_cast<T>(*x) + part);
-        }
-        lse_a(batch, head, i) = all.lse();
-      }
+  const auto rests = detail::kept_rests_beside<T>(lse);
+  const auto merge_with = [&](const auto& to, const auto& part) {
+    detail::merge_rows<T>(to, lse_a, rests, part, lse_b, detail::rests_beside<T>(part_lse));
+  };
+  const auto merge_part = [&](const auto& to) {
+    if constexpr (detail::is_rounded<const std::remove_cvref_t<PartOut>>)
+      if (const auto exact = detail::before_rounding<T>(part_out); exact.dtype() == detail::DType::native)
+        return merge_with(
+            to, TensorView<const T, 4>(reinterpret_cast<const T*>(exact.data()), exact.shape(), exact.strides()));
+    merge_with(to, b);
+  };
+  if constexpr (detail::is_rounded<Out>)
+    if (detail::before_rounding<T>(out).dtype() == detail::DType::native) {
+      T* const exact = detail::DigitsOf::get(out)->data();
+      merge_part(TensorView<T, 4>(exact, a.shape(), a.strides()));
+      return detail::round_numbers(exact, out.size(), out.data(), {.executor = serial()});
+    }
+  merge_part(a);
 }
 
 /// merge_into() that returns the result: attention over the keys of all parts, from attention over each. `a`, `b` and

@@ -93,8 +93,9 @@ class Ring {
                           [](const auto&, auto&) {});
     using T = typename decltype(call)::T;
     auto result = detail::Answer<Q>::result(call.own);
-    detail::ring_forward<decltype(call), T>(call, layout_, detail::result_views<T>(call.own, result.out, result.lse),
-                                            options, traffic_);
+    detail::with_result_views<T>(call.own, result, options, [&](const detail::ResultViews<T>& to) {
+      detail::ring_forward<decltype(call), T>(call, layout_, to, options, traffic_);
+    });
     return result;
   }
   /// As above, with options in place of mods.
@@ -144,8 +145,9 @@ class Ring {
                           [](const auto& c, auto&) { check_heads(c, "attention_by_heads", "attention()"); });
     using T = typename decltype(call)::T;
     auto result = detail::Answer<Q>::result(call.own);
-    detail::attention_by_heads<decltype(call), T>(
-        call, layout_, detail::result_views<T>(call.own, result.out, result.lse), options, traffic_);
+    detail::with_result_views<T>(call.own, result, options, [&](const detail::ResultViews<T>& to) {
+      detail::attention_by_heads<decltype(call), T>(call, layout_, to, options, traffic_);
+    });
     return result;
   }
   /// As above, with options in place of mods.
@@ -253,8 +255,10 @@ class Ring {
                             using Terms = detail::Terms;
                             const Shape<4> want{c.own.batch, c.own.heads, c.own.q_len, c.own.v_dim};
                             arrays.grad_out = detail::checked_input<T>(grad_held, want, "grad_out");
-                            arrays.out = detail::checked_input<T>(out_held, want, "out");
+                            detail::checked_input<T>(out_held, want, "out");
+                            arrays.out = detail::before_rounding<T>(out_held);
                             arrays.lse = detail::checked_lse<T>(result.lse, c.own, "lse");
+                            arrays.lse_rests = detail::rests_beside<T>(result.lse);
                             if constexpr (detail::WholeResult<G>) {
                               arrays.grad_lse = detail::checked_lse<T>(grad_out.lse, c.own, "grad_lse");
                               arrays.has_grad_lse = !c.own.sigmoid_bias;

@@ -1,10 +1,17 @@
 // What calls return.
 #pragma once
 
+#include <type_traits>
+
 namespace attn {
 
 /// What an attention call returns: `out` like the query with v_dim columns, and `lse`, the natural log-sum-exp of each
 /// row's final scores, which is empty where Normaliser makes sigmoids of the scores.
+///
+/// Both carry digits for which their types have no room, so that gradients, weights and merged results are as exact as
+/// the call itself was: beside an `out` of 16 bits stands the float that was rounded, and beside an `lse` what rounding
+/// took from it, where that matters. Copies of a Result, of a Tensor or of these members take the digits along. A view,
+/// a plain Eigen matrix and a cast do not.
 template <class Out, class Lse>
 struct Result {
   Out out;  ///< (q_len, v_dim) for each head
@@ -15,6 +22,12 @@ struct Result {
   requires requires { typename X::Scalar; }
   operator X() const {
     static_assert(sizeof(X) == 0, "attn: a call returns out and lse; take its output: attn::attention(q, k, v).out");
+  }
+
+  /// The same in other containers, as in Result<Eigen::MatrixXf, Eigen::VectorXf>, without further digits.
+  template <class O, class L>
+  requires(std::is_convertible_v<const Out&, O>&& std::is_convertible_v<const Lse&, L>) operator Result<O, L>() const {
+    return {out, lse};
   }
 };
 /// Deduces both types.

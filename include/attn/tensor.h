@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "attn/detail/base/more_digits.h"
 #include "attn/eigen_view.h"
 #include "attn/mdspan.h"
 #include "attn/tensor_view.h"
@@ -20,7 +21,8 @@ constexpr Index kAlignment = 64;  // bytes: one cache line, and the widest vecto
 }  // namespace detail
 
 /// A tensor that owns its memory: row-major, without gaps, aligned to 64 bytes. Copies are deep; a tensor that was
-/// moved from is empty.
+/// moved from is empty. A call that rounds its result may leave more digits beside it, which copies take along and views
+/// do not.
 /// @throws std::invalid_argument for a negative size.
 template <class T, int Rank>
 class Tensor {
@@ -46,13 +48,17 @@ class Tensor {
   }
 
   /// A deep copy.
-  Tensor(const Tensor& other) : Tensor(TensorView<const T, Rank>(other)) {}
+  Tensor(const Tensor& other) : Tensor(TensorView<const T, Rank>(other)) { digits_ = other.digits_; }
   /// Takes the memory of the other, which is empty afterwards.
-  Tensor(Tensor&& other) noexcept : data_(std::move(other.data_)), shape_(std::exchange(other.shape_, Shape{})) {}
+  Tensor(Tensor&& other) noexcept
+      : data_(std::move(other.data_)),
+        shape_(std::exchange(other.shape_, Shape{})),
+        digits_(std::move(other.digits_)) {}
   /// Takes a deep copy, or the memory of a temporary.
   Tensor& operator=(Tensor other) noexcept {
     data_ = std::move(other.data_);
     shape_ = other.shape_;
+    digits_ = std::move(other.digits_);
     return *this;
   }
   ~Tensor() = default;
@@ -170,8 +176,11 @@ class Tensor {
     }
   }
 
+  friend detail::DigitsOf;
+
   std::unique_ptr<T, Free> data_;
   Shape shape_{};
+  [[no_unique_address]] detail::DigitsBeside<T> digits_;
 };
 
 namespace detail {

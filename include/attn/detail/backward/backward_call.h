@@ -15,6 +15,7 @@ struct BackwardCall {
   CallTensors<T> tensors;
   DTypeView<const T> out, grad_out;
   TensorView<const T, 3> lse, grad_lse;
+  LseRests<T> lse_rests;  ///< what rounding took from lse
   DTypeView<T> grad_q, grad_k, grad_v;
   const TileMods<T>* mods;
   const ScoreSlopes<T>* slopes;

@@ -51,12 +51,13 @@ class BackwardLoop {
     for (Index row = 0; row < width; ++row) {
       const Index r = queries.rows.begin + std::min(row, count - 1);
       if (problem_.sigmoid_bias) {  // each weight is for itself: see detail/kernels/sigmoid_kernels.h
-        p.lse[row] = static_cast<T>(-*problem_.sigmoid_bias), p.delta[row] = 0;
+        p.lse[row] = static_cast<T>(-*problem_.sigmoid_bias), p.lse_rest[row] = p.delta[row] = 0;
         continue;
       }
       // Where no key is kept, any lse will do for which e^(-inf - lse) is 0.
-      const T lse = call_.lse(queries.batch, queries.head, r);
+      const T& lse = call_.lse(queries.batch, queries.head, r);
       p.lse[row] = lse == -kInfinity ? T(0) : lse;
+      p.lse_rest[row] = call_.lse_rests.of(&lse);
       if (row >= count) p.delta[row] = 0;
       if (call_.grad_lse.data() && row < count) p.delta[row] -= call_.grad_lse(queries.batch, queries.head, r);
     }
@@ -137,7 +138,7 @@ class BackwardLoop {
   /// The gradients of the sinks of a tile of queries.
   void learn_sinks(std::byte* group_memory, Index i, GradientSum<T>* sums) const {
     const PreparedQueries<T>& p = plan_.prepared(group_memory, i);
-    call_.learned->learn_sinks(p.queries.head, p.lse, p.delta, p.queries.rows.size(), sums);
+    call_.learned->learn_sinks(p.queries.head, p.lse, p.lse_rest, p.delta, p.queries.rows.size(), sums);
   }
 
   /// The gradients of a tile of keys and values of a group, from what the parts of the queries have left.
@@ -194,7 +195,7 @@ class BackwardLoop {
         call_.mods->drop_weights(plan_.vectors(), weights, WeightOrder::keys_by_queries, kernels.queries, pairs);
     };
     drop(m.grad_scores);
-    plan_.kernels().softmax({m.scores, m.grad_scores, with_slopes ? m.slopes : nullptr, p.lse, p.delta},
+    plan_.kernels().softmax({m.scores, m.grad_scores, with_slopes ? m.slopes : nullptr, p.lse, p.lse_rest, p.delta},
                             kernels.queries, count);
     drop(m.scores);
     if (m.raw) call_.learned->learn(m.raw, m.grad_scores, kernels.queries, pairs, m.sums);

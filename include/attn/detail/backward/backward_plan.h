@@ -20,6 +20,7 @@ struct PreparedQueries {
   T* query_panels;     ///< (queries, key_row), likewise, as panels
   T* grad_out_panels;  ///< (queries, value_row), likewise
   T* lse;
+  T* lse_rest;  ///< what rounding took from it
   T* delta;
   T* grad_query;         ///< (key parts, grad_query_size)
   unsigned char* added;  ///< (key parts): whether the part has added to it
@@ -173,6 +174,7 @@ class BackwardPlan {
     p.query_panels = take(key_row() * q);
     p.grad_out_panels = take(value_row() * q);
     p.lse = take(q);
+    p.lse_rest = take(q);
     p.delta = take(q);
     p.grad_query = take(key_parts_ * grad_query_size());
     p.added = reinterpret_cast<unsigned char*>(&p + 1);
@@ -214,7 +216,7 @@ class BackwardPlan {
 
   Index group_heads() const { return problem_.heads / problem_.kv_heads; }
   Index tile_bytes() const {
-    const Index of_query = row(problem_.head_dim) + row(problem_.v_dim) + key_row() + value_row() + 2;
+    const Index of_query = row(problem_.head_dim) + row(problem_.v_dim) + key_row() + value_row() + 3;
     return kHeader + bytes(of_query * most_queries() + key_parts_ * grad_query_size());
   }
   Index partials() const {

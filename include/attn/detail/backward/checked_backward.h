@@ -154,8 +154,10 @@ class CheckedBackward {
                   const M& mods, const Options& options, Outputs outputs = Outputs::own)
       : in_(grad_out, query, key, value, mods, options, outputs), out_held_(evaluated(out)) {
     const Problem& p = in_.call.problem;
-    out_ = checked_input<T>(out_held_, {p.batch, p.heads, p.q_len, p.v_dim}, "out");
+    checked_input<T>(out_held_, {p.batch, p.heads, p.q_len, p.v_dim}, "out");
+    out_ = before_rounding<T>(out_held_);
     lse_ = checked_lse<T>(lse, p, "lse");
+    lse_rests_ = rests_beside<T>(lse);
   }
   CheckedBackward(const CheckedBackward&) = delete;
 
@@ -170,6 +172,7 @@ class CheckedBackward {
                  in_.grad_out,
                  lse_,
                  in_.grad_lse,
+                 lse_rests_,
                  checked_gradient<T>(grad_query, call.q, "grad_query"),
                  checked_gradient<T>(grad_key, call.k, "grad_key"),
                  checked_gradient<T>(grad_value, call.v, "grad_value"),
@@ -203,6 +206,7 @@ class CheckedBackward {
 
   DTypeView<const T> out_;
   TensorView<const T, 3> lse_;
+  LseRests<T> lse_rests_;
 };
 
 template <class G, class Q, class K, class V, class M>

@@ -172,6 +172,7 @@ class CheckedSequences {
                                   .k = kept_.keys(s),
                                   .v = kept_.values(s),
                                   .problem = b.problem,
+                                  .lse_rests = to.lse_rests,
                                   .first_batch = s,
                                   .rotation = kept_.rope() ? &b.rotation : nullptr,
                                   .choose_dots = kept_.choose_dots()},

@@ -40,6 +40,7 @@ struct CallTensors {
   DTypeView<const T> q;
   KvRows<T> k, v;
   const Problem& problem;
+  KeptLseRests<T> lse_rests = {};         ///< what rounding takes from lse
   Index first_batch = 0;                  ///< the number that mods know the first batch element by
   const Rotation<T>* rotation = nullptr;  ///< what queries are turned by, a token for each row; null: they are not
   const OtherScore<T>* score = nullptr;   ///< null: the product of query and key

@@ -4,6 +4,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "attn/detail/flash/before_rounding.h"
+#include "attn/detail/flash/flash.h"
 #include "attn/detail/flash/pass_sequence.h"
 #include "attn/detail/naive/naive.h"
 #include "attn/detail/tensor/arguments.h"
@@ -17,6 +19,7 @@ template <class T>
 struct ResultViews {
   DTypeView<T> out;
   TensorView<T, 3> lse;
+  KeptLseRests<T> lse_rests = {};
 };
 
 /// Says in one sentence why a call that computes in T cannot write to an Out.
@@ -71,7 +74,7 @@ TensorView<T, 3> lse_view(Lse&& lse, const Problem& problem) {
 /// Checked views of `out` and `lse`, of `out` alone, or of nothing, for calls that only ask.
 template <class T, class Out, class Lse>
 ResultViews<T> result_views(const Problem& problem, Out&& out, Lse&& lse) {
-  return {output_view<T>(out, problem), lse_view<T>(lse, problem)};
+  return {output_view<T>(out, problem), lse_view<T>(lse, problem), kept_rests_beside<T>(lse)};
 }
 template <class T, class Out>
 ResultViews<T> result_views(const Problem& problem, Out&& out) {
@@ -80,6 +83,16 @@ ResultViews<T> result_views(const Problem& problem, Out&& out) {
 template <class T>
 ResultViews<T> result_views(const Problem&) {
   return {};
+}
+
+/// Calls run(views) for a result of the library's own, whose output is kept as it is before it is rounded.
+template <class T, class Result, class Run>
+void with_result_views(const Problem& problem, Result& result, const Options& options, const Run& run) {
+  ResultViews<T> to = result_views<T>(problem, result.out, result.lse);
+  keep_before_rounding<T>(result.out, options, [&](const DTypeView<T>& out) {
+    to.out = out;
+    run(to);
+  });
 }
 
 /// Whether tensors hold numbers as a call computes with them.
@@ -152,6 +165,15 @@ class CheckedCall : public CallInputs<Q, K, V> {
     check_apart(out, bytes, name, v, "value");
   }
 
+  /// The flash path, into a result of the library's own.
+  template <class Result>
+  void flash_into(Result& result, const Options& options) const {
+    if constexpr (kIsCall)
+      with_result_views<T>(problem, result, options, [&](const ResultViews<T>& to) {
+        flash(tensors_with<decltype(result.out), decltype(result.lse)>(to), passes(), options);
+      });
+  }
+
   /// The passes of the flash path.
   PassSequenceOf<T, Bound<M>> passes() const { return PassSequenceOf<T, Bound<M>>(mods); }
 
@@ -175,6 +197,7 @@ class CheckedCall : public CallInputs<Q, K, V> {
             .k = k,
             .v = v,
             .problem = problem,
+            .lse_rests = to.lse_rests,
             .choose_kernels = choose_kernels_of<T, kNative>()};
   }
 };

@@ -156,7 +156,7 @@ class DecodeState {
     }
     if (is_first && pass_->resumes && *m.sum != T(0)) {
       family().pack_rows(RowsToRead(tensors.output(row.queries)), 1, v_dim, m.out);
-      family().multiply(m.out, v_dim, static_cast<T>(inverse_of(kept_factor_)));
+      family().multiply(m.out, v_dim, *m.sum * static_cast<T>(inverse_of(kept_factor_)));
     } else {
       std::fill_n(m.out, v_dim, T(0));
     }

@@ -21,7 +21,8 @@ Range visited_keys(const CallTensors<T>& tensors, const TileMods<T>* mods, const
 
 /// One pass over the queries of a call. A pass that resumes takes what stands in out and lse for the result over other
 /// keys and adds its own: those other keys weigh as much as one key with the score lse and the value out (Dao et al.
-/// 2022, section 3.1).
+/// 2022, section 3.1). The sum of e^(score - lse) over these is 1, or what rounding took from lse makes of it, and the
+/// output that is loaded must be multiplied by it.
 template <class T>
 struct PassContext {
   static constexpr T kInfinity = std::numeric_limits<T>::infinity();
@@ -60,8 +61,7 @@ struct PassContext {
     const auto sink = SoftmaxState<T>::of(lone_score(queries.head));
     const bool goes_on_from_lse = resumes && !problem().sigmoid_bias;
     for (Index i = 0; i < width; ++i) {
-      const SoftmaxState<T> state =
-          goes_on_from_lse ? SoftmaxState<T>::of(tensors.lse_of(queries, std::min(i, count - 1))) : sink;
+      const SoftmaxState<T> state = goes_on_from_lse ? state_of(tensors.lse_of(queries, std::min(i, count - 1))) : sink;
       m.max[i] = state.max;
       m.sum[i] = state.sum;
       m.sum_rest[i] = 0;
@@ -85,10 +85,17 @@ struct PassContext {
   /// Stores the log-sum-exps of the queries.
   void store_lse(const QueryTile& queries, const T* max, const T* sum) const {
     if (tensors.lse.data() == nullptr) return;
-    for (Index i = 0; i < queries.rows.size(); ++i) tensors.lse_of(queries, i) = SoftmaxState<T>{max[i], sum[i]}.lse();
+    for (Index i = 0; i < queries.rows.size(); ++i) {
+      const auto [lse, rest] = SoftmaxState<T>{max[i], sum[i]}.lse_and_rest();
+      T& to = tensors.lse_of(queries, i);
+      to = lse;
+      tensors.lse_rests.set(&to, rest);
+    }
   }
 
  private:
+  SoftmaxState<T> state_of(const T& lse) const { return SoftmaxState<T>::of(lse, tensors.lse_rests.of(&lse)); }
+
   /// What joins the denominator without a value: the sinks of a head, or what a sigmoid has there instead (see
   /// detail/kernels/sigmoid_kernels.h). -inf: nothing.
   T lone_score(Index head) const {

@@ -28,6 +28,7 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const Problem& problem, const
                       .problem = problem,
                       .choose_kernels = t.choose_kernels};
   part.score = t.score;
+  part.lse_rests = t.lse_rests;
   return part;
 }
 

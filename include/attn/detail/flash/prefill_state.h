@@ -148,7 +148,10 @@ class PrefillState {
     load_out(full_precision(), m_, width(), pass_->tensors.output(queries), queries.rows.size(), v_dim);
     std::fill_n(m_.out + v_dim * width(), rest * width(), T(0));
     for (Index i = 0; i < queries.rows.size(); ++i)
-      for (Index c = 0; m_.sum[i] == T(0) && c < v_dim; ++c) m_.out[c * width() + i] = T(0);
+      for (Index c = 0; m_.sum[i] != T(1) && c < v_dim; ++c) {
+        T& x = m_.out[c * width() + i];
+        x = m_.sum[i] == T(0) ? T(0) : x * m_.sum[i];
+      }
     multiply_out(static_cast<T>(inverse_of(kept_factor_)));
   }
 

@@ -20,10 +20,11 @@ inline namespace ATTN_BUILT_FOR {
 /// A tile of queries and a tile of keys in the backward pass.
 template <class T>
 struct BackwardTile {
-  T* scores;        ///< (keys, queries), overwritten with the weights
-  T* grad_scores;   ///< (keys, queries): first the gradients of the weights
-  const T* slopes;  ///< (keys, queries), of the score mods; null: there are none
-  const T* lse;     ///< of each query
+  T* scores;          ///< (keys, queries), overwritten with the weights
+  T* grad_scores;     ///< (keys, queries): first the gradients of the weights
+  const T* slopes;    ///< (keys, queries), of the score mods; null: there are none
+  const T* lse;       ///< of each query
+  const T* lse_rest;  ///< of each query: what rounding took from lse
   /// Of each query: the sum of grad_out * out, less the gradient of lse (Dao et al. 2022, appendix B.2).
   const T* delta;
 };
@@ -46,15 +47,16 @@ struct BackwardKernels {
     Vec dropped;
     S::splat(dropped, -std::numeric_limits<T>::infinity());
     for (Index i = 0; i < queries; i += kLanes) {
-      Vec lse, delta;
+      Vec lse, lse_rest, delta;
       S::load(lse, t.lse + i);
+      S::load(lse_rest, t.lse_rest + i);
       S::load(delta, t.delta + i);
       for (Index j = 0; j < keys; ++j) {
         const Index at = j * queries + i;
         Vec score, weight, grad, slope;
         S::load(score, t.scores + at);
         S::load(grad, t.grad_scores + at);
-        weight = score - lse;
+        weight = score - lse - lse_rest;
         S::exp(weight);
         grad = weight * (grad - delta);
         if (t.slopes != nullptr) {

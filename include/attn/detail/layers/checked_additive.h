@@ -115,6 +115,7 @@ class ProjectedCall {
   CallTensors<T> tensors(const ResultViews<T>& to, const DTypeView<const T>& value) const {
     CallTensors<T> t{to.out, to.lse, DTypeView<const T>(query_), key_, value, problem_};
     t.score = &score_;
+    t.lse_rests = to.lse_rests;
     return t;
   }
 

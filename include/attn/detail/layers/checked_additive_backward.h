@@ -116,7 +116,8 @@ class CheckedAdditiveBackward {
     const AdditiveParameters<T>& parameters = call_.parameters;
     const Options& options = call_.options;
     const Held<Out> out_held = evaluated(given_out);
-    const DTypeView<const T> out = checked_input<T>(out_held, {p.batch, p.heads, p.q_len, p.v_dim}, "out");
+    checked_input<T>(out_held, {p.batch, p.heads, p.q_len, p.v_dim}, "out");
+    const DTypeView<const T> out = before_rounding<T>(out_held);
     const TensorView<const T, 3> lse = checked_lse<T>(given_lse, p, "lse");
     const BackwardMods<T, Bound<M>> mods(call_.mods, p);
 
@@ -131,6 +132,7 @@ class CheckedAdditiveBackward {
                          grad_out_,
                          lse,
                          grad_lse_,
+                         rests_beside<T>(given_lse),
                          grad_u.view(),
                          grad_z.view(),
                          to.v,

@@ -25,11 +25,18 @@ HeadResults<T> room_for(const TensorView<T, 4>& q, const MultiHeadOptions& optio
   return r;
 }
 
-/// Calls run(out), or run(out, lse) if lse is wanted, with `out` cut into heads as the queries are.
+/// Calls run(out), or run(out, lse) if lse is wanted, with `out` cut into heads as the queries are. What backward() is
+/// given is kept as it is before it is rounded.
 template <class T, class Run>
 void with_room(HeadResults<T>& r, const TensorView<T, 4>& q, const MultiHeadOptions& options, const Run& run) {
-  const TensorView<T, 4> out = bshd(r.joined.data(), q.dim(0), q.dim(2), q.dim(1), q.dim(3));
-  gives_lse(options) ? run(out, r.lse) : run(out);
+  const auto in_heads = [&](auto* numbers) {
+    const auto out = bshd(numbers, q.dim(0), q.dim(2), q.dim(1), q.dim(3));
+    gives_lse(options) ? run(out, r.lse) : run(out);
+  };
+  if constexpr (is_rounded<Tensor<T, 3>>)
+    if (options.keep)
+      return keep_before_rounding<computed_t<T>>(r.joined.view().unsqueeze(0), options.attention, in_heads);
+  in_heads(r.joined.data());
 }
 
 /// The heads of a call without a cache.

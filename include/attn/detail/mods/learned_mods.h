@@ -83,7 +83,8 @@ class LearnedMods {
 
   /// Adds the gradients of the logits of a head's sinks, from some of its queries: a logit weighs e^(logit - lse) and
   /// has no value (see sinks()).
-  virtual void learn_sinks(Index head, const T* lse, const T* delta, Index count, Sum* sums) const = 0;
+  virtual void learn_sinks(Index head, const T* lse, const T* lse_rest, const T* delta, Index count,
+                           Sum* sums) const = 0;
   virtual Index sinks() const = 0;  ///< how many sums learn_sinks() adds to: one for each head and learned sink
 
   /// Adds the sums to the caller's tensors.
@@ -129,11 +130,11 @@ class LearnedModsOf final : public LearnedMods<T> {
     each_sink([&](const auto&) { count += problem_.heads; });
     return count;
   }
-  void learn_sinks(Index head, const T* lse, const T* delta, Index count, Sum* sums) const override {
+  void learn_sinks(Index head, const T* lse, const T* lse_rest, const T* delta, Index count, Sum* sums) const override {
     each_sink([&](const auto& logit) {
       Sum& sum = sums[head];
       for (Index i = 0; i < count; ++i)
-        if (const T weight = std::exp(static_cast<T>(logit(head)) - lse[i]); weight > T(0))
+        if (const T weight = std::exp(static_cast<T>(logit(head)) - lse[i] - lse_rest[i]); weight > T(0))
           sum -= static_cast<Sum>(weight) * static_cast<Sum>(delta[i]);
       sums += problem_.heads;
     });

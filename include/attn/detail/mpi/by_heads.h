@@ -22,7 +22,8 @@ class ByHeads {
         k_(Exchange::room(call.k, exchange_.heads.kv, call.whole.kv_len)),
         v_(Exchange::room(call.v, exchange_.heads.kv, call.whole.kv_len)),
         out_(DType::native, call.own.batch, exchange_.heads.q.size(), call.whole.q_len, call.own.v_dim),
-        lse_(DType::native, call.own.batch, exchange_.heads.q.size(), call.whole.q_len, 1) {}
+        lse_(DType::native, call.own.batch, exchange_.heads.q.size(), call.whole.q_len, 1),
+        lse_rests_(DType::native, call.own.batch, exchange_.heads.q.size(), call.whole.q_len, 1) {}
 
   void run(const OutputSums<T>& sums, mpi::Traffic& traffic) {
     exchange_.to_heads(call_.q, &RankHeads::q, q_.view(), MessageKind::rows);
@@ -32,27 +33,33 @@ class ByHeads {
     call_.failure.guard(
         [&] { exchange_.for_each_run([&](const typename Exchange::HeadRun& heads) { attend(heads); }); });
     const Range own{0, exchange_.heads.q.size()};
+    auto rests = Tensor<T, 3>::uninitialized(sums.lse.shape());
     exchange_.for_each_rank([&](int r, const RankHeads& theirs) {
       exchange_.from_heads(r, sums.out, theirs.q, out_.view(), own, MessageKind::values);
       exchange_.from_heads(r, lse_rows(sums.lse), theirs.q, lse_.view(), own, MessageKind::rows);
+      exchange_.from_heads(r, lse_rows(rests.view()), theirs.q, lse_rests_.view(), own, MessageKind::rows);
     });
     exchange_.wait(traffic);
-    traffic.bytes_held = q_.bytes() + k_.bytes() + v_.bytes() + out_.bytes() + lse_.bytes();
+    each_lse(sums.lse, [&](T& lse, Index b, Index h, Index i) { sums.lse_rests.set(&lse, rests(b, h, i)); });
+    traffic.bytes_held = q_.bytes() + k_.bytes() + v_.bytes() + out_.bytes() + lse_.bytes() + lse_rests_.bytes();
   }
 
  private:
   void attend(const typename Exchange::HeadRun& heads) {
-    const CallTensors<T> tensors{
-        heads_of_tensor(out_.view(), heads.q),          lse_of_rows<T>(heads_of_tensor(lse_.view(), heads.q)),
-        as_const(heads_of_tensor(q_.view(), heads.q)),  as_const(heads_of_tensor(k_.view(), heads.kv)),
-        as_const(heads_of_tensor(v_.view(), heads.kv)), heads.problem};
+    const CallTensors<T> tensors{heads_of_tensor(out_.view(), heads.q),
+                                 lse_of_rows<T>(heads_of_tensor(lse_.view(), heads.q)),
+                                 as_const(heads_of_tensor(q_.view(), heads.q)),
+                                 as_const(heads_of_tensor(k_.view(), heads.kv)),
+                                 as_const(heads_of_tensor(v_.view(), heads.kv)),
+                                 heads.problem,
+                                 rests_of_rows(lse_, lse_rests_)};
     flash<T>(tensors, PassSequenceOf<T, typename Exchange::HeadRun::Mods>(heads.mods), options_);
   }
 
   Call& call_;
   const Options& options_;
   Exchange exchange_;
-  HeadsRoom<T> q_, k_, v_, out_, lse_;
+  HeadsRoom<T> q_, k_, v_, out_, lse_, lse_rests_;
 };
 
 template <class Call, class T>

@@ -31,6 +31,7 @@ class ByHeadsBackward {
         grad_k_(of_keys(call.k, true)),
         grad_v_(of_keys(call.v, true)),
         lse_(of_lse(!call.own.sigmoid_bias)),
+        lse_rests_(of_lse(!call.own.sigmoid_bias)),
         grad_lse_(of_lse(arrays.has_grad_lse)),
         sum_q_(arrays.grad_q),
         sum_k_(arrays.grad_k),
@@ -48,8 +49,14 @@ class ByHeadsBackward {
     exchange_.to_heads(call_.q, &RankHeads::q, q_.view(), MessageKind::rows);
     exchange_.to_heads(arrays_.out, &RankHeads::q, out_.view(), MessageKind::rows);
     exchange_.to_heads(arrays_.grad_out, &RankHeads::q, grad_out_.view(), MessageKind::rows);
-    if (!call_.own.sigmoid_bias)
+    auto rests = Tensor<T, 3>::uninitialized(arrays_.lse.shape());
+    each_lse(arrays_.lse,
+             [&](const T& lse, Index b, Index h, Index i) { rests(b, h, i) = arrays_.lse_rests.of(&lse); });
+    if (!call_.own.sigmoid_bias) {
       exchange_.to_heads(lse_rows(arrays_.lse), &RankHeads::q, lse_.view(), MessageKind::rows);
+      exchange_.to_heads(lse_rows(TensorView<const T, 3>(rests.view())), &RankHeads::q, lse_rests_.view(),
+                         MessageKind::rows);
+    }
     if (arrays_.has_grad_lse)
       exchange_.to_heads(lse_rows(arrays_.grad_lse), &RankHeads::q, grad_lse_.view(), MessageKind::rows);
     exchange_.to_heads(call_.k, &RankHeads::kv, k_.view(), MessageKind::keys);
@@ -59,7 +66,7 @@ class ByHeadsBackward {
     send_home();
     exchange_.wait(traffic);
     call_.failure.guard([&] { end(); });
-    traffic.bytes_held = bytes_of(q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, grad_lse_);
+    traffic.bytes_held = bytes_of(q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, lse_rests_, grad_lse_);
     for (const auto* more : {&more_k_, &more_v_})
       for (const HeadsRoom<T>& room : *more) traffic.bytes_held += room.bytes();
   }
@@ -98,6 +105,7 @@ class ByHeadsBackward {
                  in_q(grad_out_),
                  lse_of_rows(in_q(lse_)),
                  lse_of_rows(in_q(grad_lse_)),
+                 rests_of_rows(lse_, lse_rests_),
                  heads_of_tensor(grad_q_.view(), heads.q),
                  heads_of_tensor(grad_k_.view(), heads.kv),
                  heads_of_tensor(grad_v_.view(), heads.kv),
@@ -144,7 +152,7 @@ class ByHeadsBackward {
   const RingGradients<T>& arrays_;
   const Options& options_;
   Exchange exchange_;
-  HeadsRoom<T> q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, grad_lse_;
+  HeadsRoom<T> q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, lse_rests_, grad_lse_;
   GradientSum4<T> sum_q_, sum_k_, sum_v_;
   std::vector<HeadsRoom<T>> more_k_, more_v_;  ///< from each rank, of a key head that the rank before has too
 };

@@ -21,11 +21,11 @@ class PartialResults {
   T* data() { return numbers_.data(); }
   /// The results of all queries of a call with these sizes.
   TensorView<T, 4> out(const Problem& p) {
-    const Index row = p.v_dim + 1;
+    const Index row = p.v_dim + 2;
     return {data(), {p.batch, p.heads, p.q_len, p.v_dim}, {p.heads * p.q_len * row, p.q_len * row, row, 1}};
   }
   TensorView<T, 3> lse(const Problem& p) {
-    const Index row = p.v_dim + 1;
+    const Index row = p.v_dim + 2;
     return {numbers_.size() == 0 ? nullptr : data() + p.v_dim,
             {p.batch, p.heads, p.q_len},
             {p.heads * p.q_len * row, p.q_len * row, row}};
@@ -33,12 +33,14 @@ class PartialResults {
   /// `count` rows from `first` on.
   TensorView<T, 2> out(Index first, Index count) {
     const Index row = numbers_.dim(1);
-    return {data() + first * row, {count, row - 1}, {row, 1}};
+    return {data() + first * row, {count, row - 2}, {row, 1}};
   }
   TensorView<T, 1> lse(Index first, Index count) {
     const Index row = numbers_.dim(1);
-    return {data() + first * row + row - 1, {count}, {row}};
+    return {data() + first * row + row - 2, {count}, {row}};
   }
+  /// What rounding took from log-sum-exps, behind each of them.
+  KeptLseRests<T> lse_rests() { return {data(), data() + 1}; }
 
  private:
   Tensor<T, 2> numbers_;
@@ -79,7 +81,7 @@ void merge_ranks(const Communicator& comm, PartialResults<T>& own, PartialResult
     own_counts[r] = counts[mine];
     own_firsts[r] = static_cast<int>(static_cast<Index>(r) * share);
   }
-  const RowType row((v_dim + 1) * static_cast<Index>(sizeof(T)));
+  const RowType row((v_dim + 2) * static_cast<Index>(sizeof(T)));
   run_together("MPI_Ialltoallv", [&](MPI_Request* r) {
     return MPI_Ialltoallv(own.data(), counts.data(), firsts.data(), row.get(), of_ranks.data(), own_counts.data(),
                           own_firsts.data(), row.get(), comm.get(), r);
@@ -90,7 +92,8 @@ void merge_ranks(const Communicator& comm, PartialResults<T>& own, PartialResult
       if (adds_up)
         to.matrix() += from.matrix();
       else
-        merge_into(to, of_ranks.lse(r * share, share), from, of_ranks.lse((r + distance) * share, share));
+        merge_rows<T>(as_rank4(to), lse_rank3(of_ranks.lse(r * share, share)), of_ranks.lse_rests(), as_rank4(from),
+                      lse_rank3(of_ranks.lse((r + distance) * share, share)), of_ranks.lse_rests());
     }
   run_together("MPI_Iallgatherv", [&](MPI_Request* r) {
     return MPI_Iallgatherv(of_ranks.data(), counts[mine], row.get(), own.data(), counts.data(), firsts.data(),
@@ -111,6 +114,7 @@ class SharedResults {
   /// Where this rank stores its part.
   DTypeView<T> out() { return own_.out(p_); }
   TensorView<T, 3> lse() { return own_.lse(p_); }
+  KeptLseRests<T> lse_rests() { return own_.lse_rests(); }
 
   /// Merges the parts on all ranks, and rounds the results to where the caller wants them.
   void merge(const Communicator& comm, const ResultViews<T>& result, mpi::Traffic& traffic) {
@@ -123,7 +127,9 @@ class SharedResults {
       for (Index h = 0; h < p_.heads; ++h)
         for (Index i = 0; i < p_.q_len; ++i) {
           for (Index c = 0; c < p_.v_dim; ++c) store_number(result.out.rows(b, h), i, c, out(b, h, i, c));
-          if (result.lse.data() != nullptr) result.lse(b, h, i) = lse(b, h, i);
+          if (result.lse.data() == nullptr) continue;
+          result.lse(b, h, i) = lse(b, h, i);
+          result.lse_rests.set(&result.lse(b, h, i), own_.lse_rests().of(&lse(b, h, i)));
         }
   }
 
@@ -149,8 +155,8 @@ void decode_over_ranks(Call& call, mpi::Layout layout, const ResultViews<T>& res
       const auto own_rows = [&](const DTypeView<const T>& t) {
         return rows_of_tensor(t, keys.first_row(part), tokens.count);
       };
-      attend(call, queries, tokens, own_rows(call.k), own_rows(call.v), shared->out(), shared->lse(), begun,
-             comm.rank() == 0, options, [] {});
+      attend(call, queries, tokens, own_rows(call.k), own_rows(call.v), shared->out(), shared->lse(),
+             shared->lse_rests(), begun, comm.rank() == 0, options, [] {});
     }
   });
   Need own_need;

@@ -231,6 +231,7 @@ class DecodeCall {
                              kept_.keys(s).from(own.first_row),
                              kept_.values(s).from(own.first_row),
                              p.problem,
+                             shared.lse_rests(),
                              s};
       tensors.choose_dots = kept_.choose_dots();
       sequences.push_back({tensors, p.passes.in_one()});

@@ -157,6 +157,19 @@ DTypeView<T> lse_rows(const TensorView<T, 3>& lse) {
   return TensorView<T, 4>(lse.data(), {lse.dim(0), lse.dim(1), lse.dim(2), 1},
                           {lse.stride(0), lse.stride(1), lse.stride(2), 1});
 }
+/// Calls visit(number, batch element, head, row) for all log-sum-exps.
+template <class T, class Visit>
+void each_lse(const TensorView<T, 3>& lse, const Visit& visit) {
+  for (Index b = 0; b < lse.dim(0); ++b)
+    for (Index h = 0; h < lse.dim(1); ++h)
+      for (Index i = 0; i < lse.dim(2); ++i) visit(lse(b, h, i), b, h, i);
+}
+/// What rounding takes from the log-sum-exps of a room, in another one.
+template <class T>
+KeptLseRests<T> rests_of_rows(HeadsRoom<T>& lse, HeadsRoom<T>& rests) {
+  return {reinterpret_cast<const T*>(lse.view().data()), reinterpret_cast<T*>(rests.view().data())};
+}
+
 /// The reverse of lse_rows(). Rows without a number mean that there are no log-sum-exps.
 template <class T>
 TensorView<T, 3> lse_of_rows(const DTypeView<T>& rows) {

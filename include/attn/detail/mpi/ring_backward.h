@@ -56,6 +56,7 @@ template <class T>
 struct RingGradients {
   DTypeView<const T> out, grad_out;
   TensorView<const T, 3> lse, grad_lse;
+  LseRests<T> lse_rests;
   DTypeView<T> grad_q, grad_k, grad_v;
   bool has_grad_lse = false;  ///< on all ranks, also those without rows
 };
@@ -209,6 +210,7 @@ class RingBackward {
                  of_queries(arrays_.grad_out),
                  of_lse(arrays_.lse),
                  of_lse(arrays_.grad_lse),
+                 arrays_.lse_rests,
                  grad_q_.rows(row, rows),
                  to.keys(keys),
                  to.values(keys),

@@ -24,7 +24,8 @@ void round_rows(const KernelFamily<T>& family, const DTypeView<T>& sums, const D
 template <class T>
 class OutputSums {
  public:
-  OutputSums(const ResultViews<T>& result, const Problem& own) : result_(result), out(result.out), lse(result.lse) {
+  OutputSums(const ResultViews<T>& result, const Problem& own)
+      : result_(result), out(result.out), lse(result.lse), lse_rests(result.lse_rests) {
     if (result.out.dtype() != DType::native) {
       own_out_ = Tensor<T, 4>::uninitialized({own.batch, own.heads, own.q_len, own.v_dim});
       out = own_out_.view();
@@ -32,6 +33,7 @@ class OutputSums {
     if (lse.data() == nullptr) {
       own_lse_ = Tensor<T, 3>::uninitialized({own.batch, own.heads, own.q_len});
       lse = own_lse_.view();
+      lse_rests = kept_rests_beside<T>(own_lse_);
     }
   }
 
@@ -49,6 +51,7 @@ class OutputSums {
  public:
   DTypeView<T> out;
   TensorView<T, 3> lse;
+  KeptLseRests<T> lse_rests;
 };
 
 /// Lets queries, of the tokens `q_tokens`, meet keys, of the tokens `kv_tokens`. `begun`: which parts of the queries
@@ -56,7 +59,8 @@ class OutputSums {
 template <class Call, class T, class Poll>
 void attend(const Call& call, const RankTokens& q_tokens, const Progression& kv_tokens, const DTypeView<const T>& k,
             const DTypeView<const T>& v, const DTypeView<T>& out, const TensorView<T, 3>& lse,
-            std::array<bool, 2>& begun, bool has_sinks, const Options& options, const Poll& poll) {
+            const KeptLseRests<T>& lse_rests, std::array<bool, 2>& begun, bool has_sinks, const Options& options,
+            const Poll& poll) {
   using Mods = PlacedMods<typename Call::Mods>;
   for (std::size_t part = 0; part < begun.size(); ++part) {
     const bool resumes = begun[part];
@@ -73,7 +77,8 @@ void attend(const Call& call, const RankTokens& q_tokens, const Progression& kv_
                                  rows_of_tensor(call.q, row, rows),
                                  k,
                                  v,
-                                 problem};
+                                 problem,
+                                 lse_rests};
     flash<T>(tensors, PassSequenceOf<T, Mods>(mods), part_options(options, problem, resumes, poll));
   }
 }
@@ -100,7 +105,7 @@ void ring_forward(Call& call, mpi::Layout layout, const ResultViews<T>& result, 
   const auto meet = [&](const Parcel& parcel, const DTypeView<const T>& k, const DTypeView<const T>& v) {
     call.failure.guard([&] {
       attend(call, q_tokens, tokens_of(parcel, layout, call.whole.kv_len, comm.ranks()), k, v, sums->out, sums->lse,
-             begun, true, options, poll);
+             sums->lse_rests, begun, true, options, poll);
     });
   };
   keys->receive();

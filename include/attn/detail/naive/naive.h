@@ -77,9 +77,11 @@ NaiveMods<T> naive_mods(const Mods& mods, const Problem& problem) {
 }
 
 /// Each row of scores becomes its softmax, with one more term e^sink in the denominator; fills in the log-sum-exp of
-/// each row. Without a kept pair: weights 0, lse `sink`, which is -inf where there is none.
-template <class Scores, class Lse>
-void softmax_rows(Scores& scores, typename Scores::Scalar sink, Lse&& lse) {
+/// each row. Without a kept pair: weights 0, lse `sink`, which is -inf where there is none. Calls seen(row, max, sum)
+/// for all other rows.
+template <class Scores, class Lse, class Seen = void (*)(Index, typename Scores::Scalar, typename Scores::Scalar)>
+void softmax_rows(
+    Scores& scores, typename Scores::Scalar sink, Lse&& lse, const Seen& seen = [](Index, auto, auto) {}) {
   using std::exp, std::log;  // of dual numbers, where second derivatives are wanted, there are others
   using T = typename Scores::Scalar;
   constexpr T kInf = std::numeric_limits<T>::infinity();
@@ -99,6 +101,7 @@ void softmax_rows(Scores& scores, typename Scores::Scalar sink, Lse&& lse) {
     const T sum = row.sum() + exp(sink - max);
     row /= sum;
     lse(i) = max + log(sum);
+    seen(i, max, sum);
   }
 }
 

@@ -88,14 +88,17 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
   const bool selects = mods.apply && !(q.allFinite() && k.allFinite() && v.allFinite() && grad_out.allFinite());
   const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept =
       weights.array() != -std::numeric_limits<T>::infinity();
-  Eigen::Array<T, Eigen::Dynamic, 1> lse(problem.q_len);
+  Eigen::Array<T, Eigen::Dynamic, 1> lse(problem.q_len), lse_rests;
+  lse_rests.setZero(problem.q_len);
   RowMajor<T> rest;  // 1 - weights, where these are sigmoids
   if (problem.sigmoid_bias) {
     rest = -weights;
     sigmoid_of(rest, -*problem.sigmoid_bias);
     sigmoid_of(weights, *problem.sigmoid_bias);
   } else {
-    softmax_rows(weights, static_cast<T>(mods.sink(head)), lse);
+    softmax_rows(weights, static_cast<T>(mods.sink(head)), lse, [&](Index i, T max, T sum) {
+      lse_rests(i) = SoftmaxState<T>{max, sum}.lse_and_rest().rest;
+    });
   }
 
   RowMajor<T> grad = grad_out * v.transpose(), factors;  // grad: of the weights
@@ -119,7 +122,7 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
         if (kept(i, j)) learned->learn(&raw(i, j), &grad(i, j), 1, {batch, head, {at, at + 1}, {kv, kv + 1}}, sums);
       }
     if (!problem.sigmoid_bias)
-      learned->learn_sinks(head, lse.data(), delta.data(), problem.q_len, sums + learned->slots());
+      learned->learn_sinks(head, lse.data(), lse_rests.data(), delta.data(), problem.q_len, sums + learned->slots());
   } else if (slopes_of) {
     grad.array() *= slopes.array();
   }

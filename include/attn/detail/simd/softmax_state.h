@@ -20,6 +20,8 @@ struct SoftmaxState {
 
   /// Of one key with this score, or of all keys that have this log-sum-exp; of none for -inf.
   static SoftmaxState of(T score) { return {score, score == -kInfinity ? T(0) : T(1)}; }
+  /// Of all keys that have the log-sum-exp lse + rest.
+  static SoftmaxState of(T lse, T rest) { return rest == T(0) ? of(lse) : SoftmaxState{lse, std::exp(rest)}; }
 
   /// What is relative to `max` times this is relative to `max_of_all`, which is no less. 0 where there is no key.
   static T factor(T max, T max_of_all) { return std::exp(max - (max_of_all == -kInfinity ? T(0) : max_of_all)); }
@@ -33,7 +35,17 @@ struct SoftmaxState {
   }
 
   /// The natural log of the sum of e^score.
-  T lse() const { return sum == T(0) ? -kInfinity : max + std::log(sum); }
+  T lse() const { return lse_and_rest().lse; }
+  /// The same, and what rounding took from it (Knuth, The Art of Computer Programming, 4.2.2, theorem A).
+  struct Lse {
+    T lse, rest;
+  };
+  Lse lse_and_rest() const {
+    if (sum == T(0)) return {-kInfinity, 0};
+    const T log_sum = std::log(sum), lse = max + log_sum, added = lse - max,
+            rest = (max - (lse - added)) + (log_sum - added);
+    return {lse, std::isfinite(rest) ? rest : T(0)};
+  }
 };
 
 }  // namespace ATTN_BUILT_FOR

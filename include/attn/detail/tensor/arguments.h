@@ -141,6 +141,48 @@ struct FixedSizes<Q, V> {
   static constexpr bool kRowMajor = (Q::IsRowMajor && kColumns != 1) || (kRows == 1 && kColumns != 1);
 };
 
+/// An Eigen matrix that may have more digits beside it, as a Tensor may. It converts to its Matrix without them.
+template <class Matrix>
+class WithDigits : public Matrix {
+ public:
+  using Matrix::Matrix;
+  WithDigits() = default;
+  WithDigits(Matrix&& m) : Matrix(std::move(m)) {}  // NOLINT: the same matrix
+  using Matrix::operator=;
+
+ private:
+  friend DigitsOf;
+  [[no_unique_address]] DigitsBeside<typename Matrix::Scalar> digits_;
+};
+template <class X>
+auto with_digits(X&& x) {
+  if constexpr (EigenDense<X>)
+    return WithDigits<std::remove_cvref_t<X>>(std::move(x));
+  else
+    return std::move(x);
+}
+
+/// Whether an output may have the numbers beside it that were rounded to its own: see MoreDigits.
+template <class Out>
+constexpr bool is_rounded = !std::is_same_v<computed_t<typename Traits<std::remove_cvref_t<Out>>::Scalar>,
+                                            typename Traits<std::remove_cvref_t<Out>>::Scalar> &&
+                            !std::is_same_v<decltype(DigitsOf::get(std::declval<Out&>())), std::nullptr_t>;
+
+/// What rounding took from log-sum-exps that the caller passes, and where it is kept.
+template <class T, class Lse>
+LseRests<T> rests_beside(const Lse& lse) {
+  if constexpr (!std::is_same_v<decltype(DigitsOf::get(lse)), std::nullptr_t>)
+    if (DigitsOf::get(lse)->size() == lse.size()) return {lse.data(), DigitsOf::get(lse)->data()};
+  return {};
+}
+template <class T, class Lse>
+KeptLseRests<T> kept_rests_beside(Lse& lse) {
+  if constexpr (std::is_same_v<decltype(DigitsOf::get(lse)), std::nullptr_t>)
+    return {};
+  else
+    return {lse.data(), lse.size(), DigitsOf::get(lse)};
+}
+
 /// Memory for the answer: Eigen matrices in the query's storage order for 2-D calls, tensors for 4-D calls. All hold
 /// the query's scalar, except log-sum-exps, which would lose too much in 16 bits. V: the value, if its columns may fix
 /// those of the output.
@@ -183,7 +225,18 @@ struct Answer {
       return Tensor<T, 4>::uninitialized({p.batch, p.heads, p.q_len, p.kv_len});
   }
 
-  static auto result(const Problem& p) { return Result<decltype(out(p)), decltype(lse(p))>{out(p), lse(p)}; }
+  /// An output of 16 bits and log-sum-exps may have more digits.
+  static auto result_out(const Problem& p) {
+    if constexpr (std::is_same_v<T, Lse>)
+      return out(p);
+    else
+      return with_digits(out(p));
+  }
+  static auto result_lse(const Problem& p) { return with_digits(lse(p)); }
+
+  static auto result(const Problem& p) {
+    return Result<decltype(result_out(p)), decltype(result_lse(p))>{result_out(p), result_lse(p)};
+  }
   static auto naive_result(const Problem& p) {
     return NaiveResult<decltype(out(p)), decltype(lse(p)), decltype(weights(p))>{out(p), lse(p), weights(p)};
   }

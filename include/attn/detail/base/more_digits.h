@@ -1,0 +1,145 @@
+// Digits of the numbers of a tensor for which the tensor's own type has no room.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "attn/types.h"
+
+namespace attn::detail {
+
+/// One N for each number of a tensor, in the tensor's order in memory; made when first needed. What the forward pass
+/// rounded is there for the backward pass, for merge() and for whoever goes on from a result:
+///
+/// - beside a log-sum-exp, what rounding took from it, 0 where that is nothing. A row whose scores are all near -1e9 has
+///   an lse whose float cannot hold the logarithm of the number of keys, and weights made from it would not sum to 1.
+/// - beside an output of 16 bits, the output as it was before it was rounded. The backward pass subtracts
+///   sum(grad_out * out) from all gradients of a row, and what is rounded there falls on whatever the keys have in common
+///   (Qiu & Yao 2025, arXiv 2510.04212).
+template <class N>
+class MoreDigits {
+ public:
+  MoreDigits() = default;
+  MoreDigits(const MoreDigits& other) {
+    if (const N* const from = other.data()) std::copy_n(from, other.size_, make(other.size_));
+  }
+  MoreDigits(MoreDigits&& other) noexcept
+      : size_(std::exchange(other.size_, 0)), data_(other.data_.exchange(nullptr, std::memory_order_relaxed)) {}
+  MoreDigits& operator=(MoreDigits other) noexcept {
+    std::swap(size_, other.size_);
+    data_.store(other.data_.exchange(data_.load(std::memory_order_relaxed), std::memory_order_relaxed),
+                std::memory_order_relaxed);
+    return *this;
+  }
+  ~MoreDigits() { delete[] data_.load(std::memory_order_relaxed); }
+
+  /// Null: none have been made.
+  N* data() { return data_.load(std::memory_order_acquire); }
+  const N* data() const { return data_.load(std::memory_order_acquire); }
+  Index size() const { return size_; }
+
+  /// All of them, zeros if they are new. Threads may ask at the same time, for the same size.
+  N* make(Index size) {
+    if (N* const there = data()) return there;
+    return take(std::make_unique<N[]>(static_cast<std::size_t>(size)), size);
+  }
+  /// As make(), but new ones are indeterminate.
+  N* make_for_overwrite(Index size) {
+    if (N* const there = data()) return there;
+    return take(std::make_unique_for_overwrite<N[]>(static_cast<std::size_t>(size)), size);
+  }
+
+  /// Forgets those of a tensor that had another size.
+  void keep_if_sized(Index size) {
+    if (size_ != size) *this = MoreDigits();
+  }
+
+ private:
+  N* take(std::unique_ptr<N[]> fresh, Index size) {
+    N* there = nullptr;
+    if (!data_.compare_exchange_strong(there, fresh.get(), std::memory_order_acq_rel)) return there;
+    size_ = size;  // written by the one thread whose memory was taken, and read when all have ended
+    return fresh.release();
+  }
+
+  Index size_ = 0;
+  std::atomic<N*> data_ = nullptr;
+};
+
+struct NoDigits {};
+
+/// What a number of a tensor may have beside it: see MoreDigits.
+template <class T>
+using DigitsBeside =
+    std::conditional_t<std::is_floating_point_v<T>, MoreDigits<T>,
+                       std::conditional_t<sizeof(T) == 2 && !std::is_integral_v<T>, MoreDigits<float>, NoDigits>>;
+
+/// The MoreDigits of a container that has some, or null. Views have none, as they do not own their numbers.
+struct DigitsOf {
+  template <class X>
+  static auto get(X& x) {
+    if constexpr (requires { x.digits_.data(); })
+      return &x.digits_;
+    else
+      return nullptr;
+  }
+};
+
+/// What rounding took from log-sum-exps, to be read.
+template <class T>
+class LseRests {
+ public:
+  LseRests() = default;
+  /// Beside numbers from `first` on. Null rests: there are none.
+  LseRests(const T* first, const T* rests) : first_(first), rests_(rests) {}
+
+  /// What rounding took from `*lse`; 0 if that is not known. An lse that was written by somebody else since has none:
+  /// what rounding takes from a number leaves that number when it is added.
+  T of(const T* lse) const {
+    const T rest = rests_ ? rests_[lse - first_] : T(0);
+    return *lse + rest == *lse ? rest : T(0);
+  }
+
+ private:
+  const T* first_ = nullptr;
+  const T* rests_ = nullptr;
+};
+
+/// Where a call keeps what rounding takes from its log-sum-exps: nowhere, in the MoreDigits of a container, or in an
+/// array.
+template <class T>
+class KeptLseRests {
+ public:
+  KeptLseRests() = default;
+  /// Beside the `size` numbers of a container from `first` on. Null digits: nothing is kept.
+  KeptLseRests(const T* first, Index size, MoreDigits<T>* digits) : first_(first), size_(size), digits_(digits) {
+    if (digits) digits->keep_if_sized(size);
+  }
+  /// Beside numbers from `first` on.
+  KeptLseRests(const T* first, T* rests) : first_(first), rests_(rests) {}
+
+  operator LseRests<T>() const { return {first_, rests_ ? rests_ : digits_ ? digits_->data() : nullptr}; }
+  T of(const T* lse) const { return LseRests<T>(*this).of(lse); }
+
+  /// Keeps what rounding took from `*lse`, if that changes weights by more than the rounding of a number near 1. Scores
+  /// of ordinary size need no memory, and what is kept of a row does not depend on other rows.
+  void set(const T* lse, T rest) const {
+    const bool matters = std::abs(rest) > std::numeric_limits<T>::epsilon();
+    T* rests = rests_;
+    if (!rests && digits_) rests = matters ? digits_->make(size_) : digits_->data();
+    if (rests) rests[lse - first_] = matters ? rest : T(0);
+  }
+
+ private:
+  const T* first_ = nullptr;
+  T* rests_ = nullptr;
+  Index size_ = 0;
+  MoreDigits<T>* digits_ = nullptr;
+};
+
+}  // namespace attn::detail

@@ -1,0 +1,63 @@
+// Outputs of 16 bits as they were before they were rounded.
+#pragma once
+
+#include <cstring>
+
+#include "attn/detail/flash/call_tensors.h"
+#include "attn/detail/tensor/arguments.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Rounds `count` numbers, in whatever order they lie, to those of 16 bits in the same order.
+template <class T, class Number>
+void round_numbers(const T* from, Index count, Number* to, const Options& options) {
+  constexpr Index kPiece = 1 << 14;
+  const KernelFamily<T>& family = kernel_family<T>(vectors_of(isa_of(options)));
+  const Executor& executor = executor_for(static_cast<double>(count), options.executor);
+  executor.run(ceil_div(count, kPiece), [&](Index piece, int) {
+    const Index first = piece * kPiece, size = std::min(kPiece, count - first);
+    family.unpack_rows(from + first, 1, size, {reinterpret_cast<std::byte*>(to + first), dtype_of<Number>, size, 1});
+  });
+}
+
+/// Calls run(out) with room for an output of the library's own, which is kept as it is before it is rounded.
+template <class T, class Out, class Run>
+void keep_before_rounding(Out& out, const Options& options, const Run& run) {
+  const auto rounded = as_rank4(view(out));
+  if constexpr (is_rounded<Out>) {
+    T* const numbers = DigitsOf::get(out)->make_for_overwrite(out.size());
+    run(DTypeView<T>(TensorView<T, 4>(numbers, rounded.shape(), rounded.strides())));
+    round_numbers(numbers, out.size(), out.data(), options);
+  } else {
+    run(DTypeView<T>(rounded));
+  }
+}
+
+/// An output as it was before it was rounded; as it is, where that is not known. Numbers that do not round to those of
+/// the output are another's: somebody has written to it since.
+template <class T, class Out>
+DTypeView<const T> before_rounding(const Out& out) {
+  const auto rounded = as_rank4(view(out));
+  if constexpr (is_rounded<const Out>) {
+    using Number = typename Traits<Out>::Scalar;
+    const auto& digits = *DigitsOf::get(out);
+    if (digits.data() == nullptr || digits.size() != out.size()) return rounded;
+    constexpr Index kPiece = 4096;
+    Array<Number, kPiece> piece;
+    const KernelFamily<T>& family = kernel_family<T>(vectors_of(default_isa()));
+    for (Index first = 0; first < out.size(); first += kPiece) {
+      const Index size = std::min(kPiece, out.size() - first);
+      family.unpack_rows(digits.data() + first, 1, size,
+                         {reinterpret_cast<std::byte*>(&piece[0]), dtype_of<Number>, size, 1});
+      if (std::memcmp(&piece[0], out.data() + first, static_cast<std::size_t>(size) * sizeof(Number)) != 0)
+        return rounded;
+    }
+    return TensorView<const T, 4>(digits.data(), rounded.shape(), rounded.strides());
+  } else {
+    return rounded;
+  }
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
