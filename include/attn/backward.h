@@ -63,9 +63,9 @@ requires(detail::is_wrong<Wrong, More...>) auto attention_backward(const G&, con
 ///
 ///     attention_backward_into(grad_q, grad_k, grad_v, grad_out, q, k, v, r, mods, options);
 ///
-/// The gradients of a row need its out and lse to more digits than a tensor of 16 bits, or a float near -1e9, has. Those
-/// of a Result carry them (see Result). Where attention_into() writes to memory of your own, keep `out` in float beside
-/// queries of 16 bits, and `lse` in a Tensor: from an out of 16 bits, gradients lose as much as that was rounded, times
+/// The gradients of a row need its out and lse to more digits than a tensor of 16 bits, or a float near -1e9, has.
+/// Those of a Result carry them (see Result). Where attention_into() writes to memory of your own, keep `out` in float
+/// beside queries of 16 bits, and `lse` in a Tensor: an out of 16 bits makes gradients wrong by its rounding, times
 /// whatever the keys have in common.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, the gradients are partly written.

@@ -50,8 +50,8 @@ inline namespace ATTN_BUILT_FOR {
 /// (Dao et al. 2022, section 3.1; Juravsky et al. 2024, section 3.1.) A part without keys, whose lse is -inf, changes
 /// nothing. Parts may be merged in any order and grouping; the results differ only by rounding.
 ///
-/// Where out has 16 bits, each merge rounds it once more, unless `out` is that of a Result, which keeps what was rounded.
-/// Merge many parts in float, as attention_into() writes them.
+/// Where out has 16 bits, each merge rounds it once more, unless `out` is that of a Result, which keeps the floats that
+/// were rounded. Merge many parts in float, as attention_into() writes them.
 ///
 /// Where the scores of a row have a large part in common, its lse alone cannot hold what the sum of the others adds. A
 /// Tensor and the lse of a Result keep what rounding takes from it; views and plain Eigen vectors do not.

@@ -21,8 +21,8 @@ constexpr Index kAlignment = 64;  // bytes: one cache line, and the widest vecto
 }  // namespace detail
 
 /// A tensor that owns its memory: row-major, without gaps, aligned to 64 bytes. Copies are deep; a tensor that was
-/// moved from is empty. A call that rounds its result may leave more digits beside it, which copies take along and views
-/// do not.
+/// moved from is empty. A call that rounds its result may leave more digits beside it, which copies take along and
+/// views do not.
 /// @throws std::invalid_argument for a negative size.
 template <class T, int Rank>
 class Tensor {

@@ -13,14 +13,15 @@
 
 namespace attn::detail {
 
-/// One N for each number of a tensor, in the tensor's order in memory; made when first needed. What the forward pass
-/// rounded is there for the backward pass, for merge() and for whoever goes on from a result:
+/// One N for each number of a tensor, in the tensor's order in memory; made when first needed. The forward pass leaves
+/// there what the backward pass, merge() and whoever else goes on from a result needs:
 ///
-/// - beside a log-sum-exp, what rounding took from it, 0 where that is nothing. A row whose scores are all near -1e9 has
-///   an lse whose float cannot hold the logarithm of the number of keys, and weights made from it would not sum to 1.
-/// - beside an output of 16 bits, the output as it was before it was rounded. The backward pass subtracts
-///   sum(grad_out * out) from all gradients of a row, and what is rounded there falls on whatever the keys have in common
-///   (Qiu & Yao 2025, arXiv 2510.04212).
+/// - beside a log-sum-exp, what rounding took from it, 0 where that is nothing. A row whose scores are all near -1e9
+///   has an lse whose float cannot hold the logarithm of the number of keys, and weights made from it alone would not
+///   sum to 1.
+/// - beside an output of 16 bits, the output before it was rounded. The backward pass subtracts sum(grad_out * out)
+///   from all gradients of a row, so an error there is multiplied by whatever the keys have in common (arXiv
+///   2510.04212).
 template <class N>
 class MoreDigits {
  public:

@@ -21,28 +21,27 @@ void round_numbers(const T* from, Index count, Number* to, const Options& option
   });
 }
 
-/// Calls run(out) with room for an output of the library's own, which is kept as it is before it is rounded.
+/// Calls run(numbers) with room for an output as it is before it is rounded, in the same order in memory, or with the
+/// output itself where that is not rounded.
 template <class T, class Out, class Run>
 void keep_before_rounding(Out& out, const Options& options, const Run& run) {
-  const auto rounded = as_rank4(view(out));
   if constexpr (is_rounded<Out>) {
     T* const numbers = DigitsOf::get(out)->make_for_overwrite(out.size());
-    run(DTypeView<T>(TensorView<T, 4>(numbers, rounded.shape(), rounded.strides())));
+    run(numbers);
     round_numbers(numbers, out.size(), out.data(), options);
   } else {
-    run(DTypeView<T>(rounded));
+    run(out.data());
   }
 }
 
-/// An output as it was before it was rounded; as it is, where that is not known. Numbers that do not round to those of
-/// the output are another's: somebody has written to it since.
+/// The numbers of an output before they were rounded; null where these are not known, or where somebody has written to
+/// the output since, which other numbers round to.
 template <class T, class Out>
-DTypeView<const T> before_rounding(const Out& out) {
-  const auto rounded = as_rank4(view(out));
+const T* numbers_before_rounding(const Out& out) {
   if constexpr (is_rounded<const Out>) {
     using Number = typename Traits<Out>::Scalar;
     const auto& digits = *DigitsOf::get(out);
-    if (digits.data() == nullptr || digits.size() != out.size()) return rounded;
+    if (digits.data() == nullptr || digits.size() != out.size()) return nullptr;
     constexpr Index kPiece = 4096;
     Array<Number, kPiece> piece;
     const KernelFamily<T>& family = kernel_family<T>(vectors_of(default_isa()));
@@ -51,12 +50,21 @@ DTypeView<const T> before_rounding(const Out& out) {
       family.unpack_rows(digits.data() + first, 1, size,
                          {reinterpret_cast<std::byte*>(&piece[0]), dtype_of<Number>, size, 1});
       if (std::memcmp(&piece[0], out.data() + first, static_cast<std::size_t>(size) * sizeof(Number)) != 0)
-        return rounded;
+        return nullptr;
     }
-    return TensorView<const T, 4>(digits.data(), rounded.shape(), rounded.strides());
+    return digits.data();
   } else {
-    return rounded;
+    return nullptr;
   }
+}
+
+/// An output (batch, heads, q_len, v_dim) as it was before it was rounded; as it is, where that is not known.
+template <class T, class Out>
+DTypeView<const T> before_rounding(const Out& out) {
+  const auto rounded = as_rank4(view(out));
+  if (const T* const numbers = numbers_before_rounding<T>(out))
+    return TensorView<const T, 4>(numbers, rounded.shape(), rounded.strides());
+  return rounded;
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -89,8 +89,8 @@ ResultViews<T> result_views(const Problem&) {
 template <class T, class Result, class Run>
 void with_result_views(const Problem& problem, Result& result, const Options& options, const Run& run) {
   ResultViews<T> to = result_views<T>(problem, result.out, result.lse);
-  keep_before_rounding<T>(result.out, options, [&](const DTypeView<T>& out) {
-    to.out = out;
+  keep_before_rounding<T>(result.out, options, [&]<class Number>(Number* numbers) {
+    to.out = TensorView<Number, 4>(numbers, to.out.shape(), to.out.strides());
     run(to);
   });
 }

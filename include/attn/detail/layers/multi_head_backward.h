@@ -69,9 +69,14 @@ HeadGradients<T> head_gradients(const MultiHeadParameters<T>& layer, const Input
     CheckedNaiveBackward(grad, result.query, result.key, result.value, mods, inner)
         .run(views[0], views[1], views[2], inner);
   } else {
-    const TensorView<const T, 4> out = bshd<const T>(result.joined.data(), batch, q_len, heads, dim);
-    attention_backward_into(views[0], views[1], views[2], grad, result.query, result.key, result.value, out, result.lse,
-                            mods, inner);
+    const auto run = [&]<class Number>(const Number* joined) {
+      attention_backward_into(views[0], views[1], views[2], grad, result.query, result.key, result.value,
+                              bshd<const Number>(joined, batch, q_len, heads, dim), result.lse, mods, inner);
+    };
+    if (const computed_t<T>* const exact = numbers_before_rounding<computed_t<T>>(result.joined))
+      run(exact);
+    else
+      run(result.joined.data());
   }
   if (const auto& rope = layer.config().rope)
     turn(views[0], views[1], sizes_of(inputs, inner), inner.executor,

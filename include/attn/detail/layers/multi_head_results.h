@@ -34,8 +34,7 @@ void with_room(HeadResults<T>& r, const TensorView<T, 4>& q, const MultiHeadOpti
     gives_lse(options) ? run(out, r.lse) : run(out);
   };
   if constexpr (is_rounded<Tensor<T, 3>>)
-    if (options.keep)
-      return keep_before_rounding<computed_t<T>>(r.joined.view().unsqueeze(0), options.attention, in_heads);
+    if (options.keep) return keep_before_rounding<computed_t<T>>(r.joined, options.attention, in_heads);
   in_heads(r.joined.data());
 }
 
