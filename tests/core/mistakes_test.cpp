@@ -235,6 +235,18 @@ TEST_F(Mistakes, PagesRunOut) {
                           [&] { cache.append(text, k_, k_); });
 }
 
+TEST_F(Mistakes, DraftsOverARope) {
+  KvCache<float> cache({.head_dim = 8, .rope = Rope({.head_dim = 8})});
+  cache.append(k_, k_);
+  expect_says(
+      "attn: tree: node 2 has depth 1, but the rope would turn it as if it had depth 2, by its row; keep a cache "
+      "without a rope, and turn keys and queries before: rope.rotate(x, positions), where a position is that of the "
+      "first node plus the depth",
+      [&] {
+        attention(q_, cache, tree({-1, 0, 0, 1, 2}));
+      });
+}
+
 TEST_F(Mistakes, NameOfAParameter) {
   MultiHeadAttention<float> layer({.embed_dim = 8, .heads = 2});
   expect_says(

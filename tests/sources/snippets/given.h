@@ -127,6 +127,13 @@ extern const attn::Index position;
 extern const std::vector<attn::Index> positions;
 }  // namespace rotation
 
+namespace drafted {
+extern const attn::Rope rope;
+extern attn::KvCache<float> cache;
+extern attn::Tensor<float, 4> drafted_q, drafted_k;
+extern const attn::Tensor<float, 4> drafted_v;
+}  // namespace drafted
+
 namespace generation {
 extern const attn::Tensor<float, 4> q, k, v;
 extern attn::Tensor<float, 4> out;
