@@ -1,6 +1,9 @@
 // MultiHeadAttention's memory is linear in the length: what it takes from the heap is counted, all of it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "attn/attn.h"
 #include "support/allocations.h"
 
@@ -88,6 +91,39 @@ TEST(MultiHeadMemory, GradientsComeWithTheFirstBackward) {
   EXPECT_GE(first, kParameters);
   EXPECT_LT(first, kParameters + 8192);  // names
   EXPECT_EQ(in_use_after([&] { backward(), layer.zero_gradients(); }), 0);
+}
+
+/// Whatever allocation fails, backward() adds all gradients of the parameters or none.
+TEST(MultiHeadMemory, BackwardThatRunsOutAddsNothing) {
+  if (!memory_can_run_out()) GTEST_SKIP() << "the heap is the sanitizer's";
+  const Rope rope({.head_dim = 8});
+  for (const bool gaps : {false, true})
+    for (const Path path : {Path::flash, Path::naive}) {
+      MultiHeadAttention<float> layer({.embed_dim = 16, .heads = 2, .key_dim = gaps ? 12 : 16, .rope = rope});
+      Tensor<float, 3> memory({2, 10, 16}), grad({2, 5, 16});
+      for (Index i = 0; i < memory.size(); ++i) memory.data()[i] = static_cast<float>(i % 7) / 4;
+      for (Index i = 0; i < grad.size(); ++i) grad.data()[i] = static_cast<float>(i % 5) / 4;
+      const TensorView<const float, 3> x(memory.data(), {2, 5, 16}, {160, gaps ? 32 : 16, 1});
+      const auto key = x.slice(2, 0, gaps ? 12 : 16);
+      const MultiHeadOptions options{.path = path, .attention = {.executor = serial()}};
+      const auto kept = layer(x, key, x, causal(), {.keep = true, .attention = {.executor = serial()}});
+      const auto backward = [&] { layer.backward(grad, x, key, x, kept, causal(), options); };
+      const auto gradients = [&] {
+        std::vector<float> all;
+        layer.for_each_parameter(
+            [&](const auto&, const auto&, const auto& g) { all.insert(all.end(), g.begin(), g.end()); });
+        return all;
+      };
+      std::ptrdiff_t first = 0;
+      for (; runs_out(first, backward); ++first) ASSERT_TRUE(gradients().empty()) << first;
+      EXPECT_GT(first, 5);
+      const std::vector<float> before = gradients();
+      EXPECT_GT(std::count_if(before.begin(), before.end(), [](float g) { return g != 0; }), 0);
+      std::ptrdiff_t count = 0;
+      for (; runs_out(count, backward); ++count) ASSERT_EQ(gradients(), before) << count;
+      EXPECT_GT(count, 5);
+      EXPECT_NE(gradients(), before);
+    }
 }
 
 TEST(MultiHeadMemory, WeightsTakeAllPairs) {

@@ -89,18 +89,54 @@ Tensor<T, 3> input_gradient(const MultiHeadParameters<T>& layer, Input input, co
   return result;
 }
 
-/// Adds the gradients of all parameters.
+/// What a layer's parameters have their gradients from. All memory is taken when it is made, so that the gradients are
+/// added whole or not at all.
 template <class T>
-void add_parameter_gradients(const MultiHeadParameters<T>& layer, Parameters<computed_t<T>>& sums,
-                             const Inputs<T>& inputs, const HeadGradients<T>& grads, const Tensor<T, 3>& joined,
-                             const T* grad_out, const Options& options) {
-  layer.output_gradients(sums).add(joined.data(), grad_out, joined.dim(0) * joined.dim(1), options);
-  for (const Input input : {Input::query, Input::key, Input::value}) {
-    const auto i = static_cast<std::size_t>(input);
-    layer.input_gradients(sums, input)
-        .add(WithoutGaps<T>(inputs[i]).data(), grads[i].data(), inputs[i].dim(0) * inputs[i].dim(1), options);
+class ParameterGradients {
+  using Number = computed_t<T>;
+  static constexpr Input kInputs[] = {Input::query, Input::key, Input::value};
+
+ public:
+  ParameterGradients(const MultiHeadParameters<T>& layer, const Inputs<T>& inputs, const HeadGradients<T>& grads,
+                     const Tensor<T, 3>& joined, const T* grad_out, const Options& options)
+      : layer_(layer),
+        grads_(grads),
+        joined_(joined),
+        grad_out_(grad_out),
+        options_(options),
+        x_{WithoutGaps<T>(inputs[0]), WithoutGaps<T>(inputs[1]), WithoutGaps<T>(inputs[2])} {
+    const MultiHeadConfig& c = layer.config();
+    Number none{};  // a bias is wanted, wherever it is
+    const auto bytes = [&](bool has_bias, Index in, Index out, Index tokens) {
+      return LinearGradients<T>{nullptr, has_bias ? &none : nullptr, in, out}.bytes(tokens, options);
+    };
+    Index most = bytes(*c.out_bias, c.embed_dim, c.embed_dim, tokens_of(joined));
+    for (const Input i : kInputs)
+      most = std::max(most, bytes(*c.in_bias, layer.inputs(i), layer.outputs(i), tokens_of(grads_of(i))));
+    memory_ = Tensor<std::byte, 1>::uninitialized({most});
   }
-}
+
+  /// Adds them. Throws nothing, unless the executor does.
+  void add_to(Parameters<Number>& sums) {
+    layer_.output_gradients(sums).add(joined_.data(), grad_out_, tokens_of(joined_), options_, memory());
+    for (const Input i : kInputs)
+      layer_.input_gradients(sums, i).add(x_[static_cast<std::size_t>(i)].data(), grads_of(i).data(),
+                                          tokens_of(grads_of(i)), options_, memory());
+  }
+
+ private:
+  const Tensor<T, 3>& grads_of(Input input) const { return grads_[static_cast<std::size_t>(input)]; }
+  static Index tokens_of(const Tensor<T, 3>& t) { return t.dim(0) * t.dim(1); }
+  std::span<std::byte> memory() { return {memory_.data(), static_cast<std::size_t>(memory_.size())}; }
+
+  const MultiHeadParameters<T>& layer_;
+  const HeadGradients<T>& grads_;
+  const Tensor<T, 3>& joined_;
+  const T* grad_out_;
+  const Options& options_;
+  const std::array<WithoutGaps<T>, 3> x_;
+  Tensor<std::byte, 1> memory_;
+};
 
 /// MultiHeadAttention::backward() for checked types: adds the gradients of the parameters to `sums`, which are made if
 /// there are none, and returns those of the inputs, like Q, K and V.
@@ -117,8 +153,9 @@ auto layer_gradients(const MultiHeadParameters<T>& layer, std::optional<Paramete
   auto q = result_like<Q>(of_input(Input::query));
   auto k = result_like<K>(of_input(Input::key));
   auto v = result_like<V>(of_input(Input::value));
+  ParameterGradients<T> parameters(layer, inputs, grads, result.joined, grad.data(), options.attention);
   if (!sums) sums = layer.named().template zeros<computed_t<T>>();
-  add_parameter_gradients(layer, *sums, inputs, grads, result.joined, grad.data(), options.attention);
+  parameters.add_to(*sums);
   return MultiHeadGradients<decltype(q), decltype(k), decltype(v)>{std::move(q), std::move(k), std::move(v)};
 }
 
