@@ -81,7 +81,7 @@ TEST_F(Mistakes, KeyAndValueExchanged) {
 TEST_F(Mistakes, QueryAndKeyExchanged) {
   expect_says(
       "attn: kv_len differs: key has 5, value has 7; shapes: query (1, 1, 7, 8), key (1, 1, 5, 8), value (1, 1, 7, 3) "
-      "as (batch, heads, len, dim); are query and key in each other's place?",
+      "as (batch, heads, len, dim); is key of other tokens than value, or are query and key in each other's place?",
       [&] { attention(k_, q_, v_); });
 }
 
