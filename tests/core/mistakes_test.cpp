@@ -177,6 +177,15 @@ TEST_F(Mistakes, PaddingInKeep) {
       [&] { attention(x, x, x, keep(is_token)); });
 }
 
+TEST_F(Mistakes, PaddingOfAsManyTextsAsTokens) {
+  const auto x = tensor({3, 2, 3, 8});
+  const Tensor<bool, 2> is_padding({3, 3});
+  expect_says(
+      "attn: drop: the tensor has shape (3, 3), which is (q_len, kv_len) and (batch, kv_len) at once; "
+      "drop(attn::view(tensor).unsqueeze(0)) takes its rows for queries, attn::padding(tensor) for batch elements",
+      [&] { attention(x, x, x, drop(is_padding)); });
+}
+
 TEST_F(Mistakes, LengthsOfOtherBatch) {
   const auto x = tensor({2, 3, 5, 8});
   expect_says("attn: key_lengths has 1 lengths for a batch of 2; give one for each batch element",
