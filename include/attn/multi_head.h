@@ -56,6 +56,10 @@ class MultiHeadAttention {
   /// @throws std::invalid_argument unless embed_dim is a positive multiple of heads, heads a positive multiple of
   /// kv_heads, and key_dim and value_dim are positive.
   explicit MultiHeadAttention(const MultiHeadConfig& config) : parameters_(config) {}
+  /// Not to be called: does not compile, with the sentence of detail::refuse_rope_in_braces().
+  template <int kNever = 0>
+  explicit MultiHeadAttention(const detail::MultiHeadWithRopeInBraces&)
+      : MultiHeadAttention(detail::refuse_rope_in_braces<MultiHeadConfig, kNever>()) {}
 
   /// The configuration, with the defaults filled in.
   const MultiHeadConfig& config() const { return parameters_.config(); }
