@@ -144,8 +144,8 @@ class MultiHeadAttention {
   /// masks drop for all queries add nothing to them, even where they are NaN. Results are the same bits for any number
   /// of threads. Extra memory is linear in the lengths, unless the naive path is asked for. With 16 bits, gradients are
   /// rounded where the forward call rounds; those of parameters are sums in float.
-  /// @throws std::invalid_argument if sizes disagree; the message has both shapes. If this, or a mod, throws, nothing
-  /// has been added.
+  /// @throws std::invalid_argument if sizes disagree; the message has both shapes. If this, a mod, or an allocation
+  /// throws, nothing has been added, to the parameters' gradients nor to those of what mods hold.
   template <class G, class Q, class K, class V, class Out, class M = Mods<>>
   requires(!detail::AnyOptions<M>) auto backward(const G& grad_out, const Q& query, const K& key, const V& value,
                                                  const MultiHeadResult<Out, T>& result, const M& mods = {},

@@ -164,7 +164,7 @@ TEST(Overlaps, OfAdditiveAttention) {
   Eigen::VectorXf w = Eigen::VectorXf::Ones(4), grad_w = w;
   const AdditiveScore<float> score{w_q, w_k, w};
   const TensorView<float, 3> in_query(q.data(), {1, 2, 5});
-  const auto forward = [&](auto& to, const auto& to_lse) { additive_attention_into(to, to_lse, q, k, v, score); };
+  const auto forward = [&](auto& to, auto&& to_lse) { additive_attention_into(to, to_lse, q, k, v, score); };
   expect_refused("query", {"out of shape (1, 2, 5, 4) overlaps query"}, [&] { forward(q, lse); });
   expect_refused("value", {"out of shape", "overlaps value"}, [&] { forward(v, lse); });
   expect_refused("lse", {"lse of shape (1, 2, 5) overlaps query"}, [&] { forward(out, in_query); });
@@ -173,8 +173,8 @@ TEST(Overlaps, OfAdditiveAttention) {
   });
   expect_refused("a parameter", {"overlaps query_weight of shape (1, 1, 4, 4)"}, [&] {
     const TensorView<float, 4> in_weight(w_q.data(), {1, 1, 2, 4});
-    additive_attention_into(in_weight, Tensor<float, 3>({1, 1, 2}).view(), tensor({1, 1, 2, 4}), tensor({1, 1, 2, 4}),
-                            tensor({1, 1, 2, 4}), score);
+    Tensor<float, 3> two({1, 1, 2});
+    additive_attention_into(in_weight, two, tensor({1, 1, 2, 4}), tensor({1, 1, 2, 4}), tensor({1, 1, 2, 4}), score);
   });
   EXPECT_NO_THROW(forward(out, lse));
   const auto backward = [&](auto& gq, auto& gk, auto& gv, const AdditiveScoreGradients<float>& grads) {

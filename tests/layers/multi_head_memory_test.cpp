@@ -93,7 +93,7 @@ TEST(MultiHeadMemory, GradientsComeWithTheFirstBackward) {
   EXPECT_EQ(in_use_after([&] { backward(), layer.zero_gradients(); }), 0);
 }
 
-/// Whatever allocation fails, backward() adds all gradients of the parameters or none.
+/// Whatever allocation fails, backward() adds all gradients of the parameters and of the mods, or none.
 TEST(MultiHeadMemory, BackwardThatRunsOutAddsNothing) {
   if (!memory_can_run_out()) GTEST_SKIP() << "the heap is the sanitizer's";
   const Rope rope({.head_dim = 8});
@@ -106,16 +106,21 @@ TEST(MultiHeadMemory, BackwardThatRunsOutAddsNothing) {
       const TensorView<const float, 3> x(memory.data(), {2, 5, 16}, {160, gaps ? 32 : 16, 1});
       const auto key = x.slice(2, 0, gaps ? 12 : 16);
       const MultiHeadOptions options{.path = path, .attention = {.executor = serial()}};
-      const auto kept = layer(x, key, x, causal(), {.keep = true, .attention = {.executor = serial()}});
-      const auto backward = [&] { layer.backward(grad, x, key, x, kept, causal(), options); };
-      const auto gradients = [&] {
-        std::vector<float> all;
+      Tensor<float, 2> table({5, 5}), grad_table({5, 5});
+      Tensor<double, 1> grad_sinks({2});
+      const auto mods = causal() | bias(table, grad_table) | sinks({0.5, 0.25}, grad_sinks);
+      const auto kept = layer(x, key, x, mods, {.keep = true, .attention = {.executor = serial()}});
+      const auto backward = [&] { layer.backward(grad, x, key, x, kept, mods, options); };
+      const auto gradients = [&] {  // first those of the mods
+        std::vector<float> all(grad_table.data(), grad_table.data() + grad_table.size());
+        for (Index h = 0; h < 2; ++h) all.push_back(static_cast<float>(grad_sinks(h)));
         layer.for_each_parameter(
             [&](const auto&, const auto&, const auto& g) { all.insert(all.end(), g.begin(), g.end()); });
         return all;
       };
       std::ptrdiff_t first = 0;
-      for (; runs_out(first, backward); ++first) ASSERT_TRUE(gradients().empty()) << first;
+      for (; runs_out(first, backward); ++first)
+        for (const float g : gradients()) ASSERT_EQ(g, 0) << first;
       EXPECT_GT(first, 5);
       const std::vector<float> before = gradients();
       EXPECT_GT(std::count_if(before.begin(), before.end(), [](float g) { return g != 0; }), 0);
