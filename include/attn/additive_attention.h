@@ -52,13 +52,13 @@ auto additive_attention(const Q& query, const K& key, const V& value, const Addi
   return additive_attention(query, key, value, score, Mods<>(), options);
 }
 
-/// additive_attention() into the caller's memory; see attention_into().
+/// additive_attention() into the caller's memory; see attention_into(). Neither may overlap an input or a parameter.
 template <class Out, class Lse, class Q, class K, class V, class M = Mods<>>
 void additive_attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                              const AdditiveScoreFor<Q>& score, const M& mods = {}, const Options& options = {}) {
   const detail::CheckedAdditive call(query, key, value, score, mods, options);
   using T = typename decltype(call)::T;
-  const detail::ResultViews<T> to = detail::result_views<T>(call.problem, out, lse);
+  const detail::ResultViews<T> to = call.caller_results(out, lse);
   const detail::ProjectedCall<T> projected(call, call.workspace);
   detail::flash(projected.tensors(to, call.v), call.passes(), projected.options());
 }

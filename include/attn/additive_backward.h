@@ -52,7 +52,8 @@ auto additive_attention_backward(const G& grad_out, const Q& query, const K& key
 }
 
 /// additive_attention_backward() into the caller's memory. Gradients of query, key and value are overwritten; those of
-/// the parameters are added to what `grads` views, and those that it does not give are not wanted.
+/// the parameters are added to what `grads` views, and those that it does not give are not wanted. None may overlap an
+/// input, a parameter or another gradient.
 template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Mods<>>
 void additive_attention_backward_into(
     GQ&& grad_query, GK&& grad_key, GV&& grad_value,

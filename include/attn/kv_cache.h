@@ -29,6 +29,14 @@ struct KvCacheConfig {
   std::optional<Rope> rope = std::nullopt;  ///< turns keys as they are appended, and the queries of attention()
 };
 
+namespace detail {
+/// A KvCacheConfig whose rope stands in braces, `.rope = {.head_dim = 64}`, which makes no Rope.
+struct KvCacheWithRopeInBraces {
+  Index batch, kv_heads, capacity, head_dim, v_dim, max_capacity;
+  RopeConfig rope;
+};
+}  // namespace detail
+
 inline namespace ATTN_BUILT_FOR {
 
 /// Keeps the keys and values of the tokens so far, so that each new token costs one row of attention (Shazeer 2019,
@@ -61,6 +69,10 @@ class KvCache {
       : config_(checked(config)), pages_(make(config_.capacity)), lengths_(static_cast<std::size_t>(config_.batch), 0) {
     detail::check_cached<T>();
   }
+  /// Not to be called: does not compile, with the sentence of detail::refuse_rope_in_braces().
+  template <int kNever = 0>
+  explicit KvCache(const detail::KvCacheWithRopeInBraces&)
+      : KvCache(detail::refuse_rope_in_braces<KvCacheConfig, kNever>()) {}
   /// A deep copy.
   KvCache(const KvCache&) = default;
   /// Moves; the moved-from cache may then only be assigned to or destroyed.

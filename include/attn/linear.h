@@ -3,6 +3,7 @@
 
 #include "attn/detail/layers/linear_gradients.h"
 #include "attn/detail/layers/multi_head_inputs.h"
+#include "attn/detail/tensor/overlap.h"
 
 namespace attn {
 
@@ -39,7 +40,7 @@ auto checked_bias(Bias&& bias, Index outputs) {
   require(b.dim(0) == outputs, "bias has ", b.dim(0), " numbers, there are ", outputs, " outputs");
   require(b.is_contiguous(), "bias has a stride of ", b.stride(0),
           "; a linear map reads and writes numbers without gaps");
-  return b.data();
+  return b;
 }
 
 }  // namespace detail
@@ -50,14 +51,18 @@ auto checked_bias(Bias&& bias, Index outputs) {
 /// It runs on the kernels of the attention, which choose the instruction set when the program runs, where Eigen's
 /// product has that of the compiler's flags. Of the options, executor, isa and `compute` matter. Results are the same
 /// bits for any number of threads.
-/// @throws std::invalid_argument if sizes disagree or rows have gaps; the message has the numbers.
+/// @throws std::invalid_argument if sizes disagree, rows have gaps, or y overlaps x, weight or bias: rows of y are
+/// written while others of x are still to be read. The message has the numbers.
 template <class Y, class X, class W, class B>
 requires(!std::same_as<B, Options>) void linear_into(Y&& y, const X& x, const W& weight, const B& bias,
                                                      const Options& options = {}) {
   const auto from = detail::token_rows("x", x);
   const auto to = detail::token_rows("y", y);
-  auto map = detail::checked_linear(detail::token_rows("weight", weight), from, "x", to, "y");
-  map.bias = detail::checked_bias(bias, map.outputs);
+  const auto w = detail::token_rows("weight", weight);
+  auto map = detail::checked_linear(w, from, "x", to, "y");
+  const auto b = detail::checked_bias(bias, map.outputs);
+  detail::check_all_apart({{"y", to}}, {{"x", from}, {"weight", w}, {"bias", b}});
+  map.bias = b.data();
   map(from.data(), to.data(), from.dim(0), options);
 }
 /// As above, without a bias.
@@ -65,8 +70,10 @@ template <class Y, class X, class W>
 void linear_into(Y&& y, const X& x, const W& weight, const Options& options = {}) {
   const auto from = detail::token_rows("x", x);
   const auto to = detail::token_rows("y", y);
-  detail::checked_linear(detail::token_rows("weight", weight), from, "x", to, "y")(from.data(), to.data(), from.dim(0),
-                                                                                   options);
+  const auto w = detail::token_rows("weight", weight);
+  const auto map = detail::checked_linear(w, from, "x", to, "y");
+  detail::check_all_apart({{"y", to}}, {{"x", from}, {"weight", w}});
+  map(from.data(), to.data(), from.dim(0), options);
 }
 
 /// Computes the gradient with respect to x: grad_x = grad_y * weight.
@@ -75,7 +82,9 @@ template <class X, class Y, class W>
 void linear_gradient_into(X&& grad_x, const Y& grad_y, const W& weight, const Options& options = {}) {
   const auto from = detail::token_rows("grad_y", grad_y);
   const auto to = detail::token_rows("grad_x", grad_x);
-  const auto map = detail::checked_linear(detail::token_rows("weight", weight), to, "grad_x", from, "grad_y");
+  const auto w = detail::token_rows("weight", weight);
+  const auto map = detail::checked_linear(w, to, "grad_x", from, "grad_y");
+  detail::check_all_apart({{"grad_x", to}}, {{"grad_y", from}, {"weight", w}});
   detail::input_gradient(map, from.data(), to.data(), from.dim(0), options);
 }
 
@@ -89,9 +98,10 @@ requires(!std::same_as<Y, Options>) void add_linear_gradients(GW&& grad_weight, 
   const auto out = detail::token_rows("grad_y", grad_y);
   const auto w = detail::token_rows("grad_weight", grad_weight);
   const auto map = detail::checked_linear(w, in, "x", out, "grad_y");
-  detail::LinearGradients<typename detail::Traits<X>::Scalar>{w.data(), detail::checked_bias(grad_bias, map.outputs),
-                                                              map.inputs, map.outputs}
-      .add(in.data(), out.data(), in.dim(0), options);
+  const auto b = detail::checked_bias(grad_bias, map.outputs);
+  detail::check_all_apart({{"grad_weight", w}, {"grad_bias", b}}, {{"x", in}, {"grad_y", out}});
+  detail::LinearGradients<typename detail::Traits<X>::Scalar>{w.data(), b.data(), map.inputs, map.outputs}.add(
+      in.data(), out.data(), in.dim(0), options);
 }
 /// As above, without a bias.
 template <class GW, class X, class Y>
@@ -100,6 +110,7 @@ void add_linear_gradients(GW&& grad_weight, const X& x, const Y& grad_y, const O
   const auto out = detail::token_rows("grad_y", grad_y);
   const auto w = detail::token_rows("grad_weight", grad_weight);
   const auto map = detail::checked_linear(w, in, "x", out, "grad_y");
+  detail::check_all_apart({{"grad_weight", w}}, {{"x", in}, {"grad_y", out}});
   detail::LinearGradients<typename detail::Traits<X>::Scalar>{w.data(), nullptr, map.inputs, map.outputs}.add(
       in.data(), out.data(), in.dim(0), options);
 }

@@ -28,6 +28,8 @@ void run_with_state(const Call& call, Out&& out, RecurrentState<T>& state, const
   if constexpr (check_state<Call, RecurrentState<T>>()) {
     RecurrenceCall<T> with_state = call.call(out);
     with_state.state = state_memory(state, with_state);
+    check_apart(with_state.out, "out", state.sums(), "the state");
+    check_apart(with_state.out, "out", state.normaliser(), "the state's sums of keys");
     recurrence(with_state, options);
   }
 }

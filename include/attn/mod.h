@@ -67,30 +67,55 @@ struct MaskMod {
     else
       return intersect(tile.kv, kv_range_hint(tile));
   }
+
+  /// Lets the call refuse `condition ? a : b` of two types with a sentence of its own.
+  constexpr operator detail::ModByCondition() const { return nullptr; }
+  /// A mod is no condition.
+  explicit operator bool() const = delete;
 };
 
 /// A change of scores, applied after the scale and before all masks. Made by score_mod().
 template <class Score>
 struct ScoreMod {
   Score score;  ///< `(x, const Position&)`: the new score; x is a Dual where gradients are wanted
+
+  /// Lets the call refuse `condition ? a : b` of two types with a sentence of its own.
+  constexpr operator detail::ModByCondition() const { return nullptr; }
+  /// A mod is no condition.
+  explicit operator bool() const = delete;
 };
 
 /// A weight that every query of a head gives to no key: e^logit joins the denominator of the softmax. Made by sinks().
 template <class Logit>
 struct SinkMod {
   Logit logit;  ///< `double(Index head)`; -inf for a head without a sink
+
+  /// Lets the call refuse `condition ? a : b` of two types with a sentence of its own.
+  constexpr operator detail::ModByCondition() const { return nullptr; }
+  /// A mod is no condition.
+  explicit operator bool() const = delete;
 };
 
 /// Weights that become 0 at random, after the softmax. Made by dropout().
 struct DropoutMod {
   double rate;         ///< the share of weights that become 0
   std::uint64_t seed;  ///< decides which weights become 0
+
+  /// Lets the call refuse `condition ? a : b` of two types with a sentence of its own.
+  constexpr operator detail::ModByCondition() const { return nullptr; }
+  /// A mod is no condition.
+  explicit operator bool() const = delete;
 };
 
 /// A mod that needs the sizes of the call and becomes a mask or a score mod when they are known. Made by bind_mod().
 template <class Make>
 struct BoundLate {
   Make make;  ///< `(const Problem&)`: the mod
+
+  /// Lets the call refuse `condition ? a : b` of two types with a sentence of its own.
+  constexpr operator detail::ModByCondition() const { return nullptr; }
+  /// A mod is no condition.
+  explicit operator bool() const = delete;
 };
 
 /// Keeps the pairs for which `keep(p)` is true. `p` is a Position: p.batch, p.head, p.q, p.kv.
@@ -196,6 +221,11 @@ constexpr auto bind_mod(Make make) {
 template <class... M>
 struct Mods {
   std::tuple<M...> parts;  ///< from left to right
+
+  /// Lets the call refuse `condition ? a : b` of two types with a sentence of its own.
+  constexpr operator detail::ModByCondition() const { return nullptr; }
+  /// A mod is no condition.
+  explicit operator bool() const = delete;
 };
 
 /// Combines two mods: scores pass through `a`, then through `b`; a pair is kept if both keep it.

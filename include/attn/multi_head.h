@@ -56,6 +56,10 @@ class MultiHeadAttention {
   /// @throws std::invalid_argument unless embed_dim is a positive multiple of heads, heads a positive multiple of
   /// kv_heads, and key_dim and value_dim are positive.
   explicit MultiHeadAttention(const MultiHeadConfig& config) : parameters_(config) {}
+  /// Not to be called: does not compile, with the sentence of detail::refuse_rope_in_braces().
+  template <int kNever = 0>
+  explicit MultiHeadAttention(const detail::MultiHeadWithRopeInBraces&)
+      : MultiHeadAttention(detail::refuse_rope_in_braces<MultiHeadConfig, kNever>()) {}
 
   /// The configuration, with the defaults filled in.
   const MultiHeadConfig& config() const { return parameters_.config(); }
@@ -140,8 +144,8 @@ class MultiHeadAttention {
   /// masks drop for all queries add nothing to them, even where they are NaN. Results are the same bits for any number
   /// of threads. Extra memory is linear in the lengths, unless the naive path is asked for. With 16 bits, gradients are
   /// rounded where the forward call rounds; those of parameters are sums in float.
-  /// @throws std::invalid_argument if sizes disagree; the message has both shapes. If this, or a mod, throws, nothing
-  /// has been added.
+  /// @throws std::invalid_argument if sizes disagree; the message has both shapes. If this, a mod, or an allocation
+  /// throws, nothing has been added, to the parameters' gradients nor to those of what mods hold.
   template <class G, class Q, class K, class V, class Out, class M = Mods<>>
   requires(!detail::AnyOptions<M>) auto backward(const G& grad_out, const Q& query, const K& key, const V& value,
                                                  const MultiHeadResult<Out, T>& result, const M& mods = {},

@@ -28,6 +28,17 @@ struct MultiHeadConfig {
   std::optional<Rope> rope = std::nullopt;
 };
 
+namespace detail {
+/// A MultiHeadConfig whose rope stands in braces; see KvCacheWithRopeInBraces.
+struct MultiHeadWithRopeInBraces {
+  Index embed_dim, heads, kv_heads, key_dim, value_dim;
+  bool bias;
+  std::uint64_t seed;
+  std::optional<bool> in_bias, out_bias;
+  RopeConfig rope;
+};
+}  // namespace detail
+
 /// Which implementation computes the attention of the heads.
 enum class Path { flash, naive };
 
@@ -43,6 +54,7 @@ struct MultiHeadOptions {
   /// The Options of the heads. Scale (default 1/sqrt(head_dim)) and q_offset are for the heads; executor, instruction
   /// set and `compute` are for heads and projections. The workspace is not used.
   Options attention = {};
+  detail::MaskIsNoOption mask{};  ///< Cannot be set: the compiler says that a mask is a mod. It has no other use.
 };
 
 namespace detail {

@@ -52,6 +52,7 @@ class Normaliser {
 /// What a call may set, all optional: `attention(q, k, v, mods, {.scale = 0.25, .executor = serial()})`.
 struct Options {
   detail::NamesOnly names_only{};  ///< Makes `{2, 0}`, without names, no options. It has no other use.
+  detail::MaskIsNoOption mask{};   ///< Cannot be set: the compiler says that a mask is a mod. It has no other use.
 
   /// Multiplies query * key. Default 1/sqrt(head_dim) (Vaswani et al. 2017, eq. 1); 1 is the dot-product score of Luong
   /// et al. (2015, section 3.1). additive_attention() multiplies its score by it, by default 1.

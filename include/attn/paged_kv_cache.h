@@ -30,6 +30,14 @@ struct PagedKvCacheConfig {
   std::optional<Rope> rope = std::nullopt;  ///< turns keys as they are appended, and the queries of attention()
 };
 
+namespace detail {
+/// A PagedKvCacheConfig whose rope stands in braces; see KvCacheWithRopeInBraces.
+struct PagedKvCacheWithRopeInBraces {
+  Index pages, page_size, kv_heads, head_dim, v_dim;
+  RopeConfig rope;
+};
+}  // namespace detail
+
 inline namespace ATTN_BUILT_FOR {
 
 /// A cache for many sequences of unknown lengths (Kwon et al. 2023, section 4). Its memory is a pool of pages of
@@ -59,6 +67,10 @@ class PagedKvCache {
         tables_(config_.pages, config_.page_size) {
     detail::check_cached<T>();
   }
+  /// Not to be called: does not compile, with the sentence of detail::refuse_rope_in_braces().
+  template <int kNever = 0>
+  explicit PagedKvCache(const detail::PagedKvCacheWithRopeInBraces&)
+      : PagedKvCache(detail::refuse_rope_in_braces<PagedKvCacheConfig, kNever>()) {}
   /// A deep copy.
   PagedKvCache(const PagedKvCache&) = default;
   /// Moves; the moved-from cache may then only be assigned to or destroyed.

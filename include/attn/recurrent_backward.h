@@ -47,7 +47,7 @@ requires(!detail::is_recurrent_state<Gr> && detail::is_feature_map<Map>) void li
     const Map& map, const M& mods = {}, const Options& options = {}) {
   const detail::CheckedLinear call(query, key, value, map, mods, options);
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  back.run(grad_query, grad_key, grad_value, {}, {}, detail::NoStates(), options);
+  back.run(grad_query, grad_key, grad_value, detail::NoStates(), options);
 }
 /// As above, with options in place of mods.
 template <class GQ, class GK, class GV, class Gr, class Q, class K, class V, class Map>

@@ -44,7 +44,7 @@ void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_va
                                     const V& value, const Map& map, const M& mods = {}, const Options& options = {}) {
   const detail::CheckedLinear call(query, key, value, map, mods, options);
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  back.run(grad_query, grad_key, grad_value, {}, {}, detail::StateGradient<T>{before, grad_state}, options);
+  back.run(grad_query, grad_key, grad_value, detail::StateGradient<T>{before, grad_state}, options);
 }
 /// As above, with options in place of mods.
 template <class GQ, class GK, class GV, class T, class Gr, class Q, class K, class V, class Map>

@@ -40,4 +40,18 @@ struct RopeConfig {
   Index length = 0;  ///< dynamic_ntk: tokens of the text; up to trained_length nothing is scaled
 };
 
+namespace detail {
+
+/// Says in one sentence how a rope is made, where its sizes stand in braces.
+template <class Config, int kNever>
+constexpr auto refuse_rope_in_braces() {
+  static_assert(
+      kNever != 0,
+      "attn: the rope of a cache or of a layer is an object, which both have: .rope = attn::Rope({.head_dim = "
+      "64})");
+  return Config{};
+}
+
+}  // namespace detail
+
 }  // namespace attn

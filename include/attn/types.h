@@ -74,6 +74,10 @@ struct Problem {
   /// Where weights are sigmoids of scores and not their softmax: what is added to the scores; see Normaliser.
   std::optional<double> sigmoid_bias = std::nullopt;
 
+  /// Whether the rope of a cache or of a layer turns queries and keys by their rows. A mod that gives tokens other
+  /// positions than those of their rows must refuse the call.
+  bool has_rope = false;
+
   /// The absolute position of query row 0 of a batch element.
   constexpr Index first_query(Index batch_element) const {
     return q_offsets.empty() ? q_offset : q_offsets[static_cast<std::size_t>(batch_element)];

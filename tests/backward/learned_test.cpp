@@ -166,6 +166,22 @@ TEST(Learned, FloatSumsAreFine) {
   EXPECT_NEAR(grad(0), 300, 300 * 2 * std::numeric_limits<float>::epsilon());
 }
 
+// No keys: a table without elements, and a gradient without any.
+TEST(Learned, BiasOfNoKeys) {
+  const auto q = drawn({1, 2, 3, 4}, 1), none = drawn({1, 2, 0, 4}, 2);
+  const Tensor<double, 2> table({3, 0});
+  Tensor<double, 2> grad({3, 0});
+  const auto plain = attention(q, none, none, bias(table)), r = attention(q, none, none, bias(table, grad));
+  for (Index i = 0; i < r.out.size(); ++i) EXPECT_EQ(r.out.data()[i], 0);
+  for (Index i = 0; i < r.lse.size(); ++i) EXPECT_EQ(r.lse.data()[i], plain.lse.data()[i]);
+  const auto g = attention_backward(q, q, none, none, r, bias(table, grad));
+  const auto naive = naive_attention_backward(q, q, none, none, bias(table, grad));
+  for (Index i = 0; i < g.query.size(); ++i) {
+    EXPECT_EQ(g.query.data()[i], 0);
+    EXPECT_EQ(naive.query.data()[i], 0);
+  }
+}
+
 TEST(Learned, RefusesWhatDoesNotFit) {
   const auto table = numbers<2>({4, 31});
   Tensor<double, 2> wrong({4, 30});

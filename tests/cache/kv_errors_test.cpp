@@ -141,6 +141,69 @@ TEST_F(KvErrors, Queries) {
   refused("q_offsets", {"q_offsets[1]"}, [&] { call({1, 6, 4, 13}, {{1, 3}}, {.q_offsets = {1, Index(1) << 61}}); });
 }
 
+// A rope turns a draft by its row; siblings must share a position.
+TEST(KvTreeErrors, ARopeTurnsDraftsByTheirRows) {
+  const Rope rope({.head_dim = 4});
+  Random random(5);
+  const TokenSizes sizes{2, 4, 4};
+  Appended<float> all(Tokens(sizes, 9, random));
+  KvCache<float> turned({.kv_heads = 2, .head_dim = 4, .rope = rope}), plain({.kv_heads = 2, .head_dim = 4});
+  turned.append(all.k(), all.v());
+  plain.append(all.k(), all.v());
+  PagedKvCache<float> pages({.pages = 4, .page_size = 4, .kv_heads = 2, .head_dim = 4, .rope = rope});
+  const Index text = pages.add();
+  pages.append(text, all.k(), all.v());
+  const auto q = tensor({1, 4, 5, 4});
+  auto out = q;
+  const auto drafts = tree({-1, 0, 0, 1, 2});
+  const auto refused = [](const char* what, const auto& call) {
+    expect_refused(what, {"node 2 has depth 1", "depth 2", "rope.rotate(x, positions)"}, call);
+  };
+  refused("KvCache", [&] { attention(q, turned, drafts); });
+  refused("pages", [&] { attention(q, pages.view({text}), drafts); });
+  refused("ragged", [&] { attention(ragged(q, {5}), turned, drafts); });
+  refused("with others", [&] { attention(q, turned, softcap(5) | drafts | causal()); });
+  refused("in a mask of masks", [&] { attention(q, turned, any_of(not_(all_of(drafts, causal())), causal())); });
+  refused("into", [&] { attention_into(out, q, turned, drafts); });
+  refused("asked", [&] { explain(q, turned, drafts); });
+  expect_refused("two contexts", {"node 4 has depth 0", "depth 4"}, [&] {
+    attention(q, turned, tree({-1, 0, 1, 2, -1}));
+  });
+  EXPECT_NO_THROW(attention(q, plain, drafts));
+  // A chain is a text, whose rows are its positions.
+  const auto chain = attention(q, turned, tree({-1, 0, 1, 2, 3})).out, as_text = attention(q, turned, causal()).out;
+  EXPECT_TRUE(std::equal(chain.data(), chain.data() + chain.size(), as_text.data()));
+}
+
+// What the refusal says to do: node 4 of a tree is the last token of its path as an ordinary text.
+TEST(KvTreeErrors, TurnedBeforeTheyAreRight) {
+  const Rope rope({.head_dim = 4});
+  Random random(6);
+  const TokenSizes sizes{2, 4, 4};
+  Appended<float> context(Tokens(sizes, 6, random)), drafted(Tokens(sizes, 5, random));
+  Tensor<float, 4> q({1, 2, 5, 4});
+  for (Index i = 0; i < q.size(); ++i) q.data()[i] = static_cast<float>(random.uniform(-1, 1));
+  const std::vector<Index> parents{-1, 0, 0, 1, 2}, positions{6, 7, 7, 8, 8}, path{0, 2, 4};
+
+  KvCache<float> text({.kv_heads = 2, .head_dim = 4, .rope = rope});
+  text.append(context.k(), context.v());
+  for (const Index node : path)
+    text.append(TensorView<const float, 4>(drafted.k()).slice(2, node, node + 1),
+                TensorView<const float, 4>(drafted.v()).slice(2, node, node + 1));
+  const auto expected = attention(q.slice(2, 4, 5), text, causal()).out;
+
+  Tensor<float, 4> k0(context.k()), k(drafted.k()), turned_q(q);
+  rope.rotate(k0, 0);
+  rope.rotate(k, positions);
+  rope.rotate(turned_q, positions);
+  KvCache<float> cache({.kv_heads = 2, .head_dim = 4});
+  cache.append(k0, context.v());
+  cache.append(k, drafted.v());
+  const auto got = attention(turned_q, cache, tree(parents)).out;
+  for (Index h = 0; h < 2; ++h)
+    for (Index d = 0; d < 4; ++d) EXPECT_NEAR(got(0, h, 4, d), expected(0, h, 0, d), 1e-6f);
+}
+
 TEST_F(KvErrors, Results) {
   const auto q = tensor({2, 6, 4, 13}), packed = tensor({1, 6, 4, 13});
   auto good = tensor({2, 6, 4, 19}), short_out = tensor({2, 6, 3, 19}), narrow = tensor({2, 6, 4, 18});

@@ -81,7 +81,7 @@ TEST_F(Mistakes, KeyAndValueExchanged) {
 TEST_F(Mistakes, QueryAndKeyExchanged) {
   expect_says(
       "attn: kv_len differs: key has 5, value has 7; shapes: query (1, 1, 7, 8), key (1, 1, 5, 8), value (1, 1, 7, 3) "
-      "as (batch, heads, len, dim); are query and key in each other's place?",
+      "as (batch, heads, len, dim); is key of other tokens than value, or are query and key in each other's place?",
       [&] { attention(k_, q_, v_); });
 }
 
@@ -177,6 +177,15 @@ TEST_F(Mistakes, PaddingInKeep) {
       [&] { attention(x, x, x, keep(is_token)); });
 }
 
+TEST_F(Mistakes, PaddingOfAsManyTextsAsTokens) {
+  const auto x = tensor({3, 2, 3, 8});
+  const Tensor<bool, 2> is_padding({3, 3});
+  expect_says(
+      "attn: drop: the tensor has shape (3, 3), which is (q_len, kv_len) and (batch, kv_len) at once; "
+      "drop(attn::view(tensor).unsqueeze(0)) takes its rows for queries, attn::padding(tensor) for batch elements",
+      [&] { attention(x, x, x, drop(is_padding)); });
+}
+
 TEST_F(Mistakes, LengthsOfOtherBatch) {
   const auto x = tensor({2, 3, 5, 8});
   expect_says("attn: key_lengths has 1 lengths for a batch of 2; give one for each batch element",
@@ -233,6 +242,18 @@ TEST_F(Mistakes, PagesRunOut) {
   const Index text = cache.add();
   expect_says<OutOfPages>("attn: 2 more pages are needed, 1 of 1 are free; release() or truncate() a sequence",
                           [&] { cache.append(text, k_, k_); });
+}
+
+TEST_F(Mistakes, DraftsOverARope) {
+  KvCache<float> cache({.head_dim = 8, .rope = Rope({.head_dim = 8})});
+  cache.append(k_, k_);
+  expect_says(
+      "attn: tree: node 2 has depth 1, but the rope would turn it as if it had depth 2, by its row; keep a cache "
+      "without a rope, and turn keys and queries before: rope.rotate(x, positions), where a position is that of the "
+      "first node plus the depth",
+      [&] {
+        attention(q_, cache, tree({-1, 0, 0, 1, 2}));
+      });
 }
 
 TEST_F(Mistakes, NameOfAParameter) {

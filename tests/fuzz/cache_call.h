@@ -115,7 +115,7 @@ void attend_to(Case& c, const CachePlan& plan, const Cache& cache, std::vector<S
     c.text << " offsets" << listed(offsets);
   }
 
-  Sizes sizes{plan.heads, plan.kv_heads, plan.head_dim, plan.v_dim, {}};
+  Sizes sizes{plan.heads, plan.kv_heads, plan.head_dim, plan.v_dim, {}, plan.rope.has_value()};
   Index first = 0;
   for (Index b = 0; b < batch; ++b) {
     Sequence<double>& s = all[static_cast<std::size_t>(b)];

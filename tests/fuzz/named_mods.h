@@ -67,7 +67,7 @@ void with_mask(Case& c, Index kind, const Sizes& s, const Use& use) {
   for (const Lens& each : s.each) q_lens.push_back(each.q_len), kv_lens.push_back(each.kv_len);
   const bool in_keys = even && l.q_offset >= 0 && l.q_offset + l.q_len <= l.kv_len && l.kv_len > 0;
   if ((kind == 5 || kind == 6) && !in_keys) kind = 0;
-  if (kind == 12 && (!even || l.q_len > l.kv_len)) kind = 1;
+  if (kind == 12 && (!even || l.q_len > l.kv_len || s.has_rope)) kind = 1;
   if (kind == 20 && (!even || s.batch() == 0)) kind = 19;
   if ((kind == 7 || kind == 18) && (!even || s.batch() == 0)) kind = 2;
   switch (kind) {

@@ -40,6 +40,7 @@ struct Lens {
 struct Sizes {
   Index heads = 1, kv_heads = 1, head_dim = 1, v_dim = 1;
   std::vector<Lens> each;  ///< batch element
+  bool has_rope = false;   ///< whether rows are positions, so that there are no trees
 
   Index batch() const { return static_cast<Index>(each.size()); }
   const Lens& of(Index b) const { return each[static_cast<std::size_t>(b)]; }

@@ -41,6 +41,29 @@ TEST(LinearErrors, RefusesOtherSizes) {
                  [&] { add_linear_gradients(grad_weight, x, RowMajor<float>(8, 13)); });
 }
 
+TEST(LinearErrors, RefusesOverlaps) {
+  RowMajor<float> x = RowMajor<float>::Ones(4, 4), y = x, weight = x, grad_weight = x;
+  Eigen::VectorXf bias = Eigen::VectorXf::Ones(4), grad_bias = bias;
+  Eigen::Map<RowMajor<float>> halves(x.data(), 2, 4), others(x.data() + 8, 2, 4), across(x.data() + 4, 2, 4);
+  expect_refused("x", {"y of shape (4, 4) overlaps x of shape (4, 4)", "give y memory of its own"},
+                 [&] { linear_into(x, x, weight); });
+  expect_refused("some rows of x", {"y of shape (2, 4) overlaps x"},
+                 [&] { linear_into(across, halves, weight, bias); });
+  expect_refused("weight", {"y of shape", "overlaps weight"}, [&] { linear_into(weight, x, weight, bias); });
+  expect_refused("bias", {"y of shape (1, 4) overlaps bias of shape (4, 1)"},
+                 [&] { linear_into(Eigen::Map<RowMajor<float>>(bias.data(), 1, 4), x.topRows(1), weight, bias); });
+  expect_refused("grad_y", {"grad_x of shape", "overlaps grad_y"}, [&] { linear_gradient_into(y, y, weight); });
+  expect_refused("weight", {"grad_x of shape", "overlaps weight"}, [&] { linear_gradient_into(weight, y, weight); });
+  expect_refused("x", {"grad_weight of shape", "overlaps x"}, [&] { add_linear_gradients(x, grad_bias, x, y); });
+  expect_refused("grad_y", {"grad_weight of shape", "overlaps grad_y"}, [&] { add_linear_gradients(y, x, y); });
+  expect_refused("grad_bias", {"grad_weight of shape (4, 4) overlaps grad_bias of shape (4, 1)"},
+                 [&] { add_linear_gradients(grad_weight, Eigen::Map<Eigen::VectorXf>(grad_weight.data(), 4), x, y); });
+  EXPECT_TRUE((x.array() == 1).all() && (y.array() == 1).all() && (weight.array() == 1).all());
+  EXPECT_TRUE((grad_weight.array() == 1).all() && (bias.array() == 1).all());
+  linear_into(others, halves, weight, bias);
+  EXPECT_EQ(x(3, 3), 5);
+}
+
 TEST(LinearErrors, RefusesRowsWithGaps) {
   const RowMajor<float> x(7, 11), weight(13, 11), wide = RowMajor<float>::Zero(20, 20), grad_y(7, 13);
   RowMajor<float> y(7, 13), out = wide, grad_x(7, 11), grad_weight(13, 11);

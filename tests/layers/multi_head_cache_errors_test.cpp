@@ -115,6 +115,30 @@ TEST(MultiHeadCacheErrors, ARopeOfEachIsTheSame) {
   EXPECT_FALSE(Rope({.head_dim = 4}, std::vector<double>{1, 2}) == kRope);
 }
 
+// The layer's rope turns a draft by its row, with a cache and without; see KvTreeErrors.
+TEST(MultiHeadCacheErrors, ATreeHasOtherPositionsThanRows) {
+  const Layer mha({.embed_dim = 8, .heads = 2, .rope = kRope}), plain({.embed_dim = 8, .heads = 2});
+  const auto prompt = drawn(1, 3, 8, 1), drafts = drawn(1, 4, 8, 2);
+  const auto nodes = tree({-1, 0, 0, 1});
+  const Said said{"node 2 has depth 1", "depth 2"};
+  auto cache = mha.make_cache();
+  mha(prompt, cache, causal());
+  expect_refused("over a cache", said, [&] { mha(drafts, cache, nodes); });
+  EXPECT_EQ(cache.length(0), 3);
+  auto pages = mha.make_paged_cache({.pages = 4, .page_size = 4});
+  const Index text = pages.add();
+  expect_refused("over pages", said, [&] { mha(drafts, pages.select({text}), nodes | causal()); });
+  EXPECT_EQ(pages.length(text), 0);
+  mha.append(drafts, cache);
+  expect_refused("appended before", said, [&] { mha.attend(drafts, cache, nodes); });
+  expect_refused("without a cache", said, [&] { mha(drafts, drafts, drafts, nodes); });
+  expect_refused("by definition", said, [&] { mha(drafts, drafts, drafts, nodes, {.path = Path::naive}); });
+  auto without = plain.make_cache();
+  EXPECT_NO_THROW(plain(drafts, without, nodes));
+  EXPECT_NO_THROW(plain(drafts, drafts, drafts, nodes));
+  EXPECT_NO_THROW(mha(drafts, drafts, drafts, tree({-1, 0, 1, 2})));
+}
+
 TEST(MultiHeadCacheErrors, NameTheNumbers) {
   const Layer mha({.embed_dim = 8, .heads = 2}), cross({.embed_dim = 8, .heads = 2, .key_dim = 5, .value_dim = 6});
   const auto x = drawn(1, 2, 8, 1);

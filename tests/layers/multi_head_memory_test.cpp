@@ -1,6 +1,9 @@
 // MultiHeadAttention's memory is linear in the length: what it takes from the heap is counted, all of it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "attn/attn.h"
 #include "support/allocations.h"
 
@@ -88,6 +91,44 @@ TEST(MultiHeadMemory, GradientsComeWithTheFirstBackward) {
   EXPECT_GE(first, kParameters);
   EXPECT_LT(first, kParameters + 8192);  // names
   EXPECT_EQ(in_use_after([&] { backward(), layer.zero_gradients(); }), 0);
+}
+
+/// Whatever allocation fails, backward() adds all gradients of the parameters and of the mods, or none.
+TEST(MultiHeadMemory, BackwardThatRunsOutAddsNothing) {
+  if (!memory_can_run_out()) GTEST_SKIP() << "the heap is the sanitizer's";
+  const Rope rope({.head_dim = 8});
+  for (const bool gaps : {false, true})
+    for (const Path path : {Path::flash, Path::naive}) {
+      MultiHeadAttention<float> layer({.embed_dim = 16, .heads = 2, .key_dim = gaps ? 12 : 16, .rope = rope});
+      Tensor<float, 3> memory({2, 10, 16}), grad({2, 5, 16});
+      for (Index i = 0; i < memory.size(); ++i) memory.data()[i] = static_cast<float>(i % 7) / 4;
+      for (Index i = 0; i < grad.size(); ++i) grad.data()[i] = static_cast<float>(i % 5) / 4;
+      const TensorView<const float, 3> x(memory.data(), {2, 5, 16}, {160, gaps ? 32 : 16, 1});
+      const auto key = x.slice(2, 0, gaps ? 12 : 16);
+      const MultiHeadOptions options{.path = path, .attention = {.executor = serial()}};
+      Tensor<float, 2> table({5, 5}), grad_table({5, 5});
+      Tensor<double, 1> grad_sinks({2});
+      const auto mods = causal() | bias(table, grad_table) | sinks({0.5, 0.25}, grad_sinks);
+      const auto kept = layer(x, key, x, mods, {.keep = true, .attention = {.executor = serial()}});
+      const auto backward = [&] { layer.backward(grad, x, key, x, kept, mods, options); };
+      const auto gradients = [&] {  // first those of the mods
+        std::vector<float> all(grad_table.data(), grad_table.data() + grad_table.size());
+        for (Index h = 0; h < 2; ++h) all.push_back(static_cast<float>(grad_sinks(h)));
+        layer.for_each_parameter(
+            [&](const auto&, const auto&, const auto& g) { all.insert(all.end(), g.begin(), g.end()); });
+        return all;
+      };
+      std::ptrdiff_t first = 0;
+      for (; runs_out(first, backward); ++first)
+        for (const float g : gradients()) ASSERT_EQ(g, 0) << first;
+      EXPECT_GT(first, 5);
+      const std::vector<float> before = gradients();
+      EXPECT_GT(std::count_if(before.begin(), before.end(), [](float g) { return g != 0; }), 0);
+      std::ptrdiff_t count = 0;
+      for (; runs_out(count, backward); ++count) ASSERT_EQ(gradients(), before) << count;
+      EXPECT_GT(count, 5);
+      EXPECT_NE(gradients(), before);
+    }
 }
 
 TEST(MultiHeadMemory, WeightsTakeAllPairs) {

@@ -248,6 +248,40 @@ TEST(RecurrentState, ATokenTakesTheSameMemoryAlways) {
   }
 }
 
+/// Whatever allocation fails, the gradient of a state is handed on whole or not at all.
+TEST(RecurrentState, GradientsThatRunOutOfMemoryLeaveThatOfTheState) {
+  if (!memory_can_run_out()) GTEST_SKIP() << "the heap is the sanitizer's";
+  const Text<float> text(200);
+  const auto before = empty_state<float>();
+  auto grad_state = empty_state<float>();
+  std::fill_n(grad_state.sums().data(), 20, 1.5f);
+  const auto numbers = [&] {
+    const Tensor<float, 4> sums(grad_state.sums());
+    return std::vector<float>(sums.data(), sums.data() + sums.size());
+  };
+  Tensor<float, 4> grad_out({kBatch, kHeads, 200, kVDim});
+  std::fill_n(grad_out.data(), grad_out.size(), 0.5f);
+  const auto unchanged = [&](const char* form, const auto& backward) {
+    const std::vector<float> given = numbers();
+    std::ptrdiff_t count = 0;
+    for (; runs_out(count, backward); ++count) ASSERT_EQ(numbers(), given) << form << ", " << count;
+    EXPECT_GT(count, 3) << form;
+    EXPECT_NE(numbers(), given) << form;
+  };
+  for (const Executor& executor : {serial(), threads(3)}) {
+    const Options options{.executor = executor};
+    unchanged("delta", [&] {
+      gated_delta_rule_backward(before, grad_state, grad_out, text.q, text.k, text.v, text.gate, text.beta, options);
+    });
+    unchanged("gated", [&] {
+      gated_attention_backward(before, grad_state, grad_out, text.q, text.k, text.v, text.gates, options);
+    });
+    unchanged("linear", [&] {
+      linear_attention_backward(before, grad_state, grad_out, text.q, text.k, text.v, elu1(), causal(), options);
+    });
+  }
+}
+
 TEST(RecurrentState, Refusals) {
   expect_refused("sizes", {"features 0", "batch 1"}, [] { RecurrentState<float> s({.batch = 1, .features = 0}); });
   auto state = empty_state<float>();

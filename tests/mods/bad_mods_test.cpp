@@ -122,6 +122,35 @@ TEST(BadMods, Documents) {
   expect_refused("more than memory", {"281474976710656"}, [] { documents_at({0, Index(1) << 48}); });
 }
 
+// As many batch elements as queries: rows of a matrix may be either, and nobody is asked to guess.
+TEST(BadMods, MatricesThatFitInTwoWays) {
+  const Shape<4> q{3, 2, 3, 4}, k{3, 2, 5, 4};
+  const Tensor<bool, 2> matrix({3, 5}), one({1, 5});
+  const Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> of_eigen = Eigen::Array<bool, 3, 5>::Zero();
+  expect_all_refuse("keep", {"keep", "(3, 5)", "attn::keep_keys(tensor)", "unsqueeze(0)"}, q, k, k, keep(matrix));
+  expect_all_refuse("drop", {"drop", "(3, 5)", "attn::padding(tensor)", "unsqueeze(0)"}, q, k, k, drop(of_eigen));
+  expect_all_refuse("among others", {"drop", "(3, 5)"}, q, k, k, causal() | any_of(drop(matrix), full()));
+  const auto x = tensor(q), y = tensor(k), other = tensor({3, 2, 4, 4});
+  const Tensor<bool, 2> wide({4, 5});
+  const auto served = [](const auto& query, const auto& key, const auto& mods) {
+    EXPECT_NO_THROW(attention(query, key, key, mods));
+  };
+  served(x, y, keep(view(matrix).unsqueeze(0)));
+  served(x, y, drop(view(of_eigen).unsqueeze(0)));
+  served(x, y, keep_keys(matrix));
+  served(x, y, padding(of_eigen));
+  served(x, y, keep(one));       // for all queries of all batch elements
+  served(other, y, keep(wide));  // of other sizes, it is as in PyTorch
+  const Tensor<float, 2> added({3, 5});
+  served(x, y, bias(added));
+  const Eigen::MatrixXf m(5, 4);
+  const Eigen::Array<bool, 5, 5> square = Eigen::Array<bool, 5, 5>::Constant(true);
+  served(m, m, keep(square));  // a single text has no batch to be taken for queries
+  // One batch element and one query: both ways say the same.
+  const Tensor<bool, 2> row({1, 5});
+  served(tensor({1, 2, 1, 4}), tensor({1, 2, 5, 4}), drop(row));
+}
+
 TEST(BadMods, NumbersOfSparseMasks) {
   expect_refused("stride", {"0"}, [] { strided_sparse(0); });
   expect_refused("block", {"0", "1"}, [] { fixed_sparse(0, 1); });

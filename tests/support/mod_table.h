@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "attn/mods.h"
@@ -58,6 +59,11 @@ struct PairValues {
   }
 };
 
+/// Whether a mask of rank 2 and of this shape would be refused, because its rows may be queries and batch elements.
+inline bool is_either(const Setting& s, Index rows, Index columns) {
+  return rows > 1 && rows == s.sizes.batch && rows == s.sizes.q_len && columns == s.sizes.kv_len;
+}
+
 /// A row from `make(PairValues)` for each way to broadcast over the last Rank dimensions.
 template <int Rank, class T, class Draw, class Make>
 auto broadcasts(const Setting& s, Draw draw, Make make) {
@@ -68,6 +74,8 @@ auto broadcasts(const Setting& s, Draw draw, Make make) {
     Index count = 1;
     for (int i = 0; i < Rank; ++i) count *= t.shape[3 - i] = (ones >> i & 1) ? 1 : full[3 - i];
     for (Index i = 0; i < count; ++i) t.values.push_back(draw());
+    if constexpr (Rank == 2 && std::is_same_v<T, bool>)
+      if (is_either(s, t.shape[2], t.shape[3])) continue;
     rows.push_back(make(t));
   }
   return rows;

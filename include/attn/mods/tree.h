@@ -47,18 +47,31 @@ struct TreeWalk {
 ///                                           1 1  1 1 0 1
 ///
 /// With a kv_offset, the last keys need not be the nodes; then the nodes are the keys at the positions of the queries.
+///
+/// A node stands at the position of the first node plus its depth, so that siblings share one. The rope of a cache or of
+/// a layer turns queries and keys by their rows, which is wrong for all trees but chains, and refused. Keep a cache
+/// without a rope, and turn queries and keys by rope.rotate(x, positions) before they go there.
 /// @throws std::invalid_argument for a parent that does not come before its node; in the call, if there is not one
-/// parent per query, or there are fewer keys than queries.
+/// parent per query, there are fewer keys than queries, or a rope turns a node whose depth is not its row.
 inline auto tree(const Indices& given) {
   const std::vector<Index>& parents = given.values;
   for (std::size_t i = 0; i < parents.size(); ++i)
     detail::require(parents[i] >= -1 && parents[i] < static_cast<Index>(i), "tree: parents[", i, "] = ", parents[i],
                     "; a parent must come before its node, or be -1");
-  return bind_mod([walk = detail::TreeWalk(parents)](const Problem& problem) {
+  // The first node whose depth is not its row, which is the depth in a mere chain.
+  Index beside = 0, depth = 0;
+  while (beside < static_cast<Index>(parents.size()) && parents[static_cast<std::size_t>(beside)] == beside - 1)
+    ++beside;
+  if (beside < static_cast<Index>(parents.size())) depth = parents[static_cast<std::size_t>(beside)] + 1;
+  return bind_mod([walk = detail::TreeWalk(parents), beside, depth](const Problem& problem) {
     const Index nodes = static_cast<Index>(walk.enter.size());
     detail::require(nodes == problem.q_len, "tree has ", nodes, " nodes for ", problem.q_len, " queries");
     detail::require(nodes <= problem.kv_len || problem.has_part_of_keys, "tree: the last keys are its ", nodes,
                     " nodes, but there are only ", problem.kv_len, " keys");
+    detail::require(!problem.has_rope || beside == nodes, "tree: node ", beside, " has depth ", depth,
+                    ", but the rope would turn it as if it had depth ", beside,
+                    ", by its row; keep a cache without a rope, and turn keys and queries before: "
+                    "rope.rotate(x, positions), where a position is that of the first node plus the depth");
     const Index first = problem.q_offset, context = problem.has_part_of_keys ? first : problem.kv_len - nodes;
     const Index *enter = walk.enter.data(), *leave = walk.leave.data();
     return mask_mod(

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -126,6 +127,15 @@ extern const Eigen::MatrixXf k;
 extern const attn::Index position;
 extern const std::vector<attn::Index> positions;
 }  // namespace rotation
+
+namespace backend {}
+
+namespace drafted {
+extern const attn::Rope rope;
+extern attn::KvCache<float> cache;
+extern attn::Tensor<float, 4> drafted_q, drafted_k;
+extern const attn::Tensor<float, 4> drafted_v;
+}  // namespace drafted
 
 namespace generation {
 extern const attn::Tensor<float, 4> q, k, v;

@@ -163,8 +163,10 @@ class CheckedBackward {
 
   auto gradients() const { return in_.gradients(); }
 
+  /// `learned`: what takes the gradients of the mods; null: their own tensors do.
   template <class GQ, class GK, class GV>
-  void run(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options) const {
+  void run(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options,
+           const LearnedMods<T>* learned = nullptr) const {
     const auto& call = in_.call;
     const BackwardMods<T, Bound<M>> mods(call.mods, call.problem);
     backward<T>({call.tensors(),
@@ -178,7 +180,7 @@ class CheckedBackward {
                  checked_gradient<T>(grad_value, call.v, "grad_value"),
                  mods.tile(),
                  mods.slopes(),
-                 mods.learned(),
+                 learned ? learned : mods.learned(),
                  {},
                  options.accumulate},
                 options);
@@ -186,7 +188,8 @@ class CheckedBackward {
 
   /// The same where the gradients are the caller's memory; see CheckedCall::caller_tensors().
   template <class GQ, class GK, class GV>
-  void run_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options) const {
+  void run_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options,
+                const LearnedMods<T>* learned = nullptr) const {
     if constexpr (check_destinations<GQ, GK, GV>()) {
       const Footprint to[3] = {checked_gradient<T>(grad_query, in_.call.q, kNames[0]),
                                checked_gradient<T>(grad_key, in_.call.k, kNames[1]),
@@ -197,7 +200,7 @@ class CheckedBackward {
         check_apart(to[i], kNames[i], out_, "out");
         check_apart(to[i], kNames[i], to[(i + 1) % 3], kNames[(i + 1) % 3]);
       }
-      run(grad_query, grad_key, grad_value, options);
+      run(grad_query, grad_key, grad_value, options, learned);
     }
   }
 
@@ -222,15 +225,17 @@ class CheckedNaiveBackward {
 
   auto gradients() const { return in_.gradients(); }
 
+  /// `given`: as in CheckedBackward::run().
   template <class GQ, class GK, class GV>
-  void run(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options) const {
+  void run(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Options& options,
+           const LearnedMods<T>* given = nullptr) const {
     const auto& call = in_.call;
     const LearnedIfAny<T, Bound<M>> learned(call.mods, call.problem);
     naive_backward<T>(checked_gradient<T>(grad_query, call.q, "grad_query"),
                       checked_gradient<T>(grad_key, call.k, "grad_key"),
                       checked_gradient<T>(grad_value, call.v, "grad_value"), in_.grad_out, in_.grad_lse, call.q, call.k,
                       call.v, naive_mods<T>(call.mods, call.problem), naive_slopes<T>(call.mods, call.problem),
-                      learned.get(), call.problem, options.executor);
+                      given ? given : learned.get(), call.problem, options.executor);
   }
 };
 

@@ -131,6 +131,7 @@ class CheckedSequences {
       Problem for_mods = own;
       for_mods.batch = kept_.size();
       for_mods.sequence = s;
+      for_mods.has_rope = kept_.rope() != nullptr;
       bound_.add(own, for_mods, mods, kept_.rope());
     });
   }

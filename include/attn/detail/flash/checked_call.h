@@ -126,10 +126,11 @@ class CheckedCall : public CallInputs<Q, K, V> {
   using Inputs::q, Inputs::k, Inputs::v;
   using typename Inputs::T;
 
+  /// `has_rope`: a layer's rope has turned query and key.
   CheckedCall(const Q& query, const K& key, const V& value, const M& given_mods, const Options& options,
-              Outputs outputs = Outputs::own)
+              Outputs outputs = Outputs::own, bool has_rope = false)
       : Inputs(query, key, value),
-        problem(make_problem<T>(q, k, v, options, outputs)),
+        problem(with_rope(make_problem<T>(q, k, v, options, outputs), has_rope)),
         mods(bind_call(given_mods, problem)) {}
 
   const Problem problem;
@@ -187,6 +188,11 @@ class CheckedCall : public CallInputs<Q, K, V> {
   }
 
  private:
+  static Problem with_rope(Problem p, bool has_rope) {
+    p.has_rope = has_rope;
+    return p;
+  }
+
   /// Made where it is returned to: small calls feel a copy.
   template <class... To>
   CallTensors<T> tensors_with(const ResultViews<T>& to) const {

@@ -16,6 +16,7 @@ inline namespace ATTN_BUILT_FOR {
 template <class Q, class K, class V, class M>
 class CheckedAdditive : public CallInputs<Q, K, V> {
   using Inputs = CallInputs<Q, K, V>;
+  const AdditiveScore<typename Inputs::T>& score_;
 
  public:
   using Inputs::q, Inputs::k, Inputs::v;
@@ -24,6 +25,7 @@ class CheckedAdditive : public CallInputs<Q, K, V> {
   CheckedAdditive(const Q& query, const K& key, const V& value, const AdditiveScore<T>& score, const M& given_mods,
                   const Options& given_options)
       : Inputs(query, key, value),
+        score_(score),
         options(of_loops(given_options)),
         workspace(given_options.workspace),
         parameters(score, q.shape(), k.shape(), given_options.scale.value_or(1)),
@@ -41,6 +43,20 @@ class CheckedAdditive : public CallInputs<Q, K, V> {
 
   PassSequenceOf<T, Bound<M>> passes() const { return PassSequenceOf<T, Bound<M>>(mods); }
 
+  /// Views of outputs in the caller's memory, which share none with what is read.
+  template <class Out, class Lse>
+  ResultViews<T> caller_results(Out&& out, Lse&& lse) const {
+    const ResultViews<T> to = result_views<T>(problem, out, lse);
+    check_all_apart({{"out", to.out}, {"lse", to.lse}}, {{"query", q},
+                                                         {"key", k},
+                                                         {"value", v},
+                                                         {"query_weight", score_.query_weight.tensor()},
+                                                         {"key_weight", score_.key_weight.tensor()},
+                                                         {"score_weight", score_.score_weight.tensor()},
+                                                         {"bias", score_.bias.tensor()}});
+    return to;
+  }
+
   /// Computes the call by its definition. Null weights: they are not wanted.
   template <class... To>
   void naive(const DTypeView<T>& weights, To&&... result) const {
@@ -50,6 +66,9 @@ class CheckedAdditive : public CallInputs<Q, K, V> {
     own.score = &score;
     detail::naive<T>(to.out, to.lse, weights, q, k, v, own, problem, options.executor);
   }
+
+  /// The caller's parameters.
+  const AdditiveScore<T>& score() const { return score_; }
 
  private:
   /// What the loops are not told: the scale, which belongs to the score's weights; the caller's workspace, of which

@@ -61,7 +61,29 @@ class CheckedAdditiveBackward {
   void run_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const AdditiveScoreGradients<T>& grads, const Out& out,
                 const Lse& lse) const {
     check(grads);
-    run(call_grads(grad_query, grad_key, grad_value), out, lse).add_to(grads);
+    const InputGradients to = call_grads(grad_query, grad_key, grad_value);
+    const Held<Out> out_held = evaluated(out);
+    const TensorView<const T, 3> checked = checked_lse<T>(lse, call_.problem, "lse");
+    const AdditiveScore<T>& score = call_.score();
+    check_all_apart({{"grad_query", to.q},
+                     {"grad_key", to.k},
+                     {"grad_value", to.v},
+                     {"the gradient of query_weight", grads.query_weight.tensor()},
+                     {"the gradient of key_weight", grads.key_weight.tensor()},
+                     {"the gradient of score_weight", grads.score_weight.tensor()},
+                     {"the gradient of bias", grads.bias.tensor()}},
+                    {{"grad_out", grad_out_},
+                     {"grad_lse", grad_lse_},
+                     {"query", call_.q},
+                     {"key", call_.k},
+                     {"value", call_.v},
+                     {"out", as_rank4(view(out_held))},
+                     {"lse", checked},
+                     {"query_weight", score.query_weight.tensor()},
+                     {"key_weight", score.key_weight.tensor()},
+                     {"score_weight", score.score_weight.tensor()},
+                     {"bias", score.bias.tensor()}});
+    run(to, out_held, lse).add_to(grads);
   }
 
   /// By its definition.

@@ -1,6 +1,9 @@
 // The linear map of a layer.
 #pragma once
 
+#include <cstddef>
+#include <span>
+
 #include "attn/detail/base/ranges.h"
 #include "attn/detail/flash/choose_kernels.h"
 #include "attn/parallel.h"
@@ -21,27 +24,21 @@ struct Linear {
   Index outputs;
 
   /// All tokens at once. x (tokens, inputs) and y (tokens, outputs) are row-major without gaps. Of the options,
-  /// executor, instruction set and `compute` matter.
-  void operator()(const T* x, T* y, Index tokens, const Options& options) const {
-    (*this)(readable(x, inputs), y, tokens, options);
+  /// executor, instruction set and `compute` matter. `memory` has bytes(), or is empty: then the call allocates.
+  void operator()(const T* x, T* y, Index tokens, const Options& options, std::span<std::byte> memory = {}) const {
+    (*this)(readable(x, inputs), y, tokens, options, memory);
   }
   /// The same for rows of any strides and dtype.
-  void operator()(const RowsToRead& x, T* y, Index tokens, const Options& options) const {
+  void operator()(const RowsToRead& x, T* y, Index tokens, const Options& options,
+                  std::span<std::byte> memory = {}) const {
     if (tokens == 0) return;
-    // With few tokens, as in decoding, reading the weight from memory is what takes time. The kernels for single
-    // queries read it once for all of them.
-    const bool few = tokens <= kQueriesAtATime;
-    const ChosenKernels<Number> kernels = choose_kernels<Number>(options, bf16_products(options.compute, {kDType}));
-    const KernelFamily<Number>& family = few ? kernels.full_precision : kernels.family;
-    const QueryTiles<Number> tiles(family, tokens, false);
-    const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(inputs) * static_cast<double>(outputs);
-    const Executor executor = executor_for(flops, options.executor);
-    const Index row = family.format.row(inputs);
-    const TileLayout<Number> layout({.queries = few ? Index(kQueriesAtATime) : tiles.most_queries(),
-                                     .query = row,
-                                     .out = kKeyTile,
-                                     .packed_key = row});
-    const Workspace workspace(layout.bytes(), executor.concurrency());
+    const Plan plan = plan_for(tokens, options);
+    const bool few = plan.few;
+    const KernelFamily<Number>& family = plan.family();
+    const QueryTiles<Number>& tiles = plan.tiles;
+    const Executor& executor = plan.executor;
+    const TileLayout<Number>& layout = plan.layout;
+    const Workspace workspace(layout.bytes(), executor.concurrency(), memory);
     // Few tokens make few tiles; then the outputs are shared out among the workers.
     constexpr Index kTasksPerWorker = 4;  // so that the last one to end is not much later than the others
     const Index blocks = ceil_div(outputs, kKeyTile);
@@ -60,9 +57,41 @@ struct Linear {
     });
   }
 
+  /// The memory that a call works in.
+  Index bytes(Index tokens, const Options& options) const {
+    const Plan plan = plan_for(tokens, options);
+    return Workspace::needed(plan.layout.bytes(), plan.executor.concurrency());
+  }
+
  private:
   using Number = computed_t<T>;
   static constexpr DType kDType = dtype_of<T>;
+
+  struct Plan {
+    bool few;
+    ChosenKernels<Number> kernels;
+    QueryTiles<Number> tiles;
+    Executor executor;
+    TileLayout<Number> layout;
+
+    const KernelFamily<Number>& family() const { return few ? kernels.full_precision : kernels.family; }
+  };
+
+  Plan plan_for(Index tokens, const Options& options) const {
+    // With few tokens, as in decoding, reading the weight from memory is what takes time. The kernels for single
+    // queries read it once for all of them.
+    const bool few = tokens <= kQueriesAtATime;
+    const ChosenKernels<Number> kernels = choose_kernels<Number>(options, bf16_products(options.compute, {kDType}));
+    const KernelFamily<Number>& family = few ? kernels.full_precision : kernels.family;
+    const QueryTiles<Number> tiles(family, tokens, false);
+    const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(inputs) * static_cast<double>(outputs);
+    const Index row = family.format.row(inputs);
+    const TileLayout<Number> layout({.queries = few ? Index(kQueriesAtATime) : tiles.most_queries(),
+                                     .query = row,
+                                     .out = kKeyTile,
+                                     .packed_key = row});
+    return {few, kernels, tiles, executor_for(flops, options.executor), layout};
+  }
 
   static RowsToRead readable(const T* first, Index columns) {
     return {reinterpret_cast<const std::byte*>(first), kDType, columns, 1};

@@ -58,18 +58,26 @@ struct LinearGradients {
 
   /// weight += grad_yᵀ * x, bias += sum of the rows of grad_y, of all tokens: x (tokens, inputs) and grad_y (tokens,
   /// outputs). A token whose grad_y is 0 adds nothing, even if its x is not finite: it may be one that masks drop.
-  void add(const T* x, const T* grad_y, Index tokens, const Options& options) const {
-    // Some tokens at a time: the memory then does not grow with their number, and long sums are rounded less.
-    constexpr Index kMost = 2048;
-    const Compute compute = kDType == DType::bf16 ? Compute::bf16 : options.compute;
-    const ChosenKernels<Number> kernels = choose_kernels<Number>(options, bf16_products(compute, {DType::native}));
+  /// `memory` has bytes(): then nothing is allocated, and the call adds all or does not begin. If it is empty, the call
+  /// allocates.
+  void add(const T* x, const T* grad_y, Index tokens, const Options& options, std::span<std::byte> memory = {}) const {
+    const ChosenKernels<Number> kernels = kernels_for(options);
     for (Index first = 0; first < tokens; first += kMost) {
       const Tokens some{x + first * inputs, grad_y + first * outputs, std::min(kMost, tokens - first)};
       if (kernels.on_matrix_unit())
-        add_on_matrix_unit(some, options);
+        add_on_matrix_unit(some, options, memory);
       else
-        add_by_rows(some, kernels, options);
+        add_by_rows(some, kernels, options, memory);
     }
+  }
+  /// The memory that add() works in.
+  Index bytes(Index tokens, const Options& options) const {
+    if (tokens == 0) return 0;
+    const Index most = std::min(kMost, tokens);
+    const ChosenKernels<Number> kernels = kernels_for(options);
+    if (kernels.on_matrix_unit()) return ColumnMemory::bytes(*this, most, options);
+    const Index row = row_of(kernels);
+    return Workspace::needed(worker_bytes(row), executor_of_rows(most, options).concurrency(), panel_bytes(row, most));
   }
 
  private:
@@ -80,10 +88,27 @@ struct LinearGradients {
   };
 
   static constexpr DType kDType = dtype_of<T>;
+  /// Tokens at a time: the memory then does not grow with their number, and long sums are rounded less.
+  static constexpr Index kMost = 2048;
   static constexpr Index kOutputs = 32;  ///< whose sums are formed in one task
   /// Tokens over which sums stay in registers. Of 768 tokens, 128 -> 512 features, half as many are 2 to 15 % slower,
   /// because sums are stored and loaded more often, and twice as many 10 %, because they leave the L1 cache.
   static constexpr Index kTogether = 256;
+
+  static ChosenKernels<Number> kernels_for(const Options& options) {
+    const Compute compute = kDType == DType::bf16 ? Compute::bf16 : options.compute;
+    return choose_kernels<Number>(options, bf16_products(compute, {DType::native}));
+  }
+  Executor executor_of_rows(Index tokens, const Options& options) const {
+    const double products = static_cast<double>(inputs) * static_cast<double>(outputs);
+    return executor_for(2 * static_cast<double>(tokens) * products, options.executor);
+  }
+  Index row_of(const ChosenKernels<Number>& kernels) const {
+    return padded(inputs, backward_kernels<Number>(kernels.vectors).columns);
+  }
+  static Index panel_bytes(Index row, Index tokens) {
+    return padded(row * tokens * static_cast<Index>(sizeof(Number)), kAlignment);
+  }
 
   bool is_zero(const T* grad) const {
     return std::all_of(grad, grad + outputs, [](T g) { return static_cast<Number>(g) == 0; });
@@ -94,15 +119,15 @@ struct LinearGradients {
   }
 
   /// Lanes run over the inputs. Only grad_y is transposed, and that in a task's own memory.
-  void add_by_rows(const Tokens& tokens, const ChosenKernels<Number>& chosen, const Options& options) const {
+  void add_by_rows(const Tokens& tokens, const ChosenKernels<Number>& chosen, const Options& options,
+                   std::span<std::byte> memory) const {
     const KernelFamily<Number>& family = chosen.full_precision;
     const BackwardKernelSet<Number> kernels = backward_kernels<Number>(chosen.vectors);
-    const double products = static_cast<double>(inputs) * static_cast<double>(outputs);
-    const Executor executor = executor_for(2 * static_cast<double>(tokens.count) * products, options.executor);
-    const Index row = padded(inputs, kernels.columns), parts = ceil_div(tokens.count, kTogether);
+    const Executor executor = executor_of_rows(tokens.count, options);
+    const Index row = row_of(chosen), parts = ceil_div(tokens.count, kTogether);
     const auto part = [&](Index i) { return Range{i * kTogether, std::min((i + 1) * kTogether, tokens.count)}; };
-    auto panels = Tensor<Number, 1>::uninitialized({row * tokens.count});
-    const Workspace workspace(worker_numbers(row) * static_cast<Index>(sizeof(Number)), executor.concurrency());
+    const Workspace workspace(worker_bytes(row), executor.concurrency(), memory, panel_bytes(row, tokens.count));
+    Number* const panels = reinterpret_cast<Number*>(workspace.shared());
     const auto memory_of = [&](int worker) { return reinterpret_cast<Number*>(workspace.of(worker)); };
 
     const Index blocks = ceil_div(inputs, kKeyTile);
@@ -110,7 +135,7 @@ struct LinearGradients {
       const Range some = part(task / blocks);
       const Index column = task % blocks * kKeyTile, width = std::min(kKeyTile, inputs - column);
       kernels.pack_panels(adding_rows(tokens, some, {column, column + width}, family, memory_of(worker)), some.size(),
-                          width, Number(1), panels.data() + some.begin * row + column * some.size());
+                          width, Number(1), panels + some.begin * row + column * some.size());
     });
 
     const Index tasks = ceil_div(outputs, kOutputs);
@@ -125,7 +150,7 @@ struct LinearGradients {
         const Range some = part(i);
         family.pack_rows(readable(tokens.grad_y + some.begin * outputs + rows.begin, 1, outputs), rows.size(),
                          some.size(), grads);
-        kernels.add_rows(grads, some.size(), rows.size(), panels.data() + some.begin * row, some.size(), row, sums);
+        kernels.add_rows(grads, some.size(), rows.size(), panels + some.begin * row, some.size(), row, sums);
         if (!bias) continue;
         Number* const of_part = of_bias + kOutputs;
         kernels.dot_rows({grads, some.size()}, {ones, 0}, rows.size(), some.size(), of_part);
@@ -159,41 +184,77 @@ struct LinearGradients {
   }
 
   /// The memory of a task of either kind, in whole cache lines.
-  static Index worker_numbers(Index row) {
+  static Index worker_bytes(Index row) {
     constexpr Index kRows = kOutputs * kTogether + 2 * kOutputs + kTogether;
-    return padded(std::max(kRows + kOutputs * row, kTogether * kKeyTile), kAlignment);
+    const Index numbers = padded(std::max(kRows + kOutputs * row, kTogether * kKeyTile), kAlignment);
+    return numbers * static_cast<Index>(sizeof(Number));
+  }
+
+  /// What add_on_matrix_unit() works in: both factors by columns, the sums of some tokens, and what is left for the
+  /// product.
+  struct ColumnMemory {
+    static constexpr Index kMost = 512;  ///< tokens at a time
+
+    Tensor<std::byte, 1> own;
+    Number *x_columns, *grad_columns, *sums;
+    std::span<std::byte> rest;
+
+    ColumnMemory(const LinearGradients& of, Index tokens, const Options& options, std::span<std::byte> memory) {
+      const Index most = std::min(kMost, tokens), columns = of.columns(), need = bytes(of, tokens, options);
+      if (memory.data() == nullptr) {
+        own = Tensor<std::byte, 1>::uninitialized({need});
+        memory = {own.data(), static_cast<std::size_t>(need)};
+      }
+      rest = checked_workspace(memory, need);
+      const auto take = [&](Index numbers) {
+        std::byte* const first = rest.data();
+        rest = rest.subspan(static_cast<std::size_t>(bytes_of(numbers)));
+        return reinterpret_cast<Number*>(first);
+      };
+      x_columns = take(columns * most);
+      grad_columns = take(of.outputs * most);
+      sums = take(of.outputs * columns);
+    }
+    static Index bytes(const LinearGradients& of, Index tokens, const Options& options) {
+      const Index most = std::min(kMost, tokens), columns = of.columns();
+      return bytes_of(columns * most) + bytes_of(of.outputs * most) + bytes_of(of.outputs * columns) +
+             Linear<Number>{nullptr, nullptr, most, columns}.bytes(of.outputs, on_matrix_unit(options)) + kAlignment -
+             1;
+    }
+    static Index bytes_of(Index numbers) { return padded(numbers * static_cast<Index>(sizeof(Number)), kAlignment); }
+  };
+  Index columns() const { return inputs + (bias ? 1 : 0); }
+  static Options on_matrix_unit(Options options) {
+    if constexpr (kDType == DType::bf16) options.compute = Compute::bf16;  // rounds nothing
+    return options;
   }
 
   /// The score kernels want both factors by columns. 512 tokens at a time are 1024 flops for each number of the sums,
   /// beside which adding it to the gradient costs little.
-  void add_on_matrix_unit(const Tokens& tokens, Options options) const {
-    constexpr Index kMost = 512;
-    if constexpr (kDType == DType::bf16) options.compute = Compute::bf16;  // rounds nothing
-    const Index most = std::min(kMost, tokens.count), columns = inputs + (bias ? 1 : 0);
-    auto x_columns = Tensor<Number, 2>::uninitialized({columns, most});
-    auto grad_columns = Tensor<Number, 2>::uninitialized({outputs, most});
-    auto sums = Tensor<Number, 2>::uninitialized({outputs, columns});
-    for (Index first = 0; first < tokens.count; first += kMost) {
-      const Index count = std::min(kMost, tokens.count - first);
+  void add_on_matrix_unit(const Tokens& tokens, const Options& given, std::span<std::byte> memory) const {
+    const Options options = on_matrix_unit(given);
+    const ColumnMemory m(*this, tokens.count, options, memory);
+    for (Index first = 0; first < tokens.count; first += ColumnMemory::kMost) {
+      const Index count = std::min(ColumnMemory::kMost, tokens.count - first);
       const T* const grad_y = tokens.grad_y + first * outputs;
-      transpose_into(x_columns.data(), tokens.x + first * inputs, count, inputs, options);
-      transpose_into(grad_columns.data(), grad_y, count, outputs, options);
+      transpose_into(m.x_columns, tokens.x + first * inputs, count, inputs, options);
+      transpose_into(m.grad_columns, grad_y, count, outputs, options);
       // The bias is the weight of an input that is always 1.
-      if (bias) std::fill_n(x_columns.data() + inputs * count, count, Number(1));
+      if (bias) std::fill_n(m.x_columns + inputs * count, count, Number(1));
       for (Index i = 0; i < count; ++i)
         if (is_zero(grad_y + i * outputs))
-          for (Index f = 0; f < inputs; ++f) x_columns.data()[f * count + i] = 0;
-      Linear<Number>{x_columns.data(), nullptr, count, columns}(grad_columns.data(), sums.data(), outputs, options);
-      add_up(sums, columns, options);
+          for (Index f = 0; f < inputs; ++f) m.x_columns[f * count + i] = 0;
+      Linear<Number>{m.x_columns, nullptr, count, columns()}(m.grad_columns, m.sums, outputs, options, m.rest);
+      add_up(m.sums, options);
     }
   }
 
-  void add_up(const Tensor<Number, 2>& sums, Index columns, const Options& options) const {
+  void add_up(const Number* sums, const Options& options) const {
     constexpr Index kRows = 16;  // a task
-    executor_for(kFlopsToMove * static_cast<double>(sums.size()), options.executor)
+    executor_for(kFlopsToMove * static_cast<double>(outputs) * static_cast<double>(columns()), options.executor)
         .run(ceil_div(outputs, kRows), [&](Index task, int) {
           for (Index o = task * kRows; o < std::min(outputs, (task + 1) * kRows); ++o) {
-            const Number* const of_row = sums.data() + o * columns;
+            const Number* const of_row = sums + o * columns();
             for (Index f = 0; f < inputs; ++f) weight[o * inputs + f] += of_row[f];
             if (bias) bias[o] += of_row[inputs];
           }

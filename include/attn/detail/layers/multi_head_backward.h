@@ -1,7 +1,9 @@
 // Multi-head attention backwards.
 #pragma once
 
+#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "attn/backward.h"
 #include "attn/detail/layers/multi_head_results.h"
@@ -46,10 +48,57 @@ void check_backward(const MultiHeadConfig& config, const Inputs<T>& inputs, cons
 template <class T>
 using HeadGradients = std::array<Tensor<T, 3>, 3>;
 
+/// Keeps the gradients of what mods hold until all else is done that may fail.
+template <class T>
+class LearnedLater final : public LearnedMods<T> {
+  using Sum = GradientSum<T>;
+
+ public:
+  explicit LearnedLater(const LearnedMods<T>& mods)
+      : mods_(mods),
+        sums_(static_cast<std::size_t>(mods.slots())),
+        sink_sums_(static_cast<std::size_t>(mods.sinks())) {}
+
+  Index slots() const override { return mods_.slots(); }
+  Learning learning() const override { return mods_.learning(); }
+  Index sinks() const override { return mods_.sinks(); }
+  void learn(const T* scores, T* grads, Index stride, const Tile& tile, Sum* sums) const override {
+    mods_.learn(scores, grads, stride, tile, sums);
+  }
+  void learn_sinks(Index head, const T* lse, const T* delta, Index count, Sum* sums) const override {
+    mods_.learn_sinks(head, lse, delta, count, sums);
+  }
+  void add(const Sum* sums, const Sum* sink_sums) const override {
+    std::copy_n(sums, sums_.size(), sums_.begin());
+    std::copy_n(sink_sums, sink_sums_.size(), sink_sums_.begin());
+  }
+  /// Adds them to the caller's tensors. Throws nothing.
+  void add_kept() const { mods_.add(sums_.data(), sink_sums_.data()); }
+
+ private:
+  const LearnedMods<T>& mods_;
+  mutable std::vector<Sum> sums_, sink_sums_;  // add() is const, because the tensors that it adds to are not its own
+};
+
+/// Calls use() with the LearnedLater of a call of such heads, or with null where mods hold nothing to learn.
+template <class T, class Out, class M, class Use>
+auto with_learned_later(const MultiHeadResult<Out, T>& result, const M& mods, const Options& options, const Use& use) {
+  using Number = computed_t<T>;
+  if constexpr (Bound<M>::kLearns) {
+    const CheckedCall call(result.query, result.key, result.value, mods, options);
+    const LearnedIfAny<Number, Bound<M>> learned(call.mods, call.problem);
+    const LearnedLater<Number> later(*learned.get());
+    return use(&later);
+  } else {
+    return use(static_cast<const LearnedLater<Number>*>(nullptr));
+  }
+}
+
 /// The gradients behind the heads' attention and their rotation.
 template <class Out, class T, class M>
 HeadGradients<T> head_gradients(const MultiHeadParameters<T>& layer, const Inputs<T>& inputs, const T* grad_out,
-                                const MultiHeadResult<Out, T>& result, const M& mods, const MultiHeadOptions& options) {
+                                const MultiHeadResult<Out, T>& result, const M& mods, const MultiHeadOptions& options,
+                                const LearnedMods<computed_t<T>>* learned) {
   const Shape<3>& shape = result.joined.shape();
   const Index batch = shape[0], q_len = shape[1], heads = layer.config().heads, dim = layer.head_dim();
   auto grad_joined = Tensor<T, 3>::uninitialized(shape);
@@ -67,11 +116,12 @@ HeadGradients<T> head_gradients(const MultiHeadParameters<T>& layer, const Input
   const TensorView<const T, 4> grad = bshd<const T>(grad_joined.data(), batch, q_len, heads, dim);
   if (options.path == Path::naive) {
     CheckedNaiveBackward(grad, result.query, result.key, result.value, mods, inner)
-        .run(views[0], views[1], views[2], inner);
+        .run(views[0], views[1], views[2], inner, learned);
   } else {
     const auto run = [&]<class Number>(const Number* joined) {
-      attention_backward_into(views[0], views[1], views[2], grad, result.query, result.key, result.value,
-                              bshd<const Number>(joined, batch, q_len, heads, dim), result.lse, mods, inner);
+      const TensorView<const Number, 4> out = bshd<const Number>(joined, batch, q_len, heads, dim);
+      CheckedBackward(grad, result.query, result.key, result.value, out, result.lse, mods, inner, Outputs::given)
+          .run_into(views[0], views[1], views[2], inner, learned);
     };
     if (const computed_t<T>* const exact = numbers_before_rounding<computed_t<T>>(result.joined))
       run(exact);
@@ -94,18 +144,54 @@ Tensor<T, 3> input_gradient(const MultiHeadParameters<T>& layer, Input input, co
   return result;
 }
 
-/// Adds the gradients of all parameters.
+/// What a layer's parameters have their gradients from. All memory is taken when it is made, so that the gradients are
+/// added whole or not at all.
 template <class T>
-void add_parameter_gradients(const MultiHeadParameters<T>& layer, Parameters<computed_t<T>>& sums,
-                             const Inputs<T>& inputs, const HeadGradients<T>& grads, const Tensor<T, 3>& joined,
-                             const T* grad_out, const Options& options) {
-  layer.output_gradients(sums).add(joined.data(), grad_out, joined.dim(0) * joined.dim(1), options);
-  for (const Input input : {Input::query, Input::key, Input::value}) {
-    const auto i = static_cast<std::size_t>(input);
-    layer.input_gradients(sums, input)
-        .add(WithoutGaps<T>(inputs[i]).data(), grads[i].data(), inputs[i].dim(0) * inputs[i].dim(1), options);
+class ParameterGradients {
+  using Number = computed_t<T>;
+  static constexpr Input kInputs[] = {Input::query, Input::key, Input::value};
+
+ public:
+  ParameterGradients(const MultiHeadParameters<T>& layer, const Inputs<T>& inputs, const HeadGradients<T>& grads,
+                     const Tensor<T, 3>& joined, const T* grad_out, const Options& options)
+      : layer_(layer),
+        grads_(grads),
+        joined_(joined),
+        grad_out_(grad_out),
+        options_(options),
+        x_{WithoutGaps<T>(inputs[0]), WithoutGaps<T>(inputs[1]), WithoutGaps<T>(inputs[2])} {
+    const MultiHeadConfig& c = layer.config();
+    Number none{};  // a bias is wanted, wherever it is
+    const auto bytes = [&](bool has_bias, Index in, Index out, Index tokens) {
+      return LinearGradients<T>{nullptr, has_bias ? &none : nullptr, in, out}.bytes(tokens, options);
+    };
+    Index most = bytes(*c.out_bias, c.embed_dim, c.embed_dim, tokens_of(joined));
+    for (const Input i : kInputs)
+      most = std::max(most, bytes(*c.in_bias, layer.inputs(i), layer.outputs(i), tokens_of(grads_of(i))));
+    memory_ = Tensor<std::byte, 1>::uninitialized({most});
   }
-}
+
+  /// Adds them. Throws nothing, unless the executor does.
+  void add_to(Parameters<Number>& sums) {
+    layer_.output_gradients(sums).add(joined_.data(), grad_out_, tokens_of(joined_), options_, memory());
+    for (const Input i : kInputs)
+      layer_.input_gradients(sums, i).add(x_[static_cast<std::size_t>(i)].data(), grads_of(i).data(),
+                                          tokens_of(grads_of(i)), options_, memory());
+  }
+
+ private:
+  const Tensor<T, 3>& grads_of(Input input) const { return grads_[static_cast<std::size_t>(input)]; }
+  static Index tokens_of(const Tensor<T, 3>& t) { return t.dim(0) * t.dim(1); }
+  std::span<std::byte> memory() { return {memory_.data(), static_cast<std::size_t>(memory_.size())}; }
+
+  const MultiHeadParameters<T>& layer_;
+  const HeadGradients<T>& grads_;
+  const Tensor<T, 3>& joined_;
+  const T* grad_out_;
+  const Options& options_;
+  const std::array<WithoutGaps<T>, 3> x_;
+  Tensor<std::byte, 1> memory_;
+};
 
 /// MultiHeadAttention::backward() for checked types: adds the gradients of the parameters to `sums`, which are made if
 /// there are none, and returns those of the inputs, like Q, K and V.
@@ -117,14 +203,18 @@ auto layer_gradients(const MultiHeadParameters<T>& layer, std::optional<Paramete
   const TensorView<const T, 3> given = as_rank3(view(held));
   check_backward(layer.config(), inputs, given, result);
   const WithoutGaps<T> grad(given);
-  const HeadGradients<T> grads = head_gradients(layer, inputs, grad.data(), result, mods, options);
-  const auto of_input = [&](Input input) { return input_gradient(layer, input, grads, options.attention); };
-  auto q = result_like<Q>(of_input(Input::query));
-  auto k = result_like<K>(of_input(Input::key));
-  auto v = result_like<V>(of_input(Input::value));
-  if (!sums) sums = layer.named().template zeros<computed_t<T>>();
-  add_parameter_gradients(layer, *sums, inputs, grads, result.joined, grad.data(), options.attention);
-  return MultiHeadGradients<decltype(q), decltype(k), decltype(v)>{std::move(q), std::move(k), std::move(v)};
+  return with_learned_later(result, mods, of_heads(options), [&](const LearnedLater<computed_t<T>>* learned) {
+    const HeadGradients<T> grads = head_gradients(layer, inputs, grad.data(), result, mods, options, learned);
+    const auto of_input = [&](Input input) { return input_gradient(layer, input, grads, options.attention); };
+    auto q = result_like<Q>(of_input(Input::query));
+    auto k = result_like<K>(of_input(Input::key));
+    auto v = result_like<V>(of_input(Input::value));
+    ParameterGradients<T> parameters(layer, inputs, grads, result.joined, grad.data(), options.attention);
+    if (!sums) sums = layer.named().template zeros<computed_t<T>>();
+    parameters.add_to(*sums);
+    if (learned) learned->add_kept();
+    return MultiHeadGradients<decltype(q), decltype(k), decltype(v)>{std::move(q), std::move(k), std::move(v)};
+  });
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -51,7 +51,7 @@ HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& in
   HeadResults<T> r = room_for(q, options);
   if (options.weights) r.weights = Tensor<T, 4>::uninitialized({q.dim(0), q.dim(1), q.dim(2), sizes.kv_len});
   const Options inner = of_heads(options);
-  const CheckedCall call(q, k, v, mods, inner);
+  const CheckedCall call(q, k, v, mods, inner, Outputs::own, layer.config().rope.has_value());
   with_room(r, q, options, [&](auto&... result) {
     if (options.weights || options.path == Path::naive)
       call.naive(inner.executor, r.weights.view(), result...);

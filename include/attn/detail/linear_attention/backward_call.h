@@ -18,9 +18,22 @@ struct RecurrenceBackwardCall {
   StateMemory<T> grad_state{};
 };
 
+/// A chunk of a run, and the state in front of it among those that are kept.
+struct KeptChunk {
+  TokenChunk tokens;
+  Index state;
+};
+
+/// How much of a run a worker keeps.
+struct KeptOfRun {
+  Index states;
+  Index chunks;
+};
+
 /// A worker's memory for one head of keys and values, in addition to that of the forward pass.
 template <class T>
 struct RecurrenceBackwardMemory {
+  KeptChunk* chunks;    ///< (chunks kept)
   Block<T> states;      ///< (states kept, features * v_dim + features)
   Block<T> grad_state;  ///< (features, v_dim): of the state behind the present chunk, then of that before it
   T* grad_normaliser;   ///< (features)
@@ -33,11 +46,13 @@ struct RecurrenceBackwardMemory {
   T* gates;     ///< (tokens)
   T* ones;      ///< (tokens)
 
-  static RecurrenceBackwardMemory take(Pieces<T>& pieces, const RecurrenceCall<T>& call, Index states) {
+  static RecurrenceBackwardMemory take(Pieces<T>& pieces, const RecurrenceCall<T>& call, const KeptOfRun& kept) {
     const Index in = call.row_of_inputs(), f = call.row_of_features(), v = call.row_of_values();
     const bool by_feature = call.gates == Gates::of_features;
     RecurrenceBackwardMemory m;
-    m.states = pieces.take(states, call.features() * v + f);
+    const Index bytes = kept.chunks * static_cast<Index>(sizeof(KeptChunk));
+    m.chunks = reinterpret_cast<KeptChunk*>(pieces.take(ceil_div(bytes, static_cast<Index>(sizeof(T)))));
+    m.states = pieces.take(kept.states, call.features() * v + f);
     m.grad_state = pieces.take(call.features(), v);
     m.grad_normaliser = pieces.take(f);
     m.turned = pieces.take(v, f);
@@ -53,18 +68,22 @@ struct RecurrenceBackwardMemory {
   }
 };
 
-/// The states that the backward pass keeps of a run of a head's tokens: one in front of each chunk that has queries, or
-/// one for all rows that see the same. So memory grows with the length of a run, by features * v_dim numbers for each
-/// 64 tokens. Runs follow one another in the same memory.
+/// What the backward pass keeps of a run of a head's tokens, at most: its chunks, and a state in front of each that has
+/// queries, or one for all rows that see the same. So memory grows with the length of a run, by features * v_dim
+/// numbers for each 64 tokens. Runs follow one another in the same memory.
+///
+/// Keys behind the last row are counted as if their gradients were wanted, which a state behind the call makes so.
 template <class T>
-Index most_states_kept(const RecurrenceCall<T>& call) {
-  Index most = 0;
+KeptOfRun most_kept(const RecurrenceCall<T>& call) {
+  KeptOfRun most{0, 0};
   for (Index b = 0; b < call.problem.batch; ++b)
     for (const TokenRun& run : call.runs.of(b)) {
-      Index kept = 2;  // in front of the rows before all keys, and of those behind them
-      for_each_chunk(run, call.problem.first_query_among_keys(b), call.is_causal, false,
-                     [&](const TokenChunk& chunk) { kept += !chunk.keys.empty() && !chunk.rows.empty(); });
-      most = std::max(most, kept);
+      KeptOfRun kept{2, 0};  // states in front of the rows before all keys, and of those behind them
+      for_each_chunk(run, call.problem.first_query_among_keys(b), call.is_causal, true, [&](const TokenChunk& chunk) {
+        kept.states += !chunk.keys.empty() && !chunk.rows.empty();
+        ++kept.chunks;
+      });
+      most = {std::max(most.states, kept.states), std::max(most.chunks, kept.chunks)};
     }
   return most;
 }

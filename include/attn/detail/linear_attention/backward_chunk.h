@@ -19,18 +19,18 @@ template <class T>
 class RecurrenceBackwardChunk {
  public:
   RecurrenceBackwardChunk(const RecurrenceBackwardCall<T>& call, const ChunkLoader<T>& loader, std::byte* memory,
-                          Index states)
+                          const KeptOfRun& kept)
       : call_(call),
         pieces_(memory),
         w_(call.forward, loader, pieces_),
-        m_(RecurrenceBackwardMemory<T>::take(pieces_, call.forward, states)),
+        m_(RecurrenceBackwardMemory<T>::take(pieces_, call.forward, kept)),
         kernels_(loader.kernels()) {
     std::fill_n(m_.ones, kChunk, T(1));
   }
-  static Index bytes(const RecurrenceCall<T>& call, Index states) {
+  static Index bytes(const RecurrenceCall<T>& call, const KeptOfRun& kept) {
     Pieces<T> pieces(nullptr);
     ChunkMemory<T>::take(pieces, call);
-    RecurrenceBackwardMemory<T>::take(pieces, call, states);
+    RecurrenceBackwardMemory<T>::take(pieces, call, kept);
     return pieces.bytes();
   }
 

@@ -12,8 +12,8 @@ template <class T>
 class RecurrenceBackwardLoop {
  public:
   RecurrenceBackwardLoop(const RecurrenceBackwardCall<T>& call, const ChunkLoader<T>& loader, std::byte* memory,
-                         Index states)
-      : call_(call), chunk_(call, loader, memory, states), w_(chunk_.work()), m_(chunk_.memory()) {}
+                         const KeptOfRun& kept)
+      : call_(call), chunk_(call, loader, memory, kept), w_(chunk_.work()), m_(chunk_.memory()) {}
 
   void run(Index batch, Index kv_head) {
     w_.begin(batch, kv_head);
@@ -22,11 +22,6 @@ class RecurrenceBackwardLoop {
   }
 
  private:
-  struct Kept {
-    TokenChunk chunk;
-    Index state;
-  };
-
   /// Keys that no row sees, and rows that see nothing, have gradients of 0.
   void clear_gradients() {
     const auto clear = [&](const DTypeView<T>& t, Index head) {
@@ -42,27 +37,27 @@ class RecurrenceBackwardLoop {
 
   void run_back(const TokenRun& run) {
     const bool goes_on = call_.grad_state.sums != nullptr;  // behind the call
-    chunks_.clear();
     begin_state();
-    Index states = 0;
+    Index states = 0, chunks = 0;
     bool is_new = true;  // whether the state has changed since one was kept
     for_each_chunk(run, w_.call.problem.first_query_among_keys(w_.batch), w_.call.is_causal, goes_on,
                    [&](const TokenChunk& chunk) {
                      if (!chunk.rows.empty() && is_new) keep(states++);
                      is_new = !chunk.keys.empty();
-                     chunks_.push_back({chunk, states - 1});
+                     m_.chunks[chunks++] = {chunk, states - 1};
                      if (chunk.keys.empty()) return;
                      w_.load_keys(chunk.keys, false);
                      w_.add_to_state();
                    });
     begin_gradient();
     bool is_seen = goes_on;  // by rows of the chunks behind
-    for (auto c = chunks_.rbegin(); c != chunks_.rend(); ++c) {
-      if (!c->chunk.rows.empty())
-        restore(c->state);
+    while (chunks-- > 0) {
+      const KeptChunk& c = m_.chunks[chunks];
+      if (!c.tokens.rows.empty())
+        restore(c.state);
       else if (!is_seen)
         continue;
-      chunk_.run(c->chunk);
+      chunk_.run(c.tokens);
       is_seen = true;
     }
     if (goes_on) hand_on_gradient();
@@ -109,7 +104,6 @@ class RecurrenceBackwardLoop {
   RecurrenceBackwardChunk<T> chunk_;
   ChunkWork<T>& w_;
   RecurrenceBackwardMemory<T>& m_;
-  std::vector<Kept> chunks_;
 };
 
 }  // namespace ATTN_BUILT_FOR

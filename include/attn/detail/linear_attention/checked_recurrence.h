@@ -123,6 +123,17 @@ class RecurrentInputs : public CallInputs<Q, K, V> {
 
   /// Memory for the output of a call.
   auto out() const { return Answer<Q>::out(problem); }
+
+  /// The caller's output, which shares no memory with query, key and value.
+  template <class Out>
+  DTypeView<T> caller_output(Out&& out) const {
+    const DTypeView<T> to = output_view<T>(out, problem);
+    const ByteRange bytes = bytes_of(to);
+    check_apart(to, bytes, "out", q, "query");
+    check_apart(to, bytes, "out", k, "key");
+    check_apart(to, bytes, "out", v, "value");
+    return to;
+  }
 };
 
 /// The memory of a state, which must fit the call.
@@ -169,7 +180,7 @@ class CheckedLinear {
 
   template <class Out>
   RecurrenceCall<T> call(Out&& out) const {
-    return call_to(output_view<T>(out, in.problem));
+    return call_to(in.caller_output(out));
   }
   RecurrenceCall<T> call_to(const DTypeView<T>& out) const {
     return {.problem = in.problem,
@@ -227,7 +238,10 @@ class CheckedGated {
 
   template <class Out>
   RecurrenceCall<T> call(Out&& out) const {
-    return call_to(output_view<T>(out, in.problem));
+    const DTypeView<T> to = in.caller_output(out);
+    check_apart(to, "out", gates_, "log_gate");
+    if constexpr (kHasBeta) check_apart(to, "out", betas_, "beta");
+    return call_to(to);
   }
   RecurrenceCall<T> call_to(const DTypeView<T>& out) const {
     return {.problem = in.problem,

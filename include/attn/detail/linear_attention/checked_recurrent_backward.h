@@ -35,17 +35,22 @@ class GateGradient {
   template <class Grad>
   GateGradient(Grad&& grad, const DTypeView<const T>& like, const Problem& p, const char* name) {
     if constexpr (kPerHead) {
-      const Shape<1> want{p.kv_heads}, have{of_heads(grad).dim(0)};
-      require(have == want, name, " has shape ", have, ", the decays have ", want, " as (kv_heads)");
+      const TensorView<T, 1> to = of_heads(grad);
+      const Shape<1> want{p.kv_heads};
+      require(to.shape() == want, name, " has shape ", to.shape(), ", the decays have ", want, " as (kv_heads)");
+      written_ = to;
       of_tokens_ = Tensor<T, 4>({p.batch, p.kv_heads, p.kv_len, 1});
       view_ = of_tokens_.view();
     } else {
       const TensorView<T, 4> v = GateArgument<T, G>::template token_numbers<T>(grad);
       check_written<4>(DTypeView<T>(v), like.shape(), name, "(batch, kv_heads, len, numbers of a token)");
       view_ = v;
+      written_ = view_;
     }
   }
   const DTypeView<T>& view() const { return view_; }
+  /// The caller's memory.
+  const Footprint& written() const { return written_; }
 
   template <class Grad>
   void finish([[maybe_unused]] Grad&& grad) const {
@@ -69,6 +74,14 @@ class GateGradient {
 
   Tensor<T, 4> of_tokens_;
   DTypeView<T> view_;
+  Footprint written_ = view_;
+};
+
+/// Stands in the place of the gradient of a gate or of a beta that a form does not have.
+template <class T>
+struct NoGateGradient {
+  DTypeView<T> view() const { return {}; }
+  Footprint written() const { return view(); }
 };
 
 /// grad_out, checked, and gradients like the caller's tensors.
@@ -90,22 +103,8 @@ class RecurrentBackward {
 
   /// `states`: StateGradient or NoStates.
   template <class GQ, class GK, class GV, class States>
-  void run(GQ& grad_query, GK& grad_key, GV& grad_value, const DTypeView<T>& grad_gate, const DTypeView<T>& grad_beta,
-           const States& states, const Options& options) const {
-    const RecurrenceCall<T> forward = call_.call_to({});
-    RecurrenceBackwardCall<T> call{forward,
-                                   grad_out_,
-                                   checked_gradient<T>(grad_query, call_.in.q, "grad_query"),
-                                   checked_gradient<T>(grad_key, call_.in.k, "grad_key"),
-                                   checked_gradient<T>(grad_value, call_.in.v, "grad_value"),
-                                   grad_gate,
-                                   grad_beta};
-    if constexpr (!std::is_same_v<States, NoStates>) {
-      require(&states.before != &states.grad, "grad_state is the state that the call began with; both are needed");
-      call.before = state_memory(states.before, forward);
-      call.grad_state = state_memory(states.grad, forward, "grad_state");
-    }
-    recurrence_backward<T>(call, options);
+  void run(GQ& grad_query, GK& grad_key, GV& grad_value, const States& states, const Options& options) const {
+    run_with(grad_query, grad_key, grad_value, NoGateGradient<T>(), NoGateGradient<T>(), states, options);
   }
   /// The same of a form with gates, and with betas unless these are NoBeta.
   template <class GQ, class GK, class GV, class GG, class GB, class G, class B, class States>
@@ -114,15 +113,52 @@ class RecurrentBackward {
     const RecurrenceCall<T> forward = call_.call_to({});
     const GateGradient<T, G> gate(grad_gate, forward.gate, forward.problem, "grad_log_gate");
     if constexpr (std::is_same_v<B, NoBeta>) {
-      run(grad_query, grad_key, grad_value, gate.view(), {}, states, options);
+      run_with(grad_query, grad_key, grad_value, gate, NoGateGradient<T>(), states, options);
     } else {
       const GateGradient<T, B> beta(grad_beta, forward.beta, forward.problem, "grad_beta");
-      run(grad_query, grad_key, grad_value, gate.view(), beta.view(), states, options);
+      run_with(grad_query, grad_key, grad_value, gate, beta, states, options);
     }
     gate.finish(grad_gate);
   }
 
  private:
+  template <class GQ, class GK, class GV, class Gate, class Beta, class States>
+  void run_with(GQ& grad_query, GK& grad_key, GV& grad_value, const Gate& gate, const Beta& beta, const States& states,
+                const Options& options) const {
+    const RecurrenceCall<T> forward = call_.call_to({});
+    RecurrenceBackwardCall<T> call{forward,
+                                   grad_out_,
+                                   checked_gradient<T>(grad_query, call_.in.q, "grad_query"),
+                                   checked_gradient<T>(grad_key, call_.in.k, "grad_key"),
+                                   checked_gradient<T>(grad_value, call_.in.v, "grad_value"),
+                                   gate.view(),
+                                   beta.view()};
+    const auto check = [&](const Footprint& state_read, const Footprint& state_written) {
+      check_all_apart({{"grad_query", call.grad_q},
+                       {"grad_key", call.grad_k},
+                       {"grad_value", call.grad_v},
+                       {"grad_log_gate", gate.written()},
+                       {"grad_beta", beta.written()},
+                       {"grad_state", state_written}},
+                      {{"grad_out", grad_out_},
+                       {"query", forward.q},
+                       {"key", forward.k},
+                       {"value", forward.v},
+                       {"log_gate", forward.gate},
+                       {"beta", forward.beta},
+                       {"the state", state_read}});
+    };
+    if constexpr (std::is_same_v<States, NoStates>) {
+      check(DTypeView<T>(), DTypeView<T>());
+    } else {
+      require(&states.before != &states.grad, "grad_state is the state that the call began with; both are needed");
+      call.before = state_memory(states.before, forward);
+      call.grad_state = state_memory(states.grad, forward, "grad_state");
+      check(states.before.sums(), states.grad.sums());
+    }
+    recurrence_backward<T>(call, options);
+  }
+
   const Call& call_;
   DTypeView<const T> grad_out_;
 };
@@ -134,7 +170,7 @@ auto linear_gradients(const Gr& grad_out, const Call& call, const States& states
   auto q = back.query();
   auto k = back.key();
   auto v = back.value();
-  back.run(q, k, v, {}, {}, states, options);
+  back.run(q, k, v, states, options);
   return Gradients<decltype(q), decltype(k), decltype(v)>{std::move(q), std::move(k), std::move(v)};
 }
 template <class Q, class K, class V, class Gr, class Call, class G, class States>

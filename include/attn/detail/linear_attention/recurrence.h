@@ -162,7 +162,8 @@ void recurrence(const RecurrenceCall<T>& call, const Options& options) {
   });
 }
 
-/// The gradients of recurrence().
+/// The gradients of recurrence(). Nothing is allocated once something has been written, so that a gradient of a state
+/// is handed on whole or not at all.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void recurrence_backward(const RecurrenceBackwardCall<T>& call, const Options& options) {
   const RecurrenceCall<T>& forward = call.forward;
@@ -170,18 +171,18 @@ void recurrence_backward(const RecurrenceBackwardCall<T>& call, const Options& o
   const VectorSet vectors = vectors_of(isa_of(options));
   const ChunkLoader<T> loader(forward, recurrence_family<T>(vectors), kernel_family<T>(vectors));
   const Executor& executor = executor_for(forward.flops(), options.executor);
-  const Index states = most_states_kept(forward);
-  const Workspace workspace(RecurrenceBackwardChunk<T>::bytes(forward, states), executor.concurrency(),
+  const KeptOfRun kept = most_kept(forward);
+  const Workspace workspace(RecurrenceBackwardChunk<T>::bytes(forward, kept), executor.concurrency(),
                             options.workspace);
   executor.run(forward.states(), [&](Index task, int worker) {
-    RecurrenceBackwardLoop<T>(call, loader, workspace.of(worker), states)
+    RecurrenceBackwardLoop<T>(call, loader, workspace.of(worker), kept)
         .run(task / forward.problem.kv_heads, task % forward.problem.kv_heads);
   });
 }
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index recurrence_backward_bytes(const RecurrenceCall<T>& call, const Options& options) {
   const Executor& executor = executor_for(call.flops(), options.executor);
-  return Workspace::needed(RecurrenceBackwardChunk<T>::bytes(call, most_states_kept(call)), executor.concurrency());
+  return Workspace::needed(RecurrenceBackwardChunk<T>::bytes(call, most_kept(call)), executor.concurrency());
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -50,6 +50,19 @@ class BroadcastTensor {
     return {data_, stride[0], stride[1], stride[2], stride[3], problem.q_offset};
   }
 
+  /// over() for masks. A matrix that fits both as (q_len, kv_len) and as (batch, kv_len) is refused: taken the wrong way,
+  /// each query would see what belongs to a batch element.
+  PairTensor<T> over_one_way(const Problem& problem, const char* mod, const char* of_keys,
+                             const char* name_of_keys) const {
+    const bool is_either = rank_ == 2 && shape_[2] > 1 && shape_[2] == problem.batch && shape_[2] == problem.q_len &&
+                           fits_keys(shape_[3], problem);
+    require(!is_either, mod, ": the tensor has shape ", std::span<const Index>(shape_).last(rank_),
+            ", which is (q_len, kv_len) and (batch, kv_len) at once; ", mod,
+            "(attn::view(tensor).unsqueeze(0)) takes its rows for queries, attn::", name_of_keys,
+            "(tensor) for batch elements");
+    return over(problem, mod, kPairs, of_keys);
+  }
+
   /// The tensor over the keys of a call: (batch, kv_len), or (kv_len) for all batch elements; the batch may be 1.
   PairTensor<T> over_keys(const Problem& problem, const char* mod) const {
     require(rank_ <= 2 && (shape_[2] == problem.batch || shape_[2] == 1) && fits_keys(shape_[3], problem), mod,

@@ -44,7 +44,7 @@ class GradientTensor {
     for (int i = 0; i < kRank; ++i) {
       shape_[4 - kRank + i] = v.dim(i);
       stride_[4 - kRank + i] = v.stride(i);
-      require(v.dim(i) <= 1 || v.stride(i) != 0, mod,
+      require(v.dim(i) <= 1 || v.stride(i) != 0 || v.size() == 0, mod,
               ": the tensor for gradients has a stride of 0: its elements share ",
               "memory, and cannot hold different gradients");
     }

@@ -27,6 +27,12 @@ struct Mods;
 
 namespace detail {
 
+/// What `condition ? a : b` gives for two mods of different types. Mods convert to it for that alone: then the call says
+/// what is wrong, and not the compiler what types lambdas have. It is a pointer to a member, because compilers look for
+/// nothing else behind a `?` that takes nothing else with it.
+struct ChosenByCondition;
+using ModByCondition = int ChosenByCondition::*;
+
 template <class T>
 constexpr bool is_mask = false;
 template <class K, class C, class R>
@@ -70,6 +76,12 @@ requires(S::kIsLearned) constexpr bool is_learned<ScoreMod<S>> = true;
 template <class L>
 requires(L::kIsLearned) constexpr bool is_learned<SinkMod<L>> = true;
 
+/// A std::vector or an array of what is no number, such as mods.
+template <class X>
+concept ListOfOthers = Shapeless<X> && !std::is_pointer_v<X> && requires(const X& x) {
+  requires !std::is_arithmetic_v<std::remove_cvref_t<decltype(x[0])>>;
+};
+
 template <class T>
 concept AnyMod = is_mask<T> || is_score<T> || is_sink<T> || is_dropout<T> || is_late<T> || is_mods<T>;
 
@@ -96,6 +108,14 @@ constexpr auto check_mods() {
         "hold bool");
   } else if constexpr (std::is_function_v<std::remove_pointer_t<M>>) {
     static_assert(AnyMod<M>, "attn: this is the function that makes a mod; call it, as in attn::causal()");
+  } else if constexpr (std::is_same_v<M, ModByCondition>) {
+    static_assert(AnyMod<M>,
+                  "attn: each mod is a type of its own, so that ?: cannot choose between two; write if and two calls, "
+                  "or choose the numbers of one mod: attn::sliding_window(far, is_causal ? 0 : far)");
+  } else if constexpr (ListOfOthers<M>) {
+    static_assert(AnyMod<M>,
+                  "attn: mods are combined by | when the program is compiled, and not listed when it runs: "
+                  "attn::causal() | attn::softcap(50)");
   } else if constexpr (Shapeless<M>) {
     static_assert(check_tensor<M>());
   } else if constexpr (std::is_same_v<M, bool>) {

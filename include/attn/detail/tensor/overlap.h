@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <utility>
 
@@ -36,8 +37,8 @@ template <class T>
 ByteRange bytes_of(const DTypeView<T>& t) {
   return bytes_of(t.data(), t.size_of_number(), t.shape(), t.strides());
 }
-template <class T>
-ByteRange bytes_of(const TensorView<T, 3>& t) {
+template <class T, int kRank>
+ByteRange bytes_of(const TensorView<T, kRank>& t) {
   return bytes_of(t.data(), static_cast<Index>(sizeof(T)), t.shape(), t.strides());
 }
 
@@ -45,19 +46,18 @@ ByteRange bytes_of(const TensorView<T, 3>& t) {
 struct Footprint {
   const void* data;
   Index number;      // bytes of an element
-  std::size_t rank;  // 3: the first of four dimensions is not the tensor's, and has size 1
-  Shape<4> shape, strides;
+  std::size_t rank;  // of the tensor: dimensions before its own have size 1
+  Shape<4> shape{1, 1, 1, 1}, strides{};
 
   template <class T>
   Footprint(const DTypeView<T>& t)
       : data(t.data()), number(t.size_of_number()), rank(4), shape(t.shape()), strides(t.strides()) {}
-  template <class T>
-  Footprint(const TensorView<T, 3>& t)
-      : data(t.data()),
-        number(sizeof(T)),
-        rank(3),
-        shape{1, t.dim(0), t.dim(1), t.dim(2)},
-        strides{0, t.stride(0), t.stride(1), t.stride(2)} {}
+  template <class T, int kRank>
+  Footprint(const TensorView<T, kRank>& t) : data(t.data()), number(sizeof(T)), rank(kRank) {
+    static_assert(kRank <= 4);
+    std::copy_n(t.shape().begin(), kRank, shape.end() - kRank);
+    std::copy_n(t.strides().begin(), kRank, strides.end() - kRank);
+  }
 
   ByteRange bytes() const { return bytes_of(data, number, shape, strides); }
   /// Without the dimension that was put in front.
@@ -103,6 +103,22 @@ void check_apart(const Out& out, const ByteRange& of_out, const char* out_name, 
 template <class Out, class In>
 void check_apart(const Out& out, const char* out_name, const In& in, const char* in_name) {
   check_apart(out, bytes_of(out), out_name, in, in_name);
+}
+
+/// A tensor under the name that messages give it.
+struct NamedFootprint {
+  const char* name;
+  Footprint of;
+};
+
+/// Refuses to write to tensors that share memory with one that is read, or with each other.
+inline void check_all_apart(std::initializer_list<NamedFootprint> written, std::initializer_list<NamedFootprint> read) {
+  for (const NamedFootprint* out = written.begin(); out != written.end(); ++out) {
+    const ByteRange bytes = out->of.bytes();
+    for (const NamedFootprint& in : read) check_apart(out->of, bytes, out->name, in.of, in.name);
+    for (const NamedFootprint* other = out + 1; other != written.end(); ++other)
+      check_apart(out->of, bytes, out->name, other->of, other->name);
+  }
 }
 
 }  // namespace attn::detail

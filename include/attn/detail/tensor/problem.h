@@ -51,7 +51,11 @@ inline void set_offsets(Problem& problem, const Options& options) {
 /// What is often meant where sizes disagree, as a remedy behind the numbers; shapes are (batch, heads, len, dim).
 inline const char* likely_remedy(const Shape<4>& q, const Shape<4>& k, const Shape<4>& v) {
   if (k[3] != q[3] && v[3] == q[3] && v[2] == k[2]) return "; are key and value in each other's place?";
-  if (k[3] == q[3] && v[2] == q[2] && v[2] != k[2]) return "; are query and key in each other's place?";
+  if (k[3] == q[3] && v[2] == q[2] && v[2] != k[2]) {
+    const bool exchanged = k[1] > q[1];  // no call has more key heads
+    return exchanged ? "; are query and key in each other's place?"
+                     : "; is key of other tokens than value, or are query and key in each other's place?";
+  }
   if (q[3] != k[3] && q[2] == k[3])
     return "; a row is a token, query has its tokens in columns: give query.transpose(), or transpose(2, 3) of a "
            "tensor";
