@@ -78,7 +78,8 @@ Matrix linear(const Matrix& x, const State& state, const std::string& prefix) {
 }
 
 Matrix layer_norm(const Matrix& x, const State& state, const std::string& prefix, double epsilon) {
-  const Vector& weight = vector_of(state, prefix + "weight");
+  const std::string name = prefix + "weight";
+  const Vector& weight = vector_of(state, name);
   Matrix y = x;
   for (Vector& row : y) {
     const double n = static_cast<double>(row.size());

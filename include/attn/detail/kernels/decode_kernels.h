@@ -202,7 +202,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
       if (v_dim < kLanes) std::memcpy(copied, row, static_cast<std::size_t>(width * size));
       Vec x;
       Packing::template load<kStored>(x, v_dim < kLanes ? copied : row);
-      ATTN_UNROLL for (int r = 0; r < kRows; ++r) S::add_product(sum[r], x, weights[r][j]);
+      ATTN_UNROLL for (int r = 0; r < kRows; ++r) add_weighted<kRows>(sum[r], x, weights[r][j]);
     }
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) S::store(numbers + r * kLanes, sum[r]);
     ATTN_NO_UNROLL for (Index r = 0; r < count; ++r) {
@@ -214,7 +214,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
         Vec all, x;
         S::load(all, of_row);
         S::load(x, before);
-        S::add_product(all, x, m.rescale[first + r]);
+        S::add_fused(all, x, m.rescale[first + r]);
         S::store(of_row, all);
       }
       std::copy(of_row + (c - begin), of_row + width, out + c);
@@ -256,12 +256,21 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
           if (part.run.is_last) {
             Vec before;
             S::load(before, out + v * kLanes);
-            S::add_product(sum[r][v], before, m.rescale[first + r]);
+            S::add_fused(sum[r][v], before, m.rescale[first + r]);
           }
           S::store(out + v * kLanes, sum[r][v]);
         }
       }
     }
+  }
+
+  /// sum += x * weight, in a loop with kSums of them: see Simd::add_fused().
+  template <int kSums>
+  static ATTN_INLINE void add_weighted(Vec& sum, const Vec& x, const T& weight) {
+    if constexpr (kSums == 1)
+      S::add_fused(sum, x, weight);
+    else
+      S::add_product(sum, x, weight);
   }
 
   /// The products of the weights of kRows and some columns of the values, whose rows lie `stride` bytes apart. kLines:
@@ -283,8 +292,8 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
         if constexpr (kLines > 0)
           if (r % kApart == 0) fetching.template step<kBytes * kApart / kRows>();
-        const T w = weights[r][j];
-        ATTN_UNROLL for (int v = 0; v < kColumns; ++v) S::add_product(sum[r][v], x[v], w);
+        const T& w = weights[r][j];
+        ATTN_UNROLL for (int v = 0; v < kColumns; ++v) add_weighted<kRows * kColumns>(sum[r][v], x[v], w);
       }
     }
   }

@@ -76,6 +76,36 @@ struct Simd {
   /// sum += x * y in every lane. The scalar must meet the vector in an operation: g++ 12 spells out a vector that is
   /// only made of copies of a scalar lane by lane when the function, before it is inlined, lacks the instruction set.
   static ATTN_INLINE void add_product(Vec& sum, const Vec& x, T y) { sum += x * y; }
+
+  /// The same, rounded once wherever the instruction set can, for sums whose bits must not depend on where they are
+  /// formed. g++ decides for each place whether it fuses a product with its sum: g++ 13 does not in a loop with a single
+  /// sum of 32 bytes or less, and else by what stands around. Other compilers fuse all, and so does g++ in a loop with
+  /// several sums, where this would hide from it what is being multiplied.
+  static ATTN_INLINE void add_fused(Vec& sum, const Vec& x, const T& y) {
+#if defined(__x86_64__) && !defined(__clang__)
+#if defined(__FMA__)
+    constexpr bool kFused = kVector;
+#else
+    constexpr bool kFused = kVector && Bytes > 16;
+#endif
+    if constexpr (kFused) {
+      Vec all = sum, factor;  // in registers: g++ 12 stores what assembly gives to an element of an array
+      if constexpr (sizeof(T) == 4) {
+        asm("vbroadcastss %1, %0" : "=v"(factor) : "m"(y));
+        asm("vfmadd231ps %2, %1, %0" : "+v"(all) : "v"(x), "v"(factor));
+      } else {
+        if constexpr (Bytes > 16)
+          asm("vbroadcastsd %1, %0" : "=v"(factor) : "m"(y));
+        else
+          asm("vmovddup %1, %0" : "=v"(factor) : "m"(y));
+        asm("vfmadd231pd %2, %1, %0" : "+v"(all) : "v"(x), "v"(factor));
+      }
+      sum = all;
+      return;
+    }
+#endif
+    add_product(sum, x, y);
+  }
   static ATTN_INLINE void max_with(Vec& x, const Vec& y) { x = x > y ? x : y; }
 
   /// What is read from `next` is read after `sum` is formed. g++ for ARM orders a loop's loads before its products

@@ -1,0 +1,792 @@
+// A call whose rows of scores are shifted by constants, or whose keys have a common part: every way to its results,
+// each judged by what the definition errs by in the same scalars.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <attn/attn.h>
+
+#include "case.h"
+#include "shifted_oracle.h"
+
+namespace fuzz::shifted {
+
+using attn::Options;
+using attn::Position;
+using attn::Tensor;
+using attn::TensorView;
+
+/// What some results of one kind, say gradients of queries in half by attention_backward(), were.
+struct Sum {
+  std::uint64_t judged = 0, missed = 0;
+  double share = 0;   ///< the largest share of the allowed error that was used
+  std::string first;  ///< of those that missed, and the case that it came from
+};
+using Sums = std::map<std::string, Sum>;
+
+/// What the kinds of a case have in common.
+struct Report {
+  Sums& sums;
+  std::string scalars, constant;  ///< as kinds name them
+  std::uint64_t number;
+  std::uint64_t missed = 0;
+};
+
+/// The scalars, as the library has them.
+template <class X>
+using Computed = attn::detail::computed_t<X>;
+template <class X>
+constexpr bool kIsNarrow = !std::is_same_v<X, Computed<X>>;
+template <class X>
+constexpr bool kIsHalf = std::is_same_v<X, Eigen::half>;
+/// Half of what neighbouring numbers differ by, relative to them.
+template <class X>
+constexpr double kHalfUlp = !kIsNarrow<X> ? std::numeric_limits<Computed<X>>::epsilon() / 2
+                            : kIsHalf<X>  ? 0x1p-11
+                                          : 0x1p-8;
+template <class X>
+std::string name() {
+  if (std::is_same_v<X, float>) return "float";
+  if (std::is_same_v<X, double>) return "double";
+  return kIsHalf<X> ? "half" : "bf16";
+}
+template <class X>
+X narrowed(Wide x) {
+  return static_cast<X>(static_cast<Computed<X>>(x));
+}
+template <class X>
+Wide widened(X x) {
+  return static_cast<Wide>(static_cast<Computed<X>>(x));
+}
+/// Any tensor or view, packed.
+template <class X>
+std::vector<Wide> numbers_of(const X& tensor) {
+  const auto v = attn::view(tensor);
+  std::vector<Wide> all;
+  all.reserve(static_cast<std::size_t>(v.size()));
+  constexpr int kRank = std::remove_cvref_t<decltype(v)>::kRank;
+  if constexpr (kRank == 1) {
+    for (Index i = 0; i < v.dim(0); ++i) all.push_back(widened(v(i)));
+  } else if constexpr (kRank == 3) {
+    for (Index b = 0; b < v.dim(0); ++b)
+      for (Index h = 0; h < v.dim(1); ++h)
+        for (Index i = 0; i < v.dim(2); ++i) all.push_back(widened(v(b, h, i)));
+  } else {
+    for (Index b = 0; b < v.dim(0); ++b)
+      for (Index h = 0; h < v.dim(1); ++h)
+        for (Index i = 0; i < v.dim(2); ++i)
+          for (Index c = 0; c < v.dim(3); ++c) all.push_back(widened(v(b, h, i, c)));
+  }
+  return all;
+}
+
+/// (batch, heads, len, dim) in memory of its own, sometimes with the heads of a token side by side.
+template <class X>
+class Numbers {
+ public:
+  Numbers(const attn::Shape<4>& shape, bool heads_last)
+      : memory_(static_cast<std::size_t>(shape[0] * shape[1] * shape[2] * shape[3])) {
+    const Index row = heads_last ? shape[1] * shape[3] : shape[3], head = heads_last ? shape[3] : shape[2] * shape[3];
+    view_ = {memory_.data(), shape, {shape[1] * shape[2] * shape[3], head, row, 1}};
+  }
+  Numbers(const Numbers&) = delete;
+  /// Draws each number in order, and returns them as they were rounded.
+  template <class Draw>
+  std::vector<Wide> fill(const Draw& draw) {
+    for (Index b = 0; b < view_.dim(0); ++b)
+      for (Index h = 0; h < view_.dim(1); ++h)
+        for (Index i = 0; i < view_.dim(2); ++i)
+          for (Index c = 0; c < view_.dim(3); ++c) view_(b, h, i, c) = narrowed<X>(draw(h, i, c));
+    return numbers_of(view_);
+  }
+  TensorView<const X, 4> in() const { return view_; }
+  /// Keys begin..end.
+  TensorView<const X, 4> rows(Index begin, Index end) const {
+    auto shape = view_.shape();
+    shape[2] = end - begin;
+    return TensorView<const X, 4>(view_.data() + begin * view_.stride(2), shape, view_.strides());
+  }
+
+ private:
+  std::vector<X> memory_;
+  TensorView<X, 4> view_;
+};
+
+/// The constants of a call: one for each row, or for each key, or one for all.
+template <class T>
+struct Constants {
+  attn::Shape<4> shape{1, 1, 1, 1};
+  std::vector<T> x;
+
+  T at(Index b, Index h, Index i, Index j) const {
+    const Index where[] = {b, h, i, j};
+    Index n = 0;
+    for (std::size_t d = 0; d < 4; ++d) n = n * shape[d] + (shape[d] == 1 ? 0 : where[d]);
+    return x[static_cast<std::size_t>(n)];
+  }
+  TensorView<const T, 4> view() const { return TensorView<const T, 4>(x.data(), shape); }
+};
+
+/// A score, capped and then shifted. A lambda would do; a type with a name is compiled once.
+template <class T>
+struct Shift {
+  const Constants<T>* constants;
+  double cap;
+  Index q_offset;
+
+  template <class X>
+  X operator()(X x, const Position& p) const {
+    using attn::detail::tanh;
+    if (cap != 0) {
+      const X c(static_cast<T>(cap));
+      x = c * tanh(x / c);
+    }
+    return x + X(constants->at(p.batch, p.head, p.q - q_offset, p.kv));
+  }
+};
+
+enum class MaskKind { all, causal, window, scattered };
+struct Mask {
+  MaskKind kind = MaskKind::all;
+  Index left = 0;
+
+  bool operator()(const Position& p) const {
+    switch (kind) {
+      case MaskKind::causal:
+        return p.kv <= p.q;
+      case MaskKind::window:
+        return p.kv <= p.q && p.kv >= p.q - left;
+      case MaskKind::scattered:
+        return static_cast<std::uint64_t>(p.q * 7919 + p.kv * 104729 + p.head * 31) * 0x9e3779b97f4a7c15u >> 62 != 0;
+      default:
+        return true;
+    }
+  }
+};
+
+/// What the mods of a call are.
+enum class Kind { none, lambda, bias, bias_causal, strided, fixed, learned };
+
+template <class Q, class K, class V>
+class Call {
+ public:
+  using T = Computed<Q>;
+  static constexpr bool kNarrowQuery = kIsNarrow<Q>;
+
+  Call(Case& c, Report& report, Kind kind)
+      : c_(c),
+        r_(c.random),
+        report_(report),
+        kind_(kind),
+        decodes_(r_.percent(12)),
+        g_(sizes()),
+        q_(query_shape(g_.head_dim), r_.percent(30)),
+        k_(key_shape(g_.head_dim), r_.percent(30)),
+        v_(key_shape(g_.v_dim), r_.percent(30)),
+        grad_out_(query_shape(g_.v_dim), r_.percent(30)),
+        to_q_(query_shape(g_.head_dim), false),
+        to_k_(key_shape(g_.head_dim), false),
+        to_v_(key_shape(g_.v_dim), false) {
+    report_.scalars = std::is_same_v<Q, K> && std::is_same_v<Q, V> ? name<Q>() : "mixed";
+    c.text << ' ' << name<Q>() << ',' << name<K>() << ',' << name<V>();
+    options_ = c.options();
+    draw_numbers();
+    draw_mods();
+    right_ = right_values(g_, !decodes_);
+    slack_ = is_exact_ ? 0 : score_unit(g_);
+  }
+
+  void run() {
+    switch (kind_) {
+      case Kind::none:
+        return check(attn::Mods<>());
+      case Kind::lambda:
+        return check_lambda();
+      case Kind::bias:
+        return check(attn::bias(constants_.view()));
+      case Kind::bias_causal: {
+        const auto mods = attn::bias(constants_.view()) | attn::causal();
+        check(mods);
+        check_parts(mods, mods);
+        check_weights(mods);
+        check_caches(mods);
+        return check_jvp(mods);
+      }
+      case Kind::strided:
+        return check(attn::strided_sparse(stride_) | attn::bias(constants_.view()));
+      case Kind::fixed:
+        return check(attn::fixed_sparse(stride_, summary_) | attn::bias(constants_.view()));
+      case Kind::learned:
+        return check_learned();
+    }
+  }
+
+ private:
+  // ---- what is drawn
+
+  Given sizes() {
+    Given g;
+    g.batch = r_.percent(70) ? 1 : 2;
+    g.kv_heads = r_.percent(60) ? 1 : 2;
+    g.heads = g.kv_heads * (r_.percent(60) ? 1 : r_.from(2, 3));
+    g.q_len = decodes_ ? r_.from(1, 3) : r_.percent(40) ? r_.from(1, 12) : r_.from(13, 150);
+    g.kv_len = decodes_         ? r_.from(1, 3000)
+               : r_.percent(25) ? r_.from(1, 12)
+               : r_.percent(50) ? g.q_len
+                                : r_.from(13, 260);
+    if (kind_ == Kind::strided || kind_ == Kind::fixed) {  // long enough for a second pass
+      decodes_ = false, g.batch = g.heads = g.kv_heads = 1;
+      g.q_len = g.kv_len = r_.percent(70) ? r_.from(120, 400) : r_.from(20, 119);
+    }
+    const auto dim = [&] { return r_.percent(60) ? r_.of<Index>({1, 4, 8, 16, 32, 64}) : r_.from(1, 40); };
+    g.head_dim = dim(), g.v_dim = dim();
+    const double pairs = static_cast<double>(g.batch * g.heads * g.q_len * g.kv_len);
+    while (g.head_dim > 4 && pairs * static_cast<double>(g.head_dim + g.v_dim) > 4e5) g.head_dim /= 2;
+    while (g.v_dim > 2 && pairs * static_cast<double>(g.head_dim + g.v_dim) > 4e5) g.v_dim /= 2;
+    g.rounded = [](Wide x) { return static_cast<Wide>(static_cast<T>(x)); };
+    c_.text << " q(" << g.batch << ',' << g.heads << ',' << g.q_len << ',' << g.head_dim << ") kv(" << g.kv_heads << ','
+            << g.kv_len << ',' << g.v_dim << ')';
+    return g;
+  }
+  attn::Shape<4> query_shape(Index dim) const { return {g_.batch, g_.heads, g_.q_len, dim}; }
+  attn::Shape<4> key_shape(Index dim) const { return {g_.batch, g_.kv_heads, g_.kv_len, dim}; }
+
+  /// Most queries and keys are multiples of 1/8, so that all scores are exact, and the constant rounds them alike
+  /// everywhere. Others are any numbers.
+  void draw_numbers() {
+    is_exact_ = r_.percent(70);
+    const Index part = r_.from(0, 99);
+    const double common = part < 50 ? 0 : part < 65 ? 4 : part < 85 ? 30 : -30;
+    const bool biased = part >= 40 && part < 50;  // some features of all keys, as a bias of the projection makes them
+    const double of_values = r_.percent(70) ? 0 : r_.of({1.0, 4.0});
+    if (common != 0) c_.text << " keys+" << common;
+    if (biased) c_.text << " keys[:3]+60";
+    if (of_values != 0) c_.text << " values+" << of_values;
+    if (!is_exact_) c_.text << " any scores";
+    has_common_part_ = common != 0 || biased;
+    const auto number = [&] {
+      const double x = r_.normal();
+      return static_cast<Wide>(is_exact_ ? std::round(8 * std::clamp(x, -2.0, 2.0)) / 8 : x);
+    };
+    g_.q = q_.fill([&](Index, Index, Index) { return number(); });
+    g_.k = k_.fill([&](Index, Index, Index c) { return number() + common + (biased && c < 3 ? 60 : 0); });
+    g_.v = v_.fill([&](Index, Index, Index) { return r_.normal() + of_values; });
+    g_.grad_out = grad_out_.fill([&](Index, Index, Index) { return r_.normal(); });
+    const auto normal = [&](Index, Index, Index) { return r_.normal(); };
+    g_.to_q = to_q_.fill(normal), g_.to_k = to_k_.fill(normal), g_.to_v = to_v_.fill(normal);
+    grad_lse_ = Tensor<T, 3>({g_.batch, g_.heads, g_.q_len});
+    if (kind_ != Kind::none && r_.percent(25)) {
+      for (Index i = 0; i < grad_lse_.size(); ++i) grad_lse_.data()[i] = static_cast<T>(r_.normal());
+      c_.text << " grad_lse";
+    }
+    g_.grad_lse = numbers_of(grad_lse_);
+    if (is_exact_) {
+      // A power of two near 1/sqrt(head_dim).
+      options_.scale = std::exp2(std::round(-std::log2(static_cast<double>(g_.head_dim)) / 2));
+      g_.scale = *options_.scale;
+    } else {
+      g_.scale = 1 / std::sqrt(static_cast<Wide>(g_.head_dim));
+    }
+    g_.q_offset = g_.kv_len - g_.q_len;
+    if (r_.percent(15)) g_.q_offset = r_.from(-4, g_.kv_len + 4), options_.q_offset = g_.q_offset;
+  }
+
+  void draw_mods() {
+    if (kind_ == Kind::lambda && r_.percent(25)) g_.cap = cap_ = r_.of({5.0, 20.0});
+    draw_constants();
+    // A capped score is no exact number, nor are those of any numbers.
+    g_.added.resize(static_cast<std::size_t>(g_.batch * g_.heads * g_.q_len * g_.kv_len));
+    spread_constants();
+    if (cap_ != 0) is_exact_ = false;
+    if (!is_exact_ && !is_clear(g_, 8 * std::numeric_limits<T>::epsilon())) {
+      std::fill(constants_.x.begin(), constants_.x.end(), T(0));
+      spread_constants();
+      report_.constant = "0";
+      c_.text << " c=0 instead";
+    }
+    stride_ = r_.from(2, 12), summary_ = r_.from(0, std::min<Index>(stride_, 2));
+    mask_ = {r_.of({MaskKind::all, MaskKind::causal, MaskKind::window, MaskKind::scattered}), r_.from(0, 40)};
+    if (kind_ == Kind::lambda)
+      c_.text << (mask_.kind == MaskKind::all      ? ""
+                  : mask_.kind == MaskKind::causal ? " causal"
+                  : mask_.kind == MaskKind::window ? " window"
+                                                   : " scattered");
+    if (kind_ == Kind::strided) c_.text << " strided_sparse(" << stride_ << ')';
+    if (kind_ == Kind::fixed) c_.text << " fixed_sparse(" << stride_ << ',' << summary_ << ')';
+    if (kind_ == Kind::lambda || kind_ == Kind::learned) draw_sinks();
+    if (kind_ == Kind::lambda && r_.percent(25)) draw_dropout();
+    g_.kept.resize(g_.added.size());
+    each_pair([&](Index b, Index h, Index i, Index j) { g_.kept[g_.pair(b, h, i, j)] = keeps(b, h, i, j); });
+  }
+
+  void draw_constants() {
+    constexpr double kMost = std::numeric_limits<T>::max();
+    // A double beside 1e9 is rounded twice in long double, unless it is a short one.
+    constexpr bool kIsLong = sizeof(T) > sizeof(float);
+    const double size = kind_ == Kind::none       ? 0
+                        : !is_exact_ || cap_ != 0 ? r_.of({0.0, kIsLong ? 0.0 : 1e9, kMost})
+                                                  : r_.of({0.0, 1e2, 1e4, 1e4, 1e6, 1e6, 1e9, 1e9, kMost, kMost});
+    const double constant = r_.percent(50) ? size : -size;
+    const Index way = r_.from(0, 99);
+    std::string what = "all rows";
+    if (size == 0 || way < 30) {
+      constants_.x = {static_cast<T>(constant)};
+    } else if (way < 75) {  // some rows, or each its own
+      constants_.shape = {g_.batch, g_.heads, g_.q_len, 1};
+      const bool own = way >= 60;
+      what = own ? "each row its own" : "some rows";
+      for (Index i = 0; i < g_.batch * g_.heads * g_.q_len; ++i) {
+        const Index chance = r_.from(0, 99);
+        const double drawn = own ? constant * r_.of({1.0, -1.0, 0.5, 0.01, 0.0}) : chance < 50 ? constant : 0.0;
+        constants_.x.push_back(static_cast<T>(drawn));
+      }
+    } else {  // padding, which some rows see alone where the mask is causal
+      constants_.shape = {g_.batch, 1, 1, g_.kv_len};
+      what = "padded keys";
+      for (Index b = 0; b < g_.batch; ++b) {
+        const Index padding = r_.from(0, g_.kv_len);
+        for (Index j = 0; j < g_.kv_len; ++j)
+          constants_.x.push_back(j < padding ? static_cast<T>(-std::abs(constant)) : T(0));
+      }
+    }
+    std::ostringstream text;
+    text.precision(1);
+    if (size == kMost)
+      text << "max";
+    else
+      text << size;
+    report_.constant = text.str();
+    if (kind_ != Kind::none) c_.text << " c=" << (constant < 0 ? "-" : "") << text.str() << ' ' << what;
+  }
+  void spread_constants() {
+    each_pair([&](Index b, Index h, Index i, Index j) {
+      g_.added[g_.pair(b, h, i, j)] = static_cast<Wide>(constants_.at(b, h, i, j));
+    });
+  }
+  void draw_sinks() {
+    const Index how = r_.from(0, 99);
+    if (kind_ == Kind::lambda && how < 60) return;
+    c_.text << " sinks";
+    // Beside the scores, or, where all of them have the same constant, beside these.
+    const Wide beside = constants_.x.size() == 1 && std::abs(constants_.x[0]) < 2e9 && how % 2 == 0
+                            ? static_cast<Wide>(constants_.x[0])
+                            : 0;
+    for (Index h = 0; h < g_.heads; ++h)
+      g_.sinks.push_back(static_cast<Wide>(static_cast<float>(beside + static_cast<Wide>(r_.normal()))));
+  }
+  void draw_dropout() {
+    rate_ = r_.of({0.25, 0.5}), seed_ = r_.bits();
+    c_.text << " dropout(" << rate_ << ')';
+    // Which weights it drops: of queries and keys of 0, all weights are alike.
+    const Tensor<float, 4> q({g_.batch, g_.heads, g_.q_len, 1}), kv({g_.batch, g_.heads, g_.kv_len, 1});
+    const auto r = attn::naive_attention(q, kv, kv, attn::Mods<>() | attn::dropout(rate_, seed_),
+                                         Options{.q_offset = g_.q_offset});
+    for (const Wide w : numbers_of(r.weights)) g_.factor.push_back(w == 0 ? 0 : 1 / (1 - static_cast<Wide>(rate_)));
+  }
+
+  template <class F>
+  void each_pair(const F& f) const {
+    for (Index b = 0; b < g_.batch; ++b)
+      for (Index h = 0; h < g_.heads; ++h)
+        for (Index i = 0; i < g_.q_len; ++i)
+          for (Index j = 0; j < g_.kv_len; ++j) f(b, h, i, j);
+  }
+  bool keeps(Index b, Index h, Index i, Index j) const {
+    const Index q = g_.q_offset + i, behind = q - j;
+    switch (kind_) {
+      case Kind::none:
+      case Kind::bias:
+        return true;
+      case Kind::lambda:
+        return mask_(Position{b, h, q, j});
+      case Kind::bias_causal:
+      case Kind::learned:
+        return behind >= 0;
+      case Kind::strided:
+        return behind >= 0 && (behind <= stride_ || behind % stride_ == 0);
+      case Kind::fixed: {
+        const auto block = [&](Index x) { return (x >= 0 ? x : x - stride_ + 1) / stride_; };
+        return behind >= 0 && (block(q) == block(j) || j - block(j) * stride_ >= stride_ - summary_);
+      }
+    }
+    return false;
+  }
+
+  // ---- the rule
+
+  /// A result may err by `factor` times what the definition errs by, by a few eps of its largest number and of what
+  /// that is a sum of, by what scores that are no exact sums move it by, and by what storing it takes.
+  void judge(const std::string& way, const char* tensor, const std::vector<Wide>& is, const std::vector<Wide>& naive,
+             const Part& right, double factor, double stored) {
+    const Wide off = error(is, right.x), eps = std::numeric_limits<T>::epsilon(),
+               vanishes = 1000 * static_cast<Wide>(std::numeric_limits<T>::min());
+    Wide by_definition = error(naive, right.x), most = 0;
+    for (const Wide x : right.x)
+      if (std::isfinite(x)) most = std::max(most, std::abs(x));
+    // The definition itself is held to the oracle, far less closely.
+    const Wide narrow = kIsNarrow<Q> ? static_cast<Wide>(4 * kHalfUlp<Q>) : 0;
+    const bool is_defined =
+        by_definition <=
+        (64 * eps + narrow + 4 * static_cast<Wide>(stored)) * (most + (1 + slack_) * right.size) + vanishes;
+    if (!is_defined) {
+      count_miss(report_.sums["the definition: " + way + ' ' + tensor + ", " + report_.scalars], by_definition, 0, 0,
+                 most);
+      by_definition = 0;
+    }
+    const Wide allowed = static_cast<Wide>(factor) * by_definition + (8 * eps + static_cast<Wide>(stored)) * most +
+                         eps * (2 + slack_) * right.size + vanishes;
+    Sum& sum = report_.sums[way + ' ' + tensor + ", " + report_.scalars + ", c " + report_.constant +
+                            (has_common_part_ ? ", common part" : "")];
+    ++sum.judged;
+    sum.share = std::max(sum.share, static_cast<double>(allowed == 0 ? 0 : off / allowed));
+    if (!(off <= allowed)) count_miss(sum, off, by_definition, allowed, most);
+  }
+  void count_miss(Sum& sum, Wide off, Wide by_definition, Wide allowed, Wide most) {
+    ++sum.missed, ++report_.missed;
+    if (!sum.first.empty()) return;
+    std::ostringstream text;
+    text.precision(2);
+    const Wide unit = most > 0 ? most : 1;
+    text << "error " << off / unit << ", naive " << by_definition / unit << ", allowed " << allowed / unit << " of "
+         << most << "; --case " << report_.number << ':' << c_.text.str();
+    sum.first = text.str();
+  }
+  static Wide error(const std::vector<Wide>& is, const std::vector<Wide>& right) {
+    constexpr Wide kInf = std::numeric_limits<Wide>::infinity();
+    if (is.size() != right.size()) return kInf;
+    Wide most = 0;
+    for (std::size_t i = 0; i < is.size(); ++i) {
+      if (is[i] == right[i]) continue;
+      if (!std::isfinite(is[i]) || !std::isfinite(right[i])) return kInf;
+      most = std::max(most, std::abs(is[i] - right[i]));
+    }
+    return most;
+  }
+
+  // ---- what is judged
+
+  template <class M>
+  void check(const M& mods) {
+    const auto q = q_.in();
+    const auto k = k_.in();
+    const auto v = v_.in();
+    const auto r = attn::attention(q, k, v, mods, options_);
+    const auto n = attn::naive_attention(q, k, v, mods, options_);
+    naive_out_ = numbers_of(n.out), naive_lse_ = numbers_of(n.lse), naive_weights_ = numbers_of(n.weights);
+    judge("attention", "out", numbers_of(r.out), naive_out_, right_.out, 2, kHalfUlp<Q>);
+    judge("attention", "lse", numbers_of(r.lse), naive_lse_, right_.lse, 2, 0);
+    c_.calls += 1;
+    lse_ = r.lse;
+    if (r_.percent(40)) {
+      Tensor<T, 4> out(query_shape(g_.v_dim));
+      Tensor<T, 3> lse({g_.batch, g_.heads, g_.q_len});
+      attn::attention_into(out, lse, q, k, v, mods, options_);
+      judge("attention_into", "out", numbers_of(out), naive_out_, right_.out, 2, 0);
+      judge("attention_into", "lse", numbers_of(lse), naive_lse_, right_.lse, 2, 0);
+      c_.calls += 1;
+    }
+    if (decodes_) return;
+    if constexpr (std::is_same_v<M, attn::Mods<>>) {
+      backward("attention_backward", attn::attention_backward(grad_out_.in(), q, k, v, r, mods, options_),
+               attn::naive_attention_backward(grad_out_.in(), q, k, v, mods, options_));
+    } else {
+      const attn::Result into{grad_out_.in(), TensorView<const T, 3>(grad_lse_.view())};
+      backward("attention_backward", attn::attention_backward(into, q, k, v, r, mods, options_),
+               attn::naive_attention_backward(into, q, k, v, mods, options_));
+    }
+  }
+
+  template <class Is, class Naive>
+  void backward(const char* way, const Is& is, const Naive& naive) {
+    naive_query_ = numbers_of(naive.query), naive_key_ = numbers_of(naive.key), naive_value_ = numbers_of(naive.value);
+    c_.calls += 1;
+    judge_gradients(way, numbers_of(is.query), numbers_of(is.key), numbers_of(is.value));
+  }
+  void judge_gradients(const std::string& way, const std::vector<Wide>& query, const std::vector<Wide>& key,
+                       const std::vector<Wide>& value) {
+    judge(way, "grad_query", query, naive_query_, right_.query, kGradients, kHalfUlp<Q>);
+    judge(way, "grad_key", key, naive_key_, right_.key, kGradients, kHalfUlp<K>);
+    judge(way, "grad_value", value, naive_value_, right_.value, kGradients, kHalfUlp<V>);
+  }
+
+  void check_lambda() {
+    const auto mods_with = [&](const std::vector<Wide>& sinks) {
+      std::vector<double> logits(static_cast<std::size_t>(g_.heads), -std::numeric_limits<double>::infinity());
+      for (std::size_t h = 0; h < sinks.size(); ++h) logits[h] = static_cast<double>(sinks[h]);
+      return attn::score_mod(Shift<T>{&constants_, cap_, g_.q_offset}) | attn::mask_mod(mask_) | attn::sinks(logits) |
+             attn::dropout(rate_, seed_);
+    };
+    const auto mods = mods_with(g_.sinks);
+    check(mods);
+    check_parts(mods, mods_with({}));
+    check_weights(mods);
+    check_caches(mods);
+    check_jvp(mods);
+  }
+
+  void check_learned() {
+    Tensor<T, 4> grad(constants_.shape), naive_grad(constants_.shape);
+    Tensor<T, 1> of_sinks({g_.heads}), naive_of_sinks({g_.heads});
+    std::vector<double> logits;
+    for (const Wide x : g_.sinks) logits.push_back(static_cast<double>(x));
+    const auto constants = constants_.view();
+    const auto mods_into = [&](Tensor<T, 4>& of_constants, Tensor<T, 1>& of_logits) {
+      return attn::bias(constants, of_constants) | attn::causal() | attn::sinks(logits, of_logits);
+    };
+    const auto mods = mods_into(grad, of_sinks), naive_mods = mods_into(naive_grad, naive_of_sinks);
+    const auto r = attn::attention(q_.in(), k_.in(), v_.in(), mods, options_);
+    const auto n = attn::naive_attention(q_.in(), k_.in(), v_.in(), naive_mods, options_);
+    judge("attention with sinks", "out", numbers_of(r.out), numbers_of(n.out), right_.out, 2, kHalfUlp<Q>);
+    judge("attention with sinks", "lse", numbers_of(r.lse), numbers_of(n.lse), right_.lse, 2, 0);
+    c_.calls += 1;
+    if (decodes_) return;
+    const attn::Result into{grad_out_.in(), TensorView<const T, 3>(grad_lse_.view())};
+    backward("backward of learned numbers",
+             attn::attention_backward(into, q_.in(), k_.in(), v_.in(), r, mods, options_),
+             attn::naive_attention_backward(into, q_.in(), k_.in(), v_.in(), naive_mods, options_));
+    judge("backward of learned numbers", "sinks", numbers_of(of_sinks), numbers_of(naive_of_sinks), right_.sinks,
+          kGradients, 0);
+    Part sums;
+    std::vector<Wide> sizes(constants_.x.size(), 0);
+    sums.x = sizes;
+    each_pair([&](Index b, Index h, Index i, Index j) {
+      const Index where[] = {b, h, i, j};
+      Index at = 0;
+      for (std::size_t d = 0; d < 4; ++d) at = at * constants_.shape[d] + (constants_.shape[d] == 1 ? 0 : where[d]);
+      sums.x[static_cast<std::size_t>(at)] += right_.pairs[g_.pair(b, h, i, j)];
+      sizes[static_cast<std::size_t>(at)] += right_.pair_sizes[g_.pair(b, h, i, j)];
+    });
+    for (const Wide size : sizes) sums.size = std::max(sums.size, size);
+    judge("backward of learned numbers", "bias", numbers_of(grad), numbers_of(naive_grad), sums, kGradients, 0);
+  }
+
+  /// The keys in parts, whose results are merged, or added to in one memory, and whose gradients are added up.
+  template <class M>
+  void check_parts(const M& mods, const M& without_sinks) {
+    std::vector<Index> ends;
+    Index begin = 0;
+    for (Index parts = r_.from(1, 3); parts > 0; --parts) ends.push_back(begin = r_.from(begin, g_.kv_len));
+    ends.push_back(g_.kv_len);
+    const auto each_part = [&](const auto& f) {
+      Index from = 0;
+      for (const Index& end : ends) {
+        Options o = options_;
+        o.q_offset = g_.q_offset, o.kv_offset = from, o.accumulate = &end != ends.data();
+        f(from, end, o);
+        from = end;
+      }
+    };
+    if (r_.percent(40)) {
+      auto all = attn::attention(q_.in(), k_.rows(0, ends[0]), v_.rows(0, ends[0]), mods, part_options(0));
+      each_part([&](Index from, Index end, Options o) {
+        if (!o.accumulate) return;
+        o.accumulate = false;
+        const auto part = attn::attention(q_.in(), k_.rows(from, end), v_.rows(from, end), without_sinks, o);
+        all = attn::merge(std::move(all), part);
+      });
+      judge("merge", "out", numbers_of(all.out), naive_out_, right_.out, 2,
+            kHalfUlp<Q> * static_cast<double>(kIsNarrow<Q> ? 2 * ends.size() : 1));
+      judge("merge", "lse", numbers_of(all.lse), naive_lse_, right_.lse, 2, 0);
+      c_.calls += static_cast<Index>(ends.size());
+    }
+    if (r_.percent(40)) {
+      Tensor<T, 4> out(query_shape(g_.v_dim));
+      Tensor<T, 3> lse({g_.batch, g_.heads, g_.q_len});
+      each_part([&](Index from, Index end, const Options& o) {
+        attn::attention_into(out, lse, q_.in(), k_.rows(from, end), v_.rows(from, end), mods, o);
+      });
+      judge("accumulate", "out", numbers_of(out), naive_out_, right_.out, 2, 0);
+      judge("accumulate", "lse", numbers_of(lse), naive_lse_, right_.lse, 2, 0);
+      c_.calls += static_cast<Index>(ends.size());
+    }
+    if (decodes_ || !r_.percent(60)) return;
+    // From out and lse in the type that is computed in, by one call or one for each part.
+    Tensor<T, 4> out(query_shape(g_.v_dim));
+    Tensor<T, 3> lse({g_.batch, g_.heads, g_.q_len});
+    attn::attention_into(out, lse, q_.in(), k_.in(), v_.in(), mods, options_);
+    Tensor<T, 4> query(query_shape(g_.head_dim)), key(key_shape(g_.head_dim)), value(key_shape(g_.v_dim));
+    const attn::Result into{grad_out_.in(), TensorView<const T, 3>(grad_lse_.view())};
+    if (r_.percent(50)) {
+      attn::attention_backward_into(query.view(), key.view(), value.view(), into, q_.in(), k_.in(), v_.in(), out, lse,
+                                    mods, options_);
+      c_.calls += 1;
+      judge_gradients("attention_backward_into", numbers_of(query), numbers_of(key), numbers_of(value));
+      return;
+    }
+    each_part([&](Index from, Index end, const Options& o) {
+      const auto rows = [&](Tensor<T, 4>& t) {
+        const auto all = t.view();
+        auto shape = all.shape();
+        shape[2] = end - from;
+        return TensorView<T, 4>(all.data() + from * all.stride(2), shape, all.strides());
+      };
+      attn::attention_backward_into(query.view(), rows(key), rows(value), into, q_.in(), k_.rows(from, end),
+                                    v_.rows(from, end), out, lse, mods, o);
+      c_.calls += 1;
+    });
+    judge_gradients("backward in parts", numbers_of(query), numbers_of(key), numbers_of(value));
+  }
+  Options part_options(Index from) const {
+    Options o = options_;
+    o.q_offset = g_.q_offset, o.kv_offset = from;
+    return o;
+  }
+
+  template <class M>
+  void check_weights(const M& mods) {
+    if (!r_.percent(50)) return;
+    const auto q = q_.in();
+    const auto k = k_.in();
+    const Index n = g_.q_len, m = g_.kv_len;
+    std::vector<Wide> tiles(right_.weights.x.size(), 0);
+    std::mutex mutex;
+    attn::for_each_weight_tile(
+        q, k, lse_, mods,
+        [&](const auto& t) {
+          const std::lock_guard lock(mutex);
+          for (Index i = t.rows.begin; i < t.rows.end; ++i)
+            for (Index j = t.keys.begin; j < t.keys.end; ++j)
+              tiles[g_.pair(t.batch, t.head, i, j)] = widened(t.weights(i - t.rows.begin, j - t.keys.begin));
+        },
+        options_);
+    judge("for_each_weight_tile", "weights", tiles, naive_weights_, right_.weights, 2, 0);
+    const auto mass_of = [&](const std::vector<Wide>& w) {
+      std::vector<Wide> mass(static_cast<std::size_t>(g_.batch * g_.heads * m), 0);
+      each_pair([&](Index b, Index h, Index i, Index j) {
+        mass[static_cast<std::size_t>((b * g_.heads + h) * m + j)] += w[g_.pair(b, h, i, j)];
+      });
+      return mass;
+    };
+    Part mass{mass_of(right_.weights.x)};
+    mass.size = *std::max_element(mass.x.begin(), mass.x.end());
+    judge("attention_mass", "mass", numbers_of(attn::attention_mass(q, k, lse_, mods, options_)),
+          mass_of(naive_weights_), mass, 2, 0);
+    const auto entropy_of = [&](const std::vector<Wide>& w, Wide* size) {
+      std::vector<Wide> all(static_cast<std::size_t>(g_.batch * g_.heads * n), 0);
+      std::vector<Wide> sizes = all;
+      each_pair([&](Index b, Index h, Index i, Index j) {
+        const Wide x = w[g_.pair(b, h, i, j)];
+        if (x == 0) return;
+        all[g_.row(b, h, i)] -= x * std::log(x), sizes[g_.row(b, h, i)] += std::abs(x * std::log(x)) + x;
+      });
+      for (const Wide x : sizes) *size = std::max(*size, x);
+      return all;
+    };
+    Part entropy;
+    Wide unused = 0;
+    entropy.x = entropy_of(right_.weights.x, &entropy.size);
+    judge("entropy", "entropy", numbers_of(attn::entropy(q, k, lse_, mods, options_)),
+          entropy_of(naive_weights_, &unused), entropy, 2, 0);
+    const Index count = r_.from(1, 6);
+    const auto top_of = [&](const std::vector<Wide>& w) {
+      std::vector<Wide> top;
+      for (Index row = 0; row < g_.batch * g_.heads * n; ++row) {
+        std::vector<Wide> all(w.begin() + row * m, w.begin() + (row + 1) * m);
+        std::sort(all.begin(), all.end(), std::greater<>());
+        all.resize(static_cast<std::size_t>(count), 0);
+        top.insert(top.end(), all.begin(), all.end());
+      }
+      return top;
+    };
+    Part top{top_of(right_.weights.x), right_.weights.size};
+    judge("top_k_weights", "weights", numbers_of(attn::top_k_weights(q, k, lse_, count, mods, options_).weights),
+          top_of(naive_weights_), top, 2, 0);
+    c_.calls += 4;
+  }
+
+  template <class M>
+  void check_jvp(const M& mods) {
+    if (decodes_ || !r_.percent(40)) return;
+    const auto jvp = attn::attention_jvp(q_.in(), k_.in(), v_.in(), to_q_.in(), to_k_.in(), to_v_.in(), mods, options_);
+    const auto naive =
+        attn::naive_attention_jvp(q_.in(), k_.in(), v_.in(), to_q_.in(), to_k_.in(), to_v_.in(), mods, options_);
+    judge("attention_jvp", "out", numbers_of(jvp.out), naive_out_, right_.out, 2, kHalfUlp<Q>);
+    judge("attention_jvp", "tangent", numbers_of(jvp.tangent), numbers_of(naive.tangent), right_.tangent, 2,
+          kHalfUlp<Q>);
+    c_.calls += 1;
+  }
+
+  /// The same keys and values in a cache, and in pages.
+  template <class M>
+  void check_caches(const M& mods) {
+    if constexpr (std::is_same_v<K, V>) {
+      if (!r_.percent(decodes_ ? 60 : 25)) return;
+      const auto judged = [&](const char* way, const auto& cache) {
+        const auto r = attn::attention(q_.in(), cache, mods, options_);
+        judge(way, "out", numbers_of(r.out), naive_out_, right_.out, 2, kHalfUlp<Q>);
+        judge(way, "lse", numbers_of(r.lse), naive_lse_, right_.lse, 2, 0);
+        c_.calls += 1;
+      };
+      if (r_.percent(50)) {
+        attn::KvCache<K> cache(
+            {.batch = g_.batch, .kv_heads = g_.kv_heads, .head_dim = g_.head_dim, .v_dim = g_.v_dim});
+        cache.append(k_.in(), v_.in());
+        return judged("KvCache", cache);
+      }
+      const Index page = r_.of<Index>({16, 48, 64});
+      attn::PagedKvCache<K> pages({.pages = g_.batch * (g_.kv_len / page + 1),
+                                   .page_size = page,
+                                   .kv_heads = g_.kv_heads,
+                                   .head_dim = g_.head_dim,
+                                   .v_dim = g_.v_dim});
+      std::vector<Index> sequences;
+      for (Index b = 0; b < g_.batch; ++b) sequences.push_back(pages.add());
+      pages.append(sequences, k_.in(), v_.in());
+      judged("PagedKvCache", pages.view(sequences));
+    }
+  }
+
+  static constexpr double kGradients = kNarrowQuery ? 4 : 2;
+
+  Case& c_;
+  Random& r_;
+  Report& report_;
+  const Kind kind_;
+  bool decodes_;
+  Given g_;
+  Numbers<Q> q_;
+  Numbers<K> k_;
+  Numbers<V> v_;
+  Numbers<Q> grad_out_;
+  Numbers<Q> to_q_;
+  Numbers<K> to_k_;
+  Numbers<V> to_v_;
+  Options options_;
+  bool is_exact_ = true, has_common_part_ = false;
+  Wide slack_ = 0;
+  Constants<T> constants_;
+  double cap_ = 0, rate_ = 0;
+  std::uint64_t seed_ = 0;
+  Index stride_ = 1, summary_ = 0;
+  Mask mask_;
+  Tensor<T, 3> grad_lse_, lse_;
+  Right right_;
+  std::vector<Wide> naive_out_, naive_lse_, naive_weights_, naive_query_, naive_key_, naive_value_;
+};
+
+/// One call of the given scalars, with mods of any kind.
+template <class Q, class K = Q, class V = Q>
+void run_call(Case& c, Report& report) {
+  const Index kind = c.random.from(0, 99);
+  Call<Q, K, V>(c, report,
+                kind < 12   ? Kind::none
+                : kind < 50 ? Kind::lambda
+                : kind < 60 ? Kind::bias
+                : kind < 78 ? Kind::bias_causal
+                : kind < 84 ? Kind::strided
+                : kind < 88 ? Kind::fixed
+                            : Kind::learned)
+      .run();
+}
+
+void of_float(Case&, Report&);
+void of_double(Case&, Report&);
+void of_half(Case&, Report&);
+void of_bfloat16(Case&, Report&);
+void of_mixed(Case&, Report&);
+
+}  // namespace fuzz::shifted

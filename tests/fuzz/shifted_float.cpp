@@ -1,0 +1,5 @@
+#include "shifted_call.h"
+
+namespace fuzz::shifted {
+void of_float(Case& c, Report& report) { run_call<float>(c, report); }
+}  // namespace fuzz::shifted

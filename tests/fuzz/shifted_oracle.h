@@ -1,0 +1,221 @@
+// Attention, its gradients and its derivative in a direction by their definitions, in long double. Written for calls
+// whose rows of scores are shifted by a constant, and shares nothing with the library or the other oracle.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "random.h"
+
+namespace fuzz::shifted {
+
+using Wide = long double;
+
+/// The numbers of a call, packed, and what its mods do to each pair: score, softcap, constant, mask, in this order.
+struct Given {
+  Index batch = 1, heads = 1, kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 1, v_dim = 1;
+  Index q_offset = 0;  // the position of the first query
+  Wide scale = 1;
+  std::vector<Wide> q, k, v;           // (batch, heads, len, dim)
+  std::vector<Wide> grad_out;          // like out
+  std::vector<Wide> grad_lse;          // (batch, heads, q_len), or empty
+  std::vector<Wide> to_q, to_k, to_v;  // the direction, like q, k and v; or empty
+  std::vector<Wide> added;             // the constant of each pair, (batch, heads, q_len, kv_len)
+  std::vector<char> kept;              // whether the masks keep it
+  std::vector<Wide> factor;            // dropout's, or empty
+  Wide cap = 0;                        // 0: no softcap
+  std::vector<Wide> sinks;             // of each head; -inf: none
+  Wide (*rounded)(Wide) = nullptr;     // to the type that is computed in
+
+  Index group() const { return heads / kv_heads; }
+  std::size_t row(Index b, Index h, Index i) const { return static_cast<std::size_t>((b * heads + h) * q_len + i); }
+  std::size_t pair(Index b, Index h, Index i, Index j) const {
+    return row(b, h, i) * static_cast<std::size_t>(kv_len) + static_cast<std::size_t>(j);
+  }
+  const Wide* of_query(const std::vector<Wide>& all, Index b, Index h, Index i, Index dim) const {
+    return all.data() + ((b * heads + h) * q_len + i) * dim;
+  }
+  const Wide* of_key(const std::vector<Wide>& all, Index b, Index h, Index j, Index dim) const {
+    return all.data() + ((b * kv_heads + h / group()) * kv_len + j) * dim;
+  }
+};
+
+/// A tensor's right values, and the largest sum of magnitudes that one of them is a sum of.
+struct Part {
+  std::vector<Wide> x;
+  Wide size = 0;
+};
+
+struct Right {
+  Part out, lse, weights;        // weights after dropout
+  Part query, key, value;        // gradients
+  Part sinks;                    // gradients of the sinks' logits
+  std::vector<Wide> pairs;       // of the scores before the constant was added, where the mods end with it
+  std::vector<Wide> pair_sizes;  // of the same
+  Part tangent;
+};
+
+/// A sum of products, and the root of the sum of their squares: what it is rounded to relative to.
+struct Dot {
+  Wide sum = 0, size = 0;
+};
+inline Dot dot(const Wide* a, const Wide* b, Index n) {
+  Dot d;
+  for (Index i = 0; i < n; ++i) d.sum += a[i] * b[i], d.size += a[i] * b[i] * a[i] * b[i];
+  d.size = std::max(std::sqrt(d.size), std::abs(d.sum));
+  return d;
+}
+
+/// The score of a pair before the constant, with its slope.
+struct Capped {
+  Wide x, slope;
+};
+inline Capped capped(const Given& g, Wide score) {
+  if (g.cap == 0) return {score, 1};
+  const Wide t = std::tanh(score / g.cap);
+  return {g.cap * t, 1 - t * t};
+}
+
+/// A score and the constant are each a number of the type that is computed in, and so is their sum.
+inline Wide with_constant(const Given& g, Wide x, Wide constant) {
+  return constant == 0 ? x : g.rounded(g.rounded(x) + constant);
+}
+
+inline Right right_values(const Given& g, bool backward) {
+  constexpr Wide kInf = std::numeric_limits<Wide>::infinity();
+  const Index n = g.q_len, m = g.kv_len;
+  Right r;
+  const auto zeros = [](Part& p, Index count) { p.x.assign(static_cast<std::size_t>(count), 0); };
+  const Index rows = g.batch * g.heads * n, keys = g.batch * g.kv_heads * m;
+  zeros(r.out, rows * g.v_dim), zeros(r.lse, rows), zeros(r.weights, rows * m);
+  zeros(r.query, rows * g.head_dim), zeros(r.key, keys * g.head_dim), zeros(r.value, keys * g.v_dim);
+  zeros(r.sinks, g.heads), zeros(r.tangent, rows * g.v_dim);
+  r.pairs.assign(r.weights.x.size(), 0), r.pair_sizes = r.pairs;
+  Part key_sizes = r.key, value_sizes = r.value, sink_sizes = r.sinks;
+  std::vector<Wide> w(static_cast<std::size_t>(m)), slope(w), grad(w), grad_size(w), moves(w), move_size(w);
+
+  for (Index b = 0; b < g.batch; ++b)
+    for (Index h = 0; h < g.heads; ++h)
+      for (Index i = 0; i < n; ++i) {
+        const Wide sink = g.sinks.empty() ? -kInf : g.sinks[static_cast<std::size_t>(h)];
+        const std::size_t row = g.row(b, h, i);
+        const auto at = [](Index j) { return static_cast<std::size_t>(j); };
+        const Wide* const q = g.of_query(g.q, b, h, i, g.head_dim);
+        Wide highest = sink;
+        for (Index j = 0; j < m; ++j) {
+          const std::size_t pair = g.pair(b, h, i, j);
+          if (!g.kept[pair]) {
+            w[at(j)] = -kInf, slope[at(j)] = 0;
+            continue;
+          }
+          const Capped c = capped(g, g.scale * dot(q, g.of_key(g.k, b, h, j, g.head_dim), g.head_dim).sum);
+          w[at(j)] = with_constant(g, c.x, g.added[pair]), slope[at(j)] = c.slope;
+          highest = std::max(highest, w[at(j)]);
+        }
+        if (highest == -kInf) {
+          r.lse.x[row] = -kInf;
+          continue;
+        }
+        Wide sum = std::exp(sink - highest);
+        for (Index j = 0; j < m; ++j) sum += w[at(j)] = std::exp(w[at(j)] - highest);
+        r.lse.x[row] = highest + std::log(sum);
+        r.lse.size = std::max(r.lse.size, std::abs(highest) + std::abs(std::log(sum)));
+        const Wide of_sink = std::exp(sink - highest) / sum;
+        for (Index j = 0; j < m; ++j) {
+          w[at(j)] /= sum;
+          r.weights.x[g.pair(b, h, i, j)] = w[at(j)] * (g.factor.empty() ? 1 : g.factor[g.pair(b, h, i, j)]);
+        }
+        const Wide* const kept_weights = &r.weights.x[g.pair(b, h, i, 0)];
+
+        for (Index c = 0; c < g.v_dim; ++c) {
+          Wide size = 0, &out = r.out.x[row * at(g.v_dim) + at(c)];
+          for (Index j = 0; j < m; ++j) {
+            const Wide x = kept_weights[j] * g.of_key(g.v, b, h, j, g.v_dim)[c];
+            out += x, size += std::abs(x);
+          }
+          r.out.size = std::max(r.out.size, size);
+        }
+        if (!backward) continue;
+
+        const Wide* const grad_out = g.of_query(g.grad_out, b, h, i, g.v_dim);
+        const Wide grad_lse = g.grad_lse.empty() ? 0 : g.grad_lse[row];
+        Wide delta = -grad_lse, delta_size = std::abs(grad_lse), moved = 0, moved_size = 0;
+        for (Index j = 0; j < m; ++j) {
+          const Wide factor = g.factor.empty() ? 1 : g.factor[g.pair(b, h, i, j)];
+          const Dot d = dot(grad_out, g.of_key(g.v, b, h, j, g.v_dim), g.v_dim);
+          grad[at(j)] = factor * d.sum, grad_size[at(j)] = factor * d.size;
+          delta += w[at(j)] * grad[at(j)], delta_size += w[at(j)] * grad_size[at(j)];
+          if (g.to_q.empty()) continue;
+          const Dot by_q = dot(g.of_query(g.to_q, b, h, i, g.head_dim), g.of_key(g.k, b, h, j, g.head_dim), g.head_dim),
+                    by_k = dot(q, g.of_key(g.to_k, b, h, j, g.head_dim), g.head_dim);
+          moves[at(j)] = slope[at(j)] * g.scale * (by_q.sum + by_k.sum);
+          move_size[at(j)] = slope[at(j)] * std::abs(g.scale) * (by_q.size + by_k.size);
+          moved += w[at(j)] * moves[at(j)], moved_size += w[at(j)] * move_size[at(j)];
+        }
+        r.sinks.x[at(h)] -= of_sink * delta, sink_sizes.x[at(h)] += of_sink * delta_size;
+        std::vector<Wide> query_sizes(at(g.head_dim), 0), tangent_sizes(at(g.v_dim), 0);
+        for (Index j = 0; j < m; ++j) {
+          if (w[at(j)] == 0) continue;
+          const std::size_t key = at((b * g.kv_heads + h / g.group()) * m + j);
+          const Wide x = w[at(j)] * (grad[at(j)] - delta), size = w[at(j)] * (grad_size[at(j)] + delta_size);
+          r.pairs[g.pair(b, h, i, j)] = x, r.pair_sizes[g.pair(b, h, i, j)] = size;
+          const Wide dx = x * slope[at(j)] * g.scale, dx_size = size * slope[at(j)] * std::abs(g.scale);
+          const Wide* const k = g.of_key(g.k, b, h, j, g.head_dim);
+          for (Index c = 0; c < g.head_dim; ++c) {
+            r.query.x[row * at(g.head_dim) + at(c)] += dx * k[c];
+            query_sizes[at(c)] += dx_size * std::abs(k[c]);
+            r.key.x[key * at(g.head_dim) + at(c)] += dx * q[c];
+            key_sizes.x[key * at(g.head_dim) + at(c)] += dx_size * std::abs(q[c]);
+          }
+          const Wide* const v = g.of_key(g.v, b, h, j, g.v_dim);
+          for (Index c = 0; c < g.v_dim; ++c) {
+            r.value.x[key * at(g.v_dim) + at(c)] += kept_weights[j] * grad_out[c];
+            value_sizes.x[key * at(g.v_dim) + at(c)] += std::abs(kept_weights[j] * grad_out[c]);
+            if (g.to_q.empty()) continue;
+            const Wide by_value = kept_weights[j] * g.of_key(g.to_v, b, h, j, g.v_dim)[c];
+            r.tangent.x[row * at(g.v_dim) + at(c)] += kept_weights[j] * (moves[at(j)] - moved) * v[c] + by_value;
+            tangent_sizes[at(c)] +=
+                kept_weights[j] * (move_size[at(j)] + moved_size) * std::abs(v[c]) + std::abs(by_value);
+          }
+        }
+        for (const Wide size : query_sizes) r.query.size = std::max(r.query.size, size);
+        for (const Wide size : tangent_sizes) r.tangent.size = std::max(r.tangent.size, size);
+      }
+  const auto largest = [](const Part& p) { return p.x.empty() ? Wide(0) : *std::max_element(p.x.begin(), p.x.end()); };
+  r.weights.size = largest(r.weights);
+  r.key.size = largest(key_sizes), r.value.size = largest(value_sizes), r.sinks.size = largest(sink_sizes);
+  return r;
+}
+
+/// Whether each score of the call is so far from where its sum with the constant rounds to another number that errors
+/// of `error` times itself, and of `unit`, change nothing.
+inline bool is_clear(const Given& g, Wide error) {
+  for (Index b = 0; b < g.batch; ++b)
+    for (Index h = 0; h < g.heads; ++h)
+      for (Index i = 0; i < g.q_len; ++i)
+        for (Index j = 0; j < g.kv_len; ++j) {
+          const Wide constant = g.added[g.pair(b, h, i, j)];
+          if (constant == 0) continue;
+          const Dot d = dot(g.of_query(g.q, b, h, i, g.head_dim), g.of_key(g.k, b, h, j, g.head_dim), g.head_dim);
+          const Wide x = capped(g, g.scale * d.sum).x,
+                     off = error * (std::abs(g.scale) * d.size * std::sqrt(static_cast<Wide>(g.head_dim)) + g.cap);
+          if (g.rounded(x - off + constant) != g.rounded(x + off + constant)) return false;
+        }
+  return true;
+}
+
+/// How far scores may be off, in units of the rounding error of a number, where they are no exact sums.
+inline Wide score_unit(const Given& g) {
+  Wide most = 0;
+  for (Index b = 0; b < g.batch; ++b)
+    for (Index h = 0; h < g.heads; ++h)
+      for (Index i = 0; i < g.q_len; ++i)
+        for (Index j = 0; j < g.kv_len; ++j)
+          most = std::max(
+              most, dot(g.of_query(g.q, b, h, i, g.head_dim), g.of_key(g.k, b, h, j, g.head_dim), g.head_dim).size);
+  return 2 * std::abs(g.scale) * most + g.cap;
+}
+
+}  // namespace fuzz::shifted
