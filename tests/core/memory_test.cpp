@@ -304,6 +304,7 @@ TEST(Memory, ModsOfFewNumbersAllocateNothing) {
     where = list.values.data();
   };
   EXPECT_EQ(allocations_of(nine).calls, 1);
+  EXPECT_NE(where, nullptr);
 }
 
 TEST(Memory, AFixedSizeCallAllocatesNothing) {
