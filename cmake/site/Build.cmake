@@ -25,6 +25,7 @@ set(pages
     "bench/README.md|measurements|Measurements"
     "bench/recurrences.md|recurrences|=measurements"
     "bench/ranks.md|scaling|=measurements"
+    "include/attn/signatures.md|signatures|Signatures"
     "|reference/index|Reference"
     "include/attn/README.md|architecture|Architecture"
     ".github/CONTRIBUTING.md|contributing|Contributing"

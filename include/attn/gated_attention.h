@@ -12,7 +12,7 @@ namespace attn {
 inline HeadDecays decay_per_head(Numbers log_decays) {
   for (const double decay : log_decays.values)
     detail::require(decay <= 0, "decay_per_head: logarithms of decays are not above 0, one is ", decay);
-  return {std::move(log_decays.values)};
+  return {std::move(log_decays.values).to_vector()};
 }
 
 /// The gate of RetNet, whose decays are 1 - 2^(-5 - h) for head h (Sun et al. 2023, section 2.2).

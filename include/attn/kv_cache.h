@@ -222,7 +222,7 @@ class KvCache {
 
   /// Appends lens[i] tokens to sequence i: tokens of batch element i, or, if `ragged`, the tokens behind those of
   /// sequence i - 1.
-  void append(const View& k, const View& v, Index batch, const std::vector<Index>& lens, bool ragged) {
+  void append(const View& k, const View& v, Index batch, std::span<const Index> lens, bool ragged) {
     detail::check_appended(k, v, batch, config_.kv_heads, config_.head_dim, config_.v_dim);
     const Index given = static_cast<Index>(lens.size());
     detail::require(given == config_.batch, "append: ", given, " lengths for ", config_.batch, " sequences");
@@ -265,7 +265,7 @@ class KvCache {
 
 template <class T>
 void KvCache<T>::reorder(const Indices& given) {
-  const std::vector<Index>& from = given.values;
+  const std::span<const Index> from = given.values;
   const Index count = static_cast<Index>(from.size());
   detail::require(count == config_.batch, "reorder: ", count, " numbers for ", config_.batch, " sequences");
   for (Index i = 0; i < count; ++i)

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <utility>
-#include <vector>
 
 #include "attn/detail/cache/append_undo.h"
 #include "attn/detail/mods/lengths.h"
@@ -20,7 +19,7 @@ template <class Cache>
 class KvSequences {
  public:
   /// Sequences of `cache`, in the order given.
-  KvSequences(Cache& cache, Indices sequences) : cache_(&cache), sequences_(std::move(sequences.values)) {}
+  KvSequences(Cache& cache, Indices sequences) : cache_(&cache), sequences_(std::move(sequences)) {}
 
   /// Appends the same number of tokens to each of the sequences; see PagedKvCache::append().
   template <class K, class V>
@@ -40,14 +39,14 @@ class KvSequences {
 
  private:
   friend class detail::AppendUndo<KvSequences>;
-  auto marks() const { return cache_->marks(sequences_); }
+  auto marks() const { return cache_->marks(sequences_.values); }
   template <class Marks>
   void restore(const Marks& marks) noexcept {
-    cache_->restore(sequences_, marks);
+    cache_->restore(sequences_.values, marks);
   }
 
   Cache* cache_;
-  std::vector<Index> sequences_;
+  Indices sequences_;
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -140,7 +140,7 @@ struct Ragged {
 /// Makes a Ragged: `attn::ragged(q, {512, 1})`.
 template <class Q>
 Ragged<Q> ragged(Q&& q, Indices lens) {
-  return {std::forward<Q>(q), std::move(lens.values)};
+  return {std::forward<Q>(q), std::move(lens.values).to_vector()};
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -6,20 +6,23 @@
 #include <utility>
 #include <vector>
 
+#include "attn/detail/base/short_list.h"
 #include "attn/types.h"
 
 namespace attn {
 
 /// A list of numbers as a function takes it, copied: {1, 2}, or any range of numbers, a std::vector<int> or an
-/// Eigen::VectorXi.
+/// Eigen::VectorXi. Up to eight numbers lie in the list itself; more take memory from the heap.
 template <class Number>
 struct List {
-  std::vector<Number> values;  ///< the numbers
+  detail::ShortList<Number> values;  ///< the numbers, with data(), size(), [] and begin() as a std::vector has them
 
   /// Takes the vector.
-  List(std::vector<Number> given) : values(std::move(given)) {}
+  List(std::vector<Number>&& given) : values(std::move(given)) {}
+  /// Copies the vector.
+  List(const std::vector<Number>& given) : values(given) {}
   /// Copies the numbers in braces.
-  List(std::initializer_list<Number> given) : values(given) {}
+  List(std::initializer_list<Number> given) : values({given.begin(), given.size()}) {}
   /// Copies any range of numbers that convert to Number; only integers where Number is one.
   template <class X>
   requires requires(const X& x) { x.begin(), x.end(); }

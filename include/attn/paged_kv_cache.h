@@ -127,7 +127,7 @@ class PagedKvCache {
   /// sequence.
   template <class K, class V>
   void append(Index sequence, const K& k, const V& v) {
-    append(Indices(std::vector{sequence}), k, v);
+    append(Indices{sequence}, k, v);
   }
 
   /// Appends the same number of tokens to each of some sequences: k (sequences, kv_heads, tokens, head_dim), v
@@ -193,8 +193,8 @@ class PagedKvCache {
  private:
   using View = detail::DTypeView<const Computed>;
   friend class KvSequences<PagedKvCache>;
-  auto marks(const std::vector<Index>& sequences) const { return tables_.marks(sequences); }
-  void restore(const std::vector<Index>& sequences, const std::vector<detail::PageTables::Mark>& marks) noexcept {
+  auto marks(std::span<const Index> sequences) const { return tables_.marks(sequences); }
+  void restore(std::span<const Index> sequences, const std::vector<detail::PageTables::Mark>& marks) noexcept {
     tables_.restore(sequences, marks);
   }
 
@@ -209,8 +209,8 @@ class PagedKvCache {
     return c;
   }
 
-  void append(const std::vector<Index>& sequences, const View& k, const View& v, Index batch,
-              const std::vector<Index>& lens, bool ragged) {
+  void append(std::span<const Index> sequences, const View& k, const View& v, Index batch, std::span<const Index> lens,
+              bool ragged) {
     detail::check_appended(k, v, batch, config_.kv_heads, config_.head_dim, config_.v_dim);
     const Index given = static_cast<Index>(lens.size()), named = static_cast<Index>(sequences.size());
     detail::require(given == named, "append: ", given, " lengths for ", named, " sequences");

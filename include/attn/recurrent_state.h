@@ -1,7 +1,7 @@
 // RecurrentState: all that a recurrent form of attention keeps of the tokens so far.
 #pragma once
 
-#include <vector>
+#include <span>
 
 #include "attn/detail/linear_attention/recurrence_call.h"
 #include "attn/lists.h"
@@ -72,7 +72,7 @@ class RecurrentState {
   /// times or not at all.
   /// @throws std::invalid_argument unless `from` has the number of a sequence for each sequence.
   void reorder(const Indices& from) {
-    const std::vector<Index>& numbers = from.values;
+    const std::span<const Index> numbers = from.values;
     detail::require(static_cast<Index>(numbers.size()) == config_.batch, "reorder: ", numbers.size(), " numbers for ",
                     config_.batch, " sequences");
     for (const Index number : numbers) check("reorder", number);

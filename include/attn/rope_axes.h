@@ -39,7 +39,7 @@ class RopeAxes {
  public:
   /// @throws std::invalid_argument for sizes or numbers that make no sense; the message has them.
   explicit RopeAxes(const RopeAxesConfig& config) : config_(config) {
-    const std::vector<Index>& sections = config.sections.values;
+    const std::span<const Index> sections = config.sections.values;
     Index all = 0;
     for (std::size_t a = 0; a < sections.size(); ++a) {
       detail::require(sections[a] > 0 && sections[a] <= config.head_dim, "RopeAxes: section ", a, " has ", sections[a],
@@ -51,7 +51,7 @@ class RopeAxes {
                     " features; there must be one for each feature of them");
     detail::require(config.base > 1 && std::isfinite(config.base), "RopeAxes: base is ", config.base,
                     ", it must be more than 1");
-    std::vector<Index> left = sections;
+    std::vector<Index> left(sections.begin(), sections.end());
     for (Index pair = 0, axis = 0; pair < all; ++pair) {
       // The next axis that has pairs left: in turn, or when a section is full.
       while (left[at(axis)] == 0) axis = (axis + 1) % axes();
@@ -138,7 +138,7 @@ class RopeAxes {
 /// of each token and then its column.
 /// @throws std::invalid_argument for a negative size, or more than 2^36 tokens.
 inline Tensor<Index, 2> grid_positions(const Indices& shape) {
-  const std::vector<Index>& sizes = shape.values;
+  const std::span<const Index> sizes = shape.values;
   constexpr Index kMost = Index(1) << 36;
   Index tokens = 1;
   for (std::size_t d = 0; d < sizes.size(); ++d) {

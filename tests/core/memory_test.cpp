@@ -273,6 +273,40 @@ void expect_the_workspace_exact_and_left_alone() {
 TEST(Memory, TheWorkspaceIsExactAndLeftAloneDouble) { expect_the_workspace_exact_and_left_alone<double>(); }
 TEST(Memory, TheWorkspaceIsExactAndLeftAloneBfloat16) { expect_the_workspace_exact_and_left_alone<Eigen::bfloat16>(); }
 
+TEST(Memory, ModsOfFewNumbersAllocateNothing) {
+  // Made anew for each call, as in a control loop: up to eight lengths, slopes or logits lie in the mod itself.
+  Tensor<float, 4> q({8, 8, 2, 16}), k({8, 8, 20, 16}), out({8, 8, 2, 16});
+  std::vector<std::byte> memory(workspace_bytes(q, k, k, {.executor = serial()}));
+  const auto expect_none = [&](const char* what, const auto& make_mods) {
+    const auto call = [&] { attention_into(out, q, k, k, make_mods(), {.executor = serial(), .workspace = memory}); };
+    call();
+    EXPECT_EQ(allocations_of(call).calls, 0) << what;
+  };
+  const Index n = 12;
+  expect_none("key_lengths", [&] { return causal() | key_lengths({n, n, n, n, n, n, n, 1}); });
+  expect_none("query_lengths", [&] { return query_lengths({2, 2, 2, 1, 1, 1, 0, 2}); });
+  expect_none("key_ranges", [&] { return key_ranges({0, 1, 2, 3, 4, 5, 6, 7}, {n, n, n, n, n, n, n, n}); });
+  expect_none("prefix_lm", [&] { return prefix_lm({n, n, n, n, n, n, n, n}); });
+  expect_none("global_tokens", [&] { return any_of(sliding_window(3), global_tokens({5, 0, 1, 1, n})); });
+  expect_none("alibi", [&] { return causal() | alibi({.5, .4, .3, .2, .1, .05, .02, .01}); });
+  expect_none("sinks", [&] { return sinks({0., 1., 2., 3., 4., 5., 6., 7.}); });
+  expect_none("temperature", [&] { return temperature({1., 1., 1., 1., 2., 2., 2., 2.}); });
+  Tensor<float, 1> grad({8});
+  expect_none("learned", [&] { return alibi({.5, .4, .3, .2, .1, .05, .02, .01}, grad); });
+  const std::vector<Index> lengths(8, n);
+  const std::vector<float> slopes(8, 0.5f);
+  expect_none("vectors", [&] { return key_lengths(lengths) | alibi(slopes); });
+
+  // Nine are on the heap.
+  static const Index* volatile where;  // so that the allocation is not optimised away
+  const auto nine = [&] {
+    const Indices list{1, 2, 3, 4, 5, 6, 7, 8, 9};
+    where = list.values.data();
+  };
+  EXPECT_EQ(allocations_of(nine).calls, 1);
+  EXPECT_NE(where, nullptr);
+}
+
 TEST(Memory, AFixedSizeCallAllocatesNothing) {
   // Neither for its result, which has fixed size too, nor for what it works in; in either storage order.
   const auto expect_none = [](const auto& q, const auto& k, const auto& v, const auto& mods) {

@@ -15,7 +15,7 @@ namespace attn {
 /// as the paper does.
 /// @throws std::invalid_argument for a slope that is not finite; in the call, if there is not one slope per head.
 inline auto alibi(Numbers given_slopes) {
-  std::vector<double>& slopes = given_slopes.values;
+  detail::ShortList<double>& slopes = given_slopes.values;
   for (std::size_t h = 0; h < slopes.size(); ++h)
     detail::require(std::abs(slopes[h]) <= std::numeric_limits<float>::max(), "alibi: slope ", h, " is ", slopes[h],
                     "; slopes must be finite, in float too");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -88,7 +89,9 @@ inline auto documents_of(DocumentTable given) {
 ///
 /// @throws std::invalid_argument in the call, if there is not one id per key, or a query has a position outside
 /// 0..kv_len - 1.
-inline auto documents(Indices ids) { return detail::documents_of(detail::DocumentTable(std::move(ids.values), false)); }
+inline auto documents(Indices ids) {
+  return detail::documents_of(detail::DocumentTable(std::move(ids.values).to_vector(), false));
+}
 
 /// documents() for documents that lie one behind the other: document i has the positions offsets[i] .. offsets[i + 1] -
 /// 1, and the last offset is kv_len (the "cu_seqlens" of variable-length batches).
@@ -101,7 +104,7 @@ inline auto documents(Indices ids) { return detail::documents_of(detail::Documen
 ///
 /// @throws std::invalid_argument unless the offsets begin with 0 and increase; in the call, as documents() does.
 inline auto documents_at(const Indices& offsets) {
-  const std::vector<Index>& at = offsets.values;
+  const std::span<const Index> at = offsets.values;
   detail::require(!at.empty(), "documents_at: the first offset must be 0, there is none");
   detail::require(at[0] == 0, "documents_at: the first offset must be 0, it is ", at[0]);
   for (std::size_t i = 1; i < at.size(); ++i)

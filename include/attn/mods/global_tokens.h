@@ -20,9 +20,9 @@ namespace attn {
 ///
 /// @throws std::invalid_argument for a negative position.
 inline auto global_tokens(Indices given) {
-  std::vector<Index>& positions = given.values;
+  detail::ShortList<Index>& positions = given.values;
   std::sort(positions.begin(), positions.end());
-  positions.erase(std::unique(positions.begin(), positions.end()), positions.end());
+  positions.shrink(static_cast<std::size_t>(std::unique(positions.begin(), positions.end()) - positions.begin()));
   detail::require(positions.empty() || positions[0] >= 0, "global_tokens: position ",
                   positions.empty() ? Index(0) : positions[0], " is negative");
   return bind_mod([positions = std::move(positions)](const Problem&) {

@@ -20,7 +20,7 @@ namespace attn {
 /// call that began.
 /// @throws std::invalid_argument for a logit that is NaN or +inf; in the call, if there is not one logit per head.
 inline auto sinks(Numbers given_logits) {
-  std::vector<double>& logits = given_logits.values;
+  detail::ShortList<double>& logits = given_logits.values;
   for (std::size_t h = 0; h < logits.size(); ++h)
     detail::require(logits[h] <= std::numeric_limits<float>::max(), "sinks[", h, "] = ", logits[h],
                     " must be a number, in float too, or -inf");

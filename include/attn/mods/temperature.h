@@ -15,7 +15,7 @@ namespace attn {
 /// @throws std::invalid_argument unless all are positive and finite, in float too; in the call, if there is not one per
 /// head.
 inline auto temperature(Numbers given_temperatures) {
-  std::vector<double>& temperatures = given_temperatures.values;
+  detail::ShortList<double>& temperatures = given_temperatures.values;
   for (std::size_t h = 0; h < temperatures.size(); ++h) {
     using Float = std::numeric_limits<float>;
     detail::require(temperatures[h] >= Float::min() && temperatures[h] <= Float::max(), "temperature[", h,

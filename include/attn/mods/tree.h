@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "attn/detail/base/ranges.h"
@@ -18,7 +19,7 @@ namespace detail {
 struct TreeWalk {
   std::vector<Index> enter, leave;
 
-  explicit TreeWalk(const std::vector<Index>& parents) : enter(parents.size()), leave(parents.size()) {
+  explicit TreeWalk(std::span<const Index> parents) : enter(parents.size()), leave(parents.size()) {
     const std::size_t n = parents.size();
     // First the sizes of subtrees, children before parents; then the places in the walk, parents before children.
     std::vector<Index> size(n, 1), next(n + 1, 0);
@@ -54,7 +55,7 @@ struct TreeWalk {
 /// @throws std::invalid_argument for a parent that does not come before its node; in the call, if there is not one
 /// parent per query, there are fewer keys than queries, or a rope turns a node whose depth is not its row.
 inline auto tree(const Indices& given) {
-  const std::vector<Index>& parents = given.values;
+  const std::span<const Index> parents = given.values;
   for (std::size_t i = 0; i < parents.size(); ++i)
     detail::require(parents[i] >= -1 && parents[i] < static_cast<Index>(i), "tree: parents[", i, "] = ", parents[i],
                     "; a parent must come before its node, or be -1");

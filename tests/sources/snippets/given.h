@@ -1,6 +1,7 @@
 // What the pages' blocks of C++ are given, by the name that stands above a block. Blocks are compiled, never run.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,7 +30,8 @@ extern const float rate;
 
 namespace learning {
 extern Eigen::VectorXf weights, grad;
-}
+extern attn::Tensor<float, 2> table, grad_table;
+}  // namespace learning
 
 namespace numbers {
 extern const std::vector<float> numbers;
@@ -61,6 +63,9 @@ extern const float rate;
 
 namespace steps {
 extern const attn::Tensor<float, 4> q, k, v, grad_out;
+extern attn::Tensor<float, 4> grad_q, grad_k, grad_v;
+inline const auto mods = attn::causal() | attn::softcap(50);
+extern const attn::Result<attn::Tensor<float, 4>, attn::Tensor<float, 3>> r;
 extern const std::uint64_t step;
 }  // namespace steps
 
@@ -72,6 +77,17 @@ namespace embedded {
 extern const attn::Index batch, len, heads;
 extern const attn::TensorView<const float, 3> x;
 }  // namespace embedded
+
+namespace fused {
+extern const attn::Index batch, len, heads, kv_heads, head_dim;
+extern const float *projected, *grouped;
+extern float* out;
+}  // namespace fused
+
+namespace images {
+extern const attn::Tensor<float, 4> q, k, v;
+extern const std::vector<attn::Index> image_or_token;
+}  // namespace images
 
 namespace tensors {
 extern const attn::Tensor<float, 4> q, k, v;
@@ -89,6 +105,8 @@ extern const Eigen::Matrix<Eigen::half, Eigen::Dynamic, Eigen::Dynamic> half_k, 
 namespace padding {
 extern const attn::Tensor<float, 4> q, k, v;
 extern const attn::Tensor<bool, 2> key_padding_mask, attention_mask;
+extern const attn::Tensor<float, 4> zero_or_minus_infinity;
+extern const attn::Tensor<bool, 4> is_kept;
 }  // namespace padding
 
 namespace layer {

@@ -133,7 +133,7 @@ class PageTables {
   }
   void lengthen(Index sequence, Index tokens) { at(sequence).length += tokens; }
 
-  std::vector<Mark> marks(const std::vector<Index>& sequences) const {
+  std::vector<Mark> marks(std::span<const Index> sequences) const {
     std::vector<Mark> all;
     for (Index sequence : sequences) {
       const Sequence& s = of(sequence);
@@ -143,7 +143,7 @@ class PageTables {
   }
   /// Undoes an append; to be called before anything else changes. It allocates nothing, because the free list still has
   /// room for the pages it had.
-  void restore(const std::vector<Index>& sequences, const std::vector<Mark>& marks) noexcept {
+  void restore(std::span<const Index> sequences, const std::vector<Mark>& marks) noexcept {
     for (std::size_t i = 0; i < marks.size(); ++i) {
       Sequence& s = at(sequences[i]);
       s.length = marks[i].length;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <limits>
-#include <vector>
+#include <span>
 
 #include "attn/detail/base/check.h"
 #include "attn/lists.h"
@@ -11,7 +11,7 @@
 namespace attn::detail {
 
 /// @throws std::invalid_argument unless there is one length per batch element, each in 0..most.
-inline void check_lengths(const std::vector<Index>& lengths, const Problem& problem, Index most, const char* name,
+inline void check_lengths(std::span<const Index> lengths, const Problem& problem, Index most, const char* name,
                           const char* name_of_most) {
   require(static_cast<Index>(lengths.size()) == problem.batch, name, " has ", lengths.size(),
           " lengths for a batch of ", problem.batch, "; give one for each batch element");
@@ -23,7 +23,7 @@ inline void check_lengths(const std::vector<Index>& lengths, const Problem& prob
 }
 
 /// check_lengths() for lengths of keys. Where the call has a part of the keys, nobody says how many there are in all.
-inline void check_key_lengths(const std::vector<Index>& lengths, const Problem& problem, const char* name) {
+inline void check_key_lengths(std::span<const Index> lengths, const Problem& problem, const char* name) {
   if (!problem.has_part_of_keys) return check_lengths(lengths, problem, problem.kv_len, name, "kv_len");
   check_lengths(lengths, problem, std::numeric_limits<Index>::max(), name, "any number of keys, with a kv_offset");
 }

@@ -30,7 +30,7 @@ struct GrownCache {
 ///     auto next = ring.decode(q, attn::mpi::grown(cache, {4096}), attn::causal());
 template <class Cache>
 GrownCache<Cache> grown(const Cache& cache, Indices prompts) {
-  return {cache, std::move(prompts.values)};
+  return {cache, std::move(prompts.values).to_vector()};
 }
 
 }  // namespace attn::mpi

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <vector>
+#include <span>
 
 #include "attn/detail/base/check.h"
 #include "attn/detail/tensor/dtype_view.h"
@@ -21,7 +21,7 @@ constexpr bool is_near(Index position) {
 
 /// Checks the list of positions of query row 0, if there is one.
 inline void check_q_offsets(const Options& options, Index batch) {
-  const std::vector<Index>& each = options.q_offsets.values;
+  const std::span<const Index> each = options.q_offsets.values;
   if (each.empty()) return;
   require(!options.q_offset, "q_offset ", options.q_offset.value_or(0), " and ", each.size(),
           " q_offsets are given: it is one for all, or one each");
@@ -32,7 +32,7 @@ inline void check_q_offsets(const Options& options, Index batch) {
 
 /// The position of query row 0 that is asked for, of a batch element or sequence.
 inline std::optional<Index> q_offset_of(const Options& options, Index sequence) {
-  const std::vector<Index>& each = options.q_offsets.values;
+  const std::span<const Index> each = options.q_offsets.values;
   return each.empty() ? options.q_offset : each[static_cast<std::size_t>(sequence)];
 }
 

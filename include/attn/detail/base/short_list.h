@@ -1,0 +1,69 @@
+// Vector of numbers that stores a few of them inline.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace attn::detail {
+
+/// A vector of numbers. Up to kInline of them lie in the object itself, so that a mod that is made for each call of a
+/// control loop takes nothing from the heap. Elements move with the object, unlike those of a std::vector.
+template <class Number>
+class ShortList {
+ public:
+  static constexpr std::size_t kInline = 8;
+
+  ShortList() = default;
+  explicit ShortList(std::span<const Number> given) {
+    if (given.size() > kInline)
+      many_.assign(given.begin(), given.end());
+    else
+      for (const Number x : given) few_[count_++] = x;
+  }
+  /// Takes the vector's memory, unless the numbers fit inline.
+  explicit ShortList(std::vector<Number>&& given) : ShortList(std::span(given).first(std::min(given.size(), kInline))) {
+    if (given.size() > kInline) many_ = std::move(given), count_ = 0;
+  }
+
+  bool empty() const { return size() == 0; }
+  std::size_t size() const { return many_.empty() ? count_ : many_.size(); }
+  const Number* data() const { return many_.empty() ? few_ : many_.data(); }
+  Number* data() { return many_.empty() ? few_ : many_.data(); }
+  const Number* begin() const { return data(); }
+  const Number* end() const { return data() + size(); }
+  Number* begin() { return data(); }
+  Number* end() { return data() + size(); }
+  const Number& operator[](std::size_t i) const { return data()[i]; }
+  Number& operator[](std::size_t i) { return data()[i]; }
+
+  void push_back(Number x) {
+    if (many_.empty() && count_ < kInline) {
+      few_[count_++] = x;
+      return;
+    }
+    if (many_.empty()) {
+      many_.assign(begin(), end());
+      count_ = 0;
+    }
+    many_.push_back(x);
+  }
+  /// Keeps the first `count` numbers, of which there are no fewer.
+  void shrink(std::size_t count) {
+    if (many_.empty())
+      count_ = count;
+    else
+      *this = ShortList(std::span<const Number>(many_).first(count));
+  }
+  /// The numbers as a std::vector; it takes those that are not inline.
+  std::vector<Number> to_vector() && { return many_.empty() ? std::vector<Number>(begin(), end()) : std::move(many_); }
+
+ private:
+  Number few_[kInline] = {};
+  std::size_t count_ = 0;     ///< of few_
+  std::vector<Number> many_;  ///< all numbers, where there are more
+};
+
+}  // namespace attn::detail

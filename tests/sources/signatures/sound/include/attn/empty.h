@@ -1,0 +1,4 @@
+// Only macros, and nothing that is documented.
+#pragma once
+
+#define ATTN_EMPTY
