@@ -24,9 +24,11 @@ endmacro()
 
 # Sets these lists.
 macro(attn_rounds)
-  # Sweeps of float are in every round.
-  in_rounds(release "0;2" sweep_double_test backward_sweep_long_double_test jvp_sweep_double_test)
-  in_rounds(release "1;3" sweep_long_double_test sweep_half_test backward_sweep_double_test backward_sweep_half_test)
+  # Sweeps of float and of bfloat16 are in every round.
+  in_rounds(release 0 sweep_double_test backward_sweep_half_test)
+  in_rounds(release 1 sweep_long_double_test jvp_sweep_double_test)
+  in_rounds(release 2 sweep_half_test backward_sweep_long_double_test)
+  in_rounds(release 3 backward_sweep_double_test)
   # Benchmarks are built in every round, and tried in one.
   in_rounds(release 0 bench_additive bench_attention_bench bench_compare bench_training)
   in_rounds(release 1 bench_backward bench_decode bench_family bench_ring)
