@@ -35,14 +35,14 @@ macro(attn_rounds)
   in_rounds(release 2 bench_halves bench_heatmap bench_linear_attention bench_ring_model)
   in_rounds(release 3 bench_compile_time bench_mods bench_phases bench_small)
 
-  # running_out_test is in every round.
-  in_rounds(asan 0 extremes_test half_test properties_test sweep_bfloat16_test sweep_float_test tensor_test tensor_views_test)
+  # properties_test and tensor_views_test are in every round.
+  in_rounds(asan 0 extremes_test half_test sweep_bfloat16_test sweep_float_test tensor_test)
   in_rounds(asan 1 adjacent_heads_test backward_matrix_unit_test gathered_test kv_attention_test kv_cache_test kv_dots_test
             kv_errors_test kv_quantised_test kv_view_test lone_query_test merge_test paged_kv_operations_test weights_test)
   in_rounds(asan 2 backward_sweep_float_test backward_test dropout_test jvp_test ring_test)
   in_rounds(asan 3 additive_test bad_input_test compile_fail internals_test mistakes_test multi_head_cache_test
-            multi_head_parts_test multi_head_test overlaps_test rope_test segments_test tinystories_files_test
-            transliterate_files_test)
+            multi_head_parts_test multi_head_test overlaps_test rope_test segments_test
+            tinystories_files_test transliterate_files_test)
 
   in_rounds(tsan 0 backward_test)
   in_rounds(tsan 1 kv_invariance_test)
