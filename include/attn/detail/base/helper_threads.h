@@ -37,7 +37,7 @@ class Helpers {
   explicit Helpers(int threads) {
     threads_.reserve(static_cast<std::size_t>(threads));
     try {
-      for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+      for (int i = 0; i < threads; ++i) threads_.emplace_back(&Helpers::run, static_cast<void*>(this));
     } catch (...) {
       stop();
       throw;
@@ -69,6 +69,10 @@ class Helpers {
   }
 
  private:
+  /// std::thread's symbols are visible even where attn's are hidden. No type of attn is in their names, or a shared
+  /// library would export them.
+  static void run(void* helpers) { static_cast<Helpers*>(helpers)->work(); }
+
   void work() {
     std::unique_lock lock(mutex_);
     for (;;) {
