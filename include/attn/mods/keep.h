@@ -25,8 +25,8 @@ auto tensor_mask(X&& tensor, bool keep_where, const char* name, const char* of_k
 /// Keeps the pairs whose element is true. The tensor is anything attn::view takes, of rank 1 to 4, aligned from the
 /// right with (batch, heads, q_len, kv_len); a size of 1 is broadcast. A tensor of rank 1, such as an Eigen vector, is
 /// a mask of keys; one of rank 2 is (query row, key). For a mask of (batch, key) there is keep_keys(). Where there are
-/// as many batch elements as queries, and more than one, rank 2 could be either and is refused: rank 3 is (1, query row,
-/// key), `keep(attn::view(t).unsqueeze(0))`.
+/// as many batch elements as queries, and more than one, rank 2 could be either and is refused: rank 3 is (1, query
+/// row, key), `keep(attn::view(t).unsqueeze(0))`.
 ///
 ///     {1, 0, 1, 0}:  1 0 1 0
 ///                    1 0 1 0

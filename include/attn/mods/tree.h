@@ -49,8 +49,8 @@ struct TreeWalk {
 ///
 /// With a kv_offset, the last keys need not be the nodes; then the nodes are the keys at the positions of the queries.
 ///
-/// A node stands at the position of the first node plus its depth, so that siblings share one. The rope of a cache or of
-/// a layer turns queries and keys by their rows, which is wrong for all trees but chains, and refused. Keep a cache
+/// A node stands at the position of the first node plus its depth, so that siblings share one. The rope of a cache or
+/// of a layer turns queries and keys by their rows, which is wrong for all trees but chains, and refused. Keep a cache
 /// without a rope, and turn queries and keys by rope.rotate(x, positions) before they go there.
 /// @throws std::invalid_argument for a parent that does not come before its node; in the call, if there is not one
 /// parent per query, there are fewer keys than queries, or a rope turns a node whose depth is not its row.

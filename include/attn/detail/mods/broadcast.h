@@ -50,8 +50,8 @@ class BroadcastTensor {
     return {data_, stride[0], stride[1], stride[2], stride[3], problem.q_offset};
   }
 
-  /// over() for masks. A matrix that fits both as (q_len, kv_len) and as (batch, kv_len) is refused: taken the wrong way,
-  /// each query would see what belongs to a batch element.
+  /// over() for masks. A matrix that fits both as (q_len, kv_len) and as (batch, kv_len) is refused: taken the wrong
+  /// way, each query would see what belongs to a batch element.
   PairTensor<T> over_one_way(const Problem& problem, const char* mod, const char* of_keys,
                              const char* name_of_keys) const {
     const bool is_either = rank_ == 2 && shape_[2] > 1 && shape_[2] == problem.batch && shape_[2] == problem.q_len &&

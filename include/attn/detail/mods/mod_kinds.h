@@ -27,9 +27,9 @@ struct Mods;
 
 namespace detail {
 
-/// What `condition ? a : b` gives for two mods of different types. Mods convert to it for that alone: then the call says
-/// what is wrong, and not the compiler what types lambdas have. It is a pointer to a member, because compilers look for
-/// nothing else behind a `?` that takes nothing else with it.
+/// What `condition ? a : b` gives for two mods of different types. Mods convert to it for that alone: then the call
+/// says what is wrong, and not the compiler what types lambdas have. It is a pointer to a member, because compilers
+/// look for nothing else behind a `?` that takes nothing else with it.
 struct ChosenByCondition;
 using ModByCondition = int ChosenByCondition::*;
 

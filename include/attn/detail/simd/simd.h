@@ -78,9 +78,9 @@ struct Simd {
   static ATTN_INLINE void add_product(Vec& sum, const Vec& x, T y) { sum += x * y; }
 
   /// The same, rounded once wherever the instruction set can, for sums whose bits must not depend on where they are
-  /// formed. g++ decides for each place whether it fuses a product with its sum: g++ 13 does not in a loop with a single
-  /// sum of 32 bytes or less, and else by what stands around. Other compilers fuse all, and so does g++ in a loop with
-  /// several sums, where this would hide from it what is being multiplied.
+  /// formed. g++ decides for each place whether it fuses a product with its sum: g++ 13 does not in a loop with a
+  /// single sum of 32 bytes or less, and else by what stands around. Other compilers fuse all, and so does g++ in a
+  /// loop with several sums, where this would hide from it what is being multiplied.
   static ATTN_INLINE void add_fused(Vec& sum, const Vec& x, const T& y) {
 #if defined(__x86_64__) && !defined(__clang__)
 #if defined(__FMA__)
