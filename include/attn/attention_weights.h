@@ -227,10 +227,12 @@ template <class Q, class K, class Lse, class M = Mods<>>
 auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, const Options& options = {}) {
   using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
   const detail::CheckedWeights call(query, key, lse, mods, options);
-  Tensor<T, 3> sums({call.problem.batch, call.problem.heads, call.problem.q_len});
+  // Sums of many terms of one sign, which a float would round after each tile.
+  using Sum = std::conditional_t<std::is_same_v<T, float>, double, T>;
+  Tensor<Sum, 3> sums({call.problem.batch, call.problem.heads, call.problem.q_len});
   call.for_each_tile([&](const WeightTile<T>& t) {
     for (Index i = 0; i < t.rows.size(); ++i) {
-      T sum = 0;
+      Sum sum = 0;
       for (Index j = 0; j < t.keys.size(); ++j) {
         const T w = t.weights(i, j);
         sum -= w > T(0) || std::isnan(w) ? w * std::log(w) : T(0);
@@ -238,7 +240,9 @@ auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, c
       sums(t.batch, t.head, t.rows.begin + i) += sum;
     }
   });
-  return sums;
+  Tensor<T, 3> entropies(sums.shape());
+  std::transform(sums.data(), sums.data() + sums.size(), entropies.data(), [](Sum x) { return static_cast<T>(x); });
+  return entropies;
 }
 /// As above, with options in place of mods.
 template <class Q, class K, class Lse>
