@@ -140,9 +140,9 @@ requires(!detail::KvSource<K>) std::size_t
 /// Attention by its definition, as three nested passes over scores that are all in memory. It is the reference for
 /// tests and the yardstick for speed.
 ///
-/// Arguments, results and errors as for attention(), and `weights`: (q_len, kv_len) for each head, those that values are
-/// multiplied by. Rows sum to 1, or are 0 where no key is kept; sinks() and dropout(), which weights include, change the
-/// sum. Memory O(batch * heads * q_len * kv_len).
+/// Arguments, results and errors as for attention(), and `weights`: (q_len, kv_len) for each head, those that values
+/// are multiplied by. Rows sum to 1, or are 0 where no key is kept; sinks() and dropout(), which they include, change
+/// the sum. Memory O(batch * heads * q_len * kv_len).
 template <class Q, class K, class V, class M = Mods<>>
 auto naive_attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options);

@@ -34,8 +34,8 @@ enum class Path { flash, naive };
 /// How one call of a MultiHeadAttention is computed.
 struct MultiHeadOptions {
   Path path = Path::flash;  ///< computes the attention of the heads, and its gradients
-  /// Return the weights of every head, dropout included. They take memory for all q_len * kv_len pairs, and the call runs
-  /// on the naive path.
+  /// Return the weights of every head, dropout included. They take memory for all q_len * kv_len pairs, and the call
+  /// runs on the naive path.
   bool weights = false;
   bool lse = false;    ///< Return the log-sum-exp of every query and head.
   bool heads = false;  ///< Return copies of the projected heads; queries and keys are turned, if there is a rope.

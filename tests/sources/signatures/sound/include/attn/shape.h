@@ -76,9 +76,9 @@ requires(kRank > 1 && sizeof(T) > 2) class Rectangle : public detail::Hidden {
   /// @}
   /// Whether it has the shape of another, whose sides are given one by one: a number for each dimension that it has.
   template <class U, class V = std::vector<U>>
-  requires(!std::is_same_v<U, V> || detail::callable<U>) && detail::Shaped<V> bool operator()(
-      const U& first_side_of_other, const V& second_side_of_other, const std::function<int(U, V)>& compare = {}) const
-      requires(kRank == 2) {
+  requires(!std::is_same_v<U, V> || detail::callable<U>) &&
+      detail::Shaped<V> bool operator()(const U& first_side_of_other, const V& second_side_of_other,
+                                        const std::function<int(U, V)>& compare = {}) const requires(kRank == 2) {
     return false;
   }
   /// Grows: each side from begin .. end becomes longer.
