@@ -140,22 +140,20 @@ function forget_doc() {
 
 function is_class(head) {
   head = plain(head)
-  return head ~ /^(class|struct) / && without_brackets(head) !~ /[()=]/
+  return head ~ /^(class|struct) / && without_brackets(head) !~ /[#=]/
 }
 # Whether the braces behind `head` hold a value, or the terms of a requirement, and no body.
 function is_initialiser(head) {
   if (head ~ /requires ?\([^()]*\) *$/ && head ~ /(requires|=|&&|\|\||\() *requires ?\([^()]*\) *$/) return 1
   head = plain_but_for_initialisers(head)
   if (without_brackets(head) ~ / = |[^=!<>]=$/) return 1
-  if (without_brackets(head) ~ /\).* : /) return head ~ /[A-Za-z0-9_>]$/  # of a constructor
+  if (without_brackets(head) ~ /#.* : /) return head ~ /[A-Za-z0-9_>]$/  # of a constructor
   return head !~ /\(/ && head ~ /[A-Za-z0-9_>]$/
 }
-# `text` without what stands in round brackets.
-function without_brackets(text,    before) {
-  do {
-    before = text
-    gsub(/\([^()]+\)/, "()", text)
-  } while (text != before)
+# `text` with # in the place of round brackets and of what is in them.
+function without_brackets(text) {
+  while (gsub(/\([^()]*\)/, "#", text)) {
+  }
   return text
 }
 
@@ -294,7 +292,7 @@ function plain(head) {
   head = plain_but_for_initialisers(head)
   if (match(head, /\)( const)?( noexcept)? requires[ (]/))
     head = substr(head, 1, RSTART) (substr(head, RSTART) ~ /^\) const/ ? " const" : "")
-  if (match(without_brackets(head), /\)( noexcept)? : /)) sub(/\)( noexcept)? : .*/, ")", head)
+  if (match(without_brackets(head), /#( noexcept)? : /)) sub(/\)( noexcept)? : .*/, ")", head)
   sub(/ = (default|\[\].*)$/, "", head)  # a lambda is no value that says something
   return head
 }
