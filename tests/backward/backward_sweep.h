@@ -50,6 +50,25 @@ TYPED_TEST_P(BackwardSweep, Parts) {
   }
 }
 
-REGISTER_TYPED_TEST_SUITE_P(BackwardSweep, EveryLength, EveryMod, Parts);
+/// Keys and values as projections with a bias make them. Gradients depend neither on what keys have in common, but for
+/// that of the values, nor on the sum of grad_out times what values have.
+TYPED_TEST_P(BackwardSweep, CommonParts) {
+  Random random(14);
+  const auto causal = attn::causal();
+  for (const Sizes& s :
+       {Sizes{1, 2, 1, 128, 128, 64, 64}, Sizes{2, 2, 2, 60, 300, 33, 17}, Sizes{1, 1, 1, 3, 40, 16, 8}})
+    for (const auto& [features, of_keys, of_values] :
+         {std::tuple<Index, double, double>{s.head_dim, 4, 0}, {s.head_dim, 30, 1}, {s.head_dim, -30, 0}, {3, 60, 4}}) {
+      SCOPED_TRACE(::testing::Message() << features << " features of keys + " << of_keys << ", values + " << of_values);
+      GradientCase<TypeParam> c(s, random);
+      c.numbers = {};
+      c.add_in_common(c.inputs.k, s.head_dim, features, of_keys);
+      c.add_in_common(c.inputs.v, s.v_dim, s.v_dim, of_values);
+      c.check_as_exact(Row<Mods<>>{"plain", Mods<>(), {}});
+      c.check_as_exact(Row<decltype(causal)>{"causal", causal, {[](const Pair& p) { return p.kv <= p.q; }, {}}});
+    }
+}
+
+REGISTER_TYPED_TEST_SUITE_P(BackwardSweep, EveryLength, EveryMod, Parts, CommonParts);
 
 }  // namespace attn::test

@@ -47,6 +47,58 @@ bool same_gradients(const A& a, const B& b) {
   return same_bits(a.query, b.query) && same_bits(a.key, b.key) && same_bits(a.value, b.value);
 }
 
+// Gradients of queries come from each part of the keys that is a task of its own, up to eight of them: from the last one
+// alone where a mask keeps no other key.
+TEST(Backward, EveryPartOfTheKeysReachesTheQueries) {
+  for (const Index kv_len : {300, 512, 700, 1030, 1600, 2048, 2500}) {
+    const Call<float> c({1, 2, 1, 20, kv_len, 8, 5});
+    for (const Index part : {Index(0), kv_len / 2, kv_len - 10}) {
+      SCOPED_TRACE(::testing::Message() << kv_len << " keys, from " << part << " on");
+      const auto mods = mask_mod([part](auto p) { return p.kv >= part && p.kv < part + 10; });
+      const auto expected = naive_attention_backward(c.grad_out, c.q, c.k, c.v, mods);
+      for (const Isa isa : instruction_sets()) {
+        const auto got = c.gradients(mods, {.isa = isa});
+        for (Index i = 0; i < got.query.size(); ++i)
+          ASSERT_NEAR(got.query.data()[i], expected.query.data()[i], 1e-6) << to_string(isa) << ' ' << i;
+      }
+    }
+  }
+}
+
+// A loss of one log-sum-exp: the gradient of its query is the mean of the keys by weight, and all others are 0.
+template <class T>
+void one_row_alone() {
+  for (const Index q_len : {1, 7, 16, 24, 33, 48, 97}) {
+    const Call<T> c({1, 1, 1, q_len, 40, 8, 5});
+    const Tensor<T, 4> none(c.grad_out.shape());
+    const auto weights = naive_attention(c.q, c.k, c.v).weights;
+    for (const Isa isa : sets_for<T>()) {
+      const Options options{.scale = 1 / std::sqrt(8.0), .isa = isa};
+      const auto r = attention(c.q, c.k, c.v, options);
+      for (Index row = 0; row < q_len; ++row) {
+        Tensor<Wide<T>, 3> grad_lse({1, 1, q_len});
+        grad_lse(0, 0, row) = 1;
+        const auto g = attention_backward(Result{none.view(), grad_lse.view()}, c.q, c.k, c.v, r, options);
+        for (Index i = 0; i < q_len; ++i)
+          for (Index d = 0; d < 8; ++d) {
+            double expected = 0;
+            for (Index j = 0; i == row && j < 40; ++j)
+              expected += *options.scale * static_cast<double>(static_cast<Wide<T>>(weights(0, 0, i, j))) *
+                          static_cast<double>(static_cast<Wide<T>>(c.k(0, 0, j, d)));
+            ASSERT_NEAR(static_cast<double>(static_cast<Wide<T>>(g.query(0, 0, i, d))), expected,
+                        2 * static_cast<double>(epsilon<T>()))
+                << to_string(isa) << ", row " << row << " of " << q_len << ", query " << i;
+          }
+      }
+    }
+  }
+}
+TEST(Backward, TheLogSumExpOfOneRow) {
+  one_row_alone<float>();
+  one_row_alone<double>();
+  one_row_alone<Eigen::bfloat16>();
+}
+
 TEST(Backward, TwoKeysByHand) {
   // Scores 0 and ln 3 weigh 1/4 and 3/4; values 1 and 5 make out 4. With grad_out 2: dP = (2, 10), delta = 8, and the
   // gradients of the scores are 1/4 * (2 - 8) = -1.5 and 3/4 * (10 - 8) = 1.5.

@@ -74,6 +74,36 @@ class GradientCase {
     }
   }
 
+  /// Adds a number to keys or values, or to some features of theirs. Softmax takes it out of the gradients again.
+  void add_in_common(std::vector<double>& to, Index dim, Index features, double number) {
+    for (std::size_t i = 0; i < to.size(); ++i)
+      if (static_cast<Index>(i) % dim < features) to[i] = static_cast<float>(to[i] + number);
+    inputs.round_to<T>();
+  }
+
+  /// The gradients of a result of attention(), beside those by the definition: see expect_gradients_as_exact().
+  template <class M>
+  void check_as_exact(const Row<M>& row) {
+    SCOPED_TRACE(::testing::Message() << row.name << ", " << sizes);
+    const GradientTruth truth = gradient_oracle(inputs, grad_out_, {}, row.meaning, numbers);
+    Arguments<T> a(inputs, layouts_[0], layouts_[1], layouts_[2]);
+    Strided<T> grad_out(layouts_[3], {sizes.batch, sizes.heads, sizes.q_len, sizes.v_dim}, grad_out_);
+    const auto q = a.q.cview(), k = a.k.cview(), v = a.v.cview(), into = grad_out.cview();
+    const auto computed = [](const auto& g) {
+      const auto plain = [](const auto& t) { return std::vector<T>(t.data(), t.data() + t.size()); };
+      return ComputedGradients<T>{plain(g.query), plain(g.key), plain(g.value)};
+    };
+    const auto naive = computed(attn::naive_attention_backward(into, q, k, v, row.mod, options_of(numbers)));
+    for (Isa isa : sets_for<T>()) {
+      SCOPED_TRACE(to_string(isa));
+      Options options = options_of(numbers);
+      options.isa = isa;
+      const auto r = attn::attention(q, k, v, row.mod, options);
+      expect_gradients_as_exact(truth, naive, computed(attn::attention_backward(into, q, k, v, r, row.mod, options)));
+      if (std::is_same_v<T, long double>) break;  // one kernel serves all
+    }
+  }
+
  private:
   std::array<Index, 4> shape(Index heads, Index len, Index dim) const { return {sizes.batch, heads, len, dim}; }
 

@@ -183,6 +183,44 @@ TYPED_TEST(KvOffsetBackwardTyped, GradientsAreAddedToWhatStandsThere) {
   }
 }
 
+// A query that keeps no key of a part adds nothing, and neither does a key that no query keeps: what stands stays, bit
+// for bit. Queries of whole tiles, and of a part of one.
+TYPED_TEST(KvOffsetBackwardTyped, WhatKeepsNothingOfAPartLeavesWhatStands) {
+  using T = TypeParam;
+  Random random(5);
+  for (const auto& [q_len, kv_len] : {std::pair<Index, Index>{3, 70}, {150, 130}, {300, 600}}) {
+    const auto q = drawn<T>({1, 2, q_len, 24}, random), k = drawn<T>({1, 2, kv_len, 24}, random),
+               v = drawn<T>({1, 2, kv_len, 17}, random), grad_out = drawn<T>({1, 2, q_len, 17}, random);
+    const Index first = q_len / 2, last = kv_len / 2;  // the queries that keep keys, and the keys that are kept
+    const auto mods = mask_mod([=](auto p) { return p.q >= first && p.kv < last; });
+    for (const Isa isa : sets_for<T>()) {
+      SCOPED_TRACE(::testing::Message() << to_string(isa) << ", " << q_len << " queries");
+      Options options{.q_offset = 0, .isa = isa};
+      const auto r = attention(q, k, v, mods, options);
+      const auto stood_q = drawn<T>(q.shape(), random), stood_k = drawn<T>(k.shape(), random),
+                 stood_v = drawn<T>(v.shape(), random);
+      auto grad_q = stood_q, grad_k = stood_k, grad_v = stood_v;
+      options.accumulate = true;
+      attention_backward_into(grad_q, grad_k, grad_v, grad_out, q, k, v, r.out, r.lse, mods, options);
+      const auto expect_stays = [&](const auto& got, const auto& stood, Index begin, Index end) {
+        bool moved = false;
+        for (Index h = 0; h < 2; ++h)
+          for (Index i = 0; i < got.dim(2); ++i)
+            for (Index c = 0; c < got.dim(3); ++c) {
+              if (i >= begin && i < end)
+                ASSERT_EQ(got(0, h, i, c), stood(0, h, i, c)) << i;
+              else
+                moved = moved || got(0, h, i, c) != stood(0, h, i, c);
+            }
+        EXPECT_TRUE(moved);
+      };
+      expect_stays(grad_q, stood_q, 0, first);
+      expect_stays(grad_k, stood_k, last, kv_len);
+      expect_stays(grad_v, stood_v, last, kv_len);
+    }
+  }
+}
+
 // Of numbers that mods hold, each part has gradients for its own pairs. A sink is no pair: its gradient is that of the
 // call that begins, which may be one of no keys.
 TEST(KvOffsetBackward, WhatModsHoldLearnsOnce) {

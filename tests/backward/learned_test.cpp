@@ -22,6 +22,7 @@ std::vector<double> listed(const Tensor<double, 1>& t) { return {t.data(), t.dat
 
 struct Lengths {
   Index q_len = 70, kv_len = 90;
+  std::optional<Index> q_offset = std::nullopt;
 };
 
 /// make(numbers, gradients) is a mod. Gradients are added to what is there, by all paths.
@@ -34,7 +35,7 @@ void expect_learned(const char* name, Tensor<double, kRank> param, const Make& m
   for (Index i = 0; i < u.size(); ++i) u.data()[i] = 0.01 * static_cast<double>(i % 7);
   Tensor<double, kRank> grad(param.shape());
   const auto loss = [&] {
-    const auto r = naive_attention(q, k, v, make(param, grad));
+    const auto r = naive_attention(q, k, v, make(param, grad), Options{.q_offset = n.q_offset});
     double sum = 0;
     for (Index i = 0; i < w.size(); ++i) sum += r.out.data()[i] * w.data()[i];
     for (Index i = 0; i < u.size(); ++i)
@@ -59,9 +60,9 @@ void expect_learned(const char* name, Tensor<double, kRank> param, const Make& m
     const auto mods = make(param, grad);
     const Result into{w.view(), u.view()};
     if (path[0] == 'n') {
-      naive_attention_backward(into, q, k, v, mods);
+      naive_attention_backward(into, q, k, v, mods, Options{.q_offset = n.q_offset});
     } else {
-      const Options options{.executor = path[0] == 's' ? serial() : threads(path[0] - '0')};
+      const Options options{.q_offset = n.q_offset, .executor = path[0] == 's' ? serial() : threads(path[0] - '0')};
       attention_backward(into, q, k, v, attention(q, k, v, mods, options), mods, options);
     }
     double largest = 0;
@@ -87,6 +88,28 @@ TEST(Learned, BiasOfEveryShape) {
   expect_learned("queries", numbers<2>({70, 1}), mod);
   expect_learned("a number", numbers<1>({1}), mod);
   expect_learned("more than tasks hold apart", numbers<2>({300, 600}), mod, {300, 600});
+}
+
+// Queries before the first key (q_offset < 0) have slots like others: of a tensor over pairs by their rows.
+TEST(Learned, QueriesBeforeTheFirstKey) {
+  const auto mod = [](const auto& t, auto& g) { return bias(t, g) | sliding_window(40, 60); };
+  for (const Index q_offset : {-30, -1}) {
+    const Lengths n{70, 90, q_offset};
+    expect_learned("all pairs", numbers<4>({2, 4, 70, 90}), mod, n);
+    expect_learned("queries", numbers<2>({70, 1}), mod, n);
+    expect_learned(
+        "by distance", numbers<2>({4, 301}),
+        [](const auto& t, auto& g) { return relative_bias(t, g) | sliding_window(40, 60); }, n);
+    expect_learned(
+        "a lambda of one's own", numbers<1>({160}),
+        [](const auto& t, auto& g) {
+          return learned(
+              t, g, [](auto p) { return p.q + 30; }, [](auto x, auto w, auto) { return x * w; });
+        },
+        n);
+  }
+  // More queries than keys, and nothing said: the first of them stand before the first key.
+  expect_learned("more queries than keys", numbers<3>({4, 90, 70}), mod, {90, 70});
 }
 
 TEST(Learned, RelativeBias) {

@@ -169,6 +169,56 @@ TEST(Accumulate, ARowWithoutKeysIsNotRead) {
   }
 }
 
+// Queries that keep none of the keys of a part: those that have had some keep their results, those that have not give 0,
+// whatever stood there. Beside each other in a tile, and as a tile of their own.
+TEST(Accumulate, RowsThatKeepNoKeyOfAPart) {
+  Random random(11);
+  for (const Index q_len : {1, 7, 40, 150}) {
+    const Sizes s{1, 2, 1, q_len, 100, 8, 5};
+    Arguments<float> a(Inputs(s, random));
+    const auto keys = [&](auto& of, Index begin, Index end) { return rows_of(of.cview(), {begin, end}); };
+    // Of the first part, rows that are no multiple of 3 keep something; of the second one, the later half of them.
+    const auto half = mask_mod([q_len](auto p) { return p.kv < 60 ? p.q % 3 != 0 : 2 * p.q >= q_len + 2; });
+    for (const Isa isa : instruction_sets())
+      for (const bool few : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << to_string(isa) << ", " << q_len << " queries, " << few);
+        Options options{.q_offset = few ? 0 : 1, .kv_offset = 0, .isa = isa};
+        Tensor<float, 4> out({1, 2, q_len, 5});
+        Tensor<float, 3> lse({1, 2, q_len});
+        attention_into(out, lse, a.q.cview(), keys(a.k, 0, 60), keys(a.v, 0, 60), half, options);
+        const Tensor<float, 4> first_out = out;
+        const Tensor<float, 3> first_lse = lse;
+        const auto kept_of = [&](Index i, Index kv) { return half.keep(Position{0, 0, i + *options.q_offset, kv}); };
+        for (Index h = 0; h < 2; ++h)
+          for (Index i = 0; i < q_len; ++i) {
+            EXPECT_EQ(lse(0, h, i) == -kInf, !kept_of(i, 0)) << i;
+            for (Index c = 0; c < 5 && !kept_of(i, 0); ++c) out(0, h, i, c) = kNaN;
+          }
+        options.kv_offset = 60;
+        options.accumulate = true;
+        attention_into(out, lse, a.q.cview(), keys(a.k, 60, 100), keys(a.v, 60, 100), half, options);
+        const auto whole = attention(a.q.cview(), a.k.cview(), a.v.cview(), half,
+                                     Options{.q_offset = options.q_offset, .kv_offset = 0, .isa = isa});
+        for (Index h = 0; h < 2; ++h)
+          for (Index i = 0; i < q_len; ++i) {
+            if (!kept_of(i, 0) && !kept_of(i, 60)) {
+              EXPECT_EQ(lse(0, h, i), -kInf) << i;
+            } else if (!kept_of(i, 60)) {
+              EXPECT_EQ(lse(0, h, i), first_lse(0, h, i)) << i;
+            } else {
+              EXPECT_NEAR(lse(0, h, i), whole.lse(0, h, i), 2e-6) << i;
+            }
+            for (Index c = 0; c < 5; ++c) {
+              EXPECT_NEAR(out(0, h, i, c), whole.out(0, h, i, c), 1e-6) << i;
+              if (!kept_of(i, 60) && kept_of(i, 0)) {
+                EXPECT_NEAR(out(0, h, i, c), first_out(0, h, i, c), 3e-7) << i;
+              }
+            }
+          }
+      }
+  }
+}
+
 // What a mask drops does not leak in parts either: the tile is computed again from what stood in out.
 TEST(Accumulate, NaNBehindAMaskReachesNobody) {
   Random random(6);

@@ -63,6 +63,80 @@ void expect_softcap_accurate() {
     }
 }
 
+/// All that is made of the weights of rows with the scores x + shift and shift, where each sum is rounded once. Values
+/// are 1 and 0, so that out is the weight of x, and so is what it grows by with x, but for a factor of the other one.
+template <class T>
+class ShiftedRows {
+  using Vector = Eigen::Matrix<T, Eigen::Dynamic, 1>;
+
+ public:
+  ShiftedRows(const std::vector<T>& scores, T shift)
+      : shift_(shift), q_(Eigen::Map<const Vector>(scores.data(), static_cast<Index>(scores.size()))), k_(2), v_(2) {
+    k_ << 1, 0;
+    v_ << 1, 0;
+  }
+
+  /// The largest error, in units of what rounding the difference of both scores does to a weight.
+  Real largest_error(Options options) const {
+    options.scale = 1;
+    const auto mods = score_mod([shift = shift_](auto x, const Position&) { return x + shift; });
+    const Vector ones = Vector::Ones(q_.size()), none = Vector::Zero(2);
+    const auto r = attention(q_, k_, v_, mods, options);
+    const auto gradients = attention_backward(ones, q_, k_, v_, r, mods, options);
+    const auto moved = attention_jvp(q_, k_, v_, ones, none, none, mods, options);
+    const auto part = [&](Index key) {
+      return attention(q_, k_.segment(key, 1).eval(), v_.segment(key, 1).eval(), mods, options);
+    };
+    const auto merged = merge(part(0), part(1));
+    auto added = part(0);
+    Options own = options;
+    own.accumulate = true;
+    attention_into(added.out, added.lse, q_, k_.segment(1, 1).eval(), v_.segment(1, 1).eval(), mods, own);
+    Vector weights = Vector::Zero(q_.size());
+    for_each_weight_tile(
+        q_, k_, r.lse, mods,
+        [&](const auto& t) {
+          for (Index i = t.rows.begin; i < t.rows.end; ++i) weights(i) = t.weights(i - t.rows.begin, 0);
+        },
+        options);
+
+    constexpr Real kEps = std::numeric_limits<T>::epsilon();
+    Real largest = 0, sum = 0, sum_unit = 0;
+    for (Index i = 0; i < q_.size(); ++i) {
+      const Real x = static_cast<Real>(q_(i) + shift_) - static_cast<Real>(shift_), weight = 1 / (1 + std::exp(-x)),
+                 rest = 1 / (1 + std::exp(x)), unit = kEps * (1 + std::abs(x)) * weight;
+      sum += weight, sum_unit += unit;
+      for (const T is : {r.out(i, 0), merged.out(i, 0), added.out(i, 0), weights(i), moved.out(i, 0)})
+        largest = std::max(largest, std::abs(is - weight) / unit);
+      for (const T is : {gradients.query(i, 0), moved.tangent(i, 0)})
+        largest = std::max(largest, std::abs(is - weight * rest) / unit);
+    }
+    return std::max(largest, std::abs(gradients.value(0, 0) - sum) / sum_unit);
+  }
+
+ private:
+  T shift_;
+  Vector q_, k_, v_;
+};
+
+template <class T>
+void expect_shifts_change_nothing() {
+  constexpr T kMost = std::numeric_limits<T>::max();
+  std::vector<T> scores;
+  for (int i = -8000; i <= 8000; i += 23) scores.push_back(static_cast<T>(i) / T(100));
+  constexpr double kAllowed = 4;
+  for (const Isa isa : sets_for<T>())
+    for (const T shift : {T(0), T(1e2), T(-1e2), T(1e4), T(-1e4), T(1e6), T(-1e6), T(1e9), T(-1e9), kMost, -kMost}) {
+      SCOPED_TRACE(::testing::Message() << to_string(isa) << ", shift " << shift);
+      EXPECT_LE(ShiftedRows<T>(scores, shift).largest_error({.isa = isa}), kAllowed);
+      for (std::size_t i = 0; i < scores.size(); i += 97)  // single queries have kernels of their own
+        EXPECT_LE(ShiftedRows<T>({scores[i]}, shift).largest_error({.isa = isa}), kAllowed) << scores[i];
+    }
+}
+
+TEST(Accuracy, ConstantsOfRowsFloat) { expect_shifts_change_nothing<float>(); }
+TEST(Accuracy, ConstantsOfRowsDouble) { expect_shifts_change_nothing<double>(); }
+TEST(Accuracy, ConstantsOfRowsLongDouble) { expect_shifts_change_nothing<long double>(); }
 TEST(Accuracy, WeightsFloat) { expect_accurate<float>(); }
 TEST(Accuracy, WeightsDouble) { expect_accurate<double>(); }
 TEST(Accuracy, WeightsLongDouble) { expect_accurate<long double>(); }

@@ -20,6 +20,7 @@ void pages(Case&);
 void multi_head(Case&);
 void recurrences(Case&);
 void additive(Case&);
+void shifted_rows(Case&);
 
 constexpr Family kFamilies[] = {
     {"float", 26, tensors_float}, {"double", 6, tensors_double},   {"long_double", 3, tensors_long_double},
@@ -27,6 +28,7 @@ constexpr Family kFamilies[] = {
     {"matrices", 10, matrices},   {"weights", 6, weights},         {"merges", 4, merges},
     {"caches", 7, caches},        {"paged", 7, paged_caches},      {"pages", 3, pages},
     {"layers", 3, multi_head},    {"recurrences", 8, recurrences}, {"additive", 3, additive},
+    {"shifted", 6, shifted_rows},
 };
 
 }  // namespace fuzz

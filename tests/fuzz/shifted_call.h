@@ -2,171 +2,14 @@
 // each judged by what the definition errs by in the same scalars.
 #pragma once
 
-#include <map>
 #include <mutex>
 #include <string>
 #include <type_traits>
 #include <utility>
 
-#include <attn/attn.h>
-
-#include "case.h"
-#include "shifted_oracle.h"
+#include "shifted_judge.h"
 
 namespace fuzz::shifted {
-
-using attn::Options;
-using attn::Position;
-using attn::Tensor;
-using attn::TensorView;
-
-/// What some results of one kind, say gradients of queries in half by attention_backward(), were.
-struct Sum {
-  std::uint64_t judged = 0, missed = 0;
-  double share = 0;   ///< the largest share of the allowed error that was used
-  std::string first;  ///< of those that missed, and the case that it came from
-};
-using Sums = std::map<std::string, Sum>;
-
-/// What the kinds of a case have in common.
-struct Report {
-  Sums& sums;
-  std::string scalars, constant;  ///< as kinds name them
-  std::uint64_t number;
-  std::uint64_t missed = 0;
-};
-
-/// The scalars, as the library has them.
-template <class X>
-using Computed = attn::detail::computed_t<X>;
-template <class X>
-constexpr bool kIsNarrow = !std::is_same_v<X, Computed<X>>;
-template <class X>
-constexpr bool kIsHalf = std::is_same_v<X, Eigen::half>;
-/// Half of what neighbouring numbers differ by, relative to them.
-template <class X>
-constexpr double kHalfUlp = !kIsNarrow<X> ? std::numeric_limits<Computed<X>>::epsilon() / 2
-                            : kIsHalf<X>  ? 0x1p-11
-                                          : 0x1p-8;
-template <class X>
-std::string name() {
-  if (std::is_same_v<X, float>) return "float";
-  if (std::is_same_v<X, double>) return "double";
-  return kIsHalf<X> ? "half" : "bf16";
-}
-template <class X>
-X narrowed(Wide x) {
-  return static_cast<X>(static_cast<Computed<X>>(x));
-}
-template <class X>
-Wide widened(X x) {
-  return static_cast<Wide>(static_cast<Computed<X>>(x));
-}
-/// Any tensor or view, packed.
-template <class X>
-std::vector<Wide> numbers_of(const X& tensor) {
-  const auto v = attn::view(tensor);
-  std::vector<Wide> all;
-  all.reserve(static_cast<std::size_t>(v.size()));
-  constexpr int kRank = std::remove_cvref_t<decltype(v)>::kRank;
-  if constexpr (kRank == 1) {
-    for (Index i = 0; i < v.dim(0); ++i) all.push_back(widened(v(i)));
-  } else if constexpr (kRank == 3) {
-    for (Index b = 0; b < v.dim(0); ++b)
-      for (Index h = 0; h < v.dim(1); ++h)
-        for (Index i = 0; i < v.dim(2); ++i) all.push_back(widened(v(b, h, i)));
-  } else {
-    for (Index b = 0; b < v.dim(0); ++b)
-      for (Index h = 0; h < v.dim(1); ++h)
-        for (Index i = 0; i < v.dim(2); ++i)
-          for (Index c = 0; c < v.dim(3); ++c) all.push_back(widened(v(b, h, i, c)));
-  }
-  return all;
-}
-
-/// (batch, heads, len, dim) in memory of its own, sometimes with the heads of a token side by side.
-template <class X>
-class Numbers {
- public:
-  Numbers(const attn::Shape<4>& shape, bool heads_last)
-      : memory_(static_cast<std::size_t>(shape[0] * shape[1] * shape[2] * shape[3])) {
-    const Index row = heads_last ? shape[1] * shape[3] : shape[3], head = heads_last ? shape[3] : shape[2] * shape[3];
-    view_ = {memory_.data(), shape, {shape[1] * shape[2] * shape[3], head, row, 1}};
-  }
-  Numbers(const Numbers&) = delete;
-  /// Draws each number in order, and returns them as they were rounded.
-  template <class Draw>
-  std::vector<Wide> fill(const Draw& draw) {
-    for (Index b = 0; b < view_.dim(0); ++b)
-      for (Index h = 0; h < view_.dim(1); ++h)
-        for (Index i = 0; i < view_.dim(2); ++i)
-          for (Index c = 0; c < view_.dim(3); ++c) view_(b, h, i, c) = narrowed<X>(draw(h, i, c));
-    return numbers_of(view_);
-  }
-  TensorView<const X, 4> in() const { return view_; }
-  /// Keys begin..end.
-  TensorView<const X, 4> rows(Index begin, Index end) const {
-    auto shape = view_.shape();
-    shape[2] = end - begin;
-    return TensorView<const X, 4>(view_.data() + begin * view_.stride(2), shape, view_.strides());
-  }
-
- private:
-  std::vector<X> memory_;
-  TensorView<X, 4> view_;
-};
-
-/// The constants of a call: one for each row, or for each key, or one for all.
-template <class T>
-struct Constants {
-  attn::Shape<4> shape{1, 1, 1, 1};
-  std::vector<T> x;
-
-  T at(Index b, Index h, Index i, Index j) const {
-    const Index where[] = {b, h, i, j};
-    Index n = 0;
-    for (std::size_t d = 0; d < 4; ++d) n = n * shape[d] + (shape[d] == 1 ? 0 : where[d]);
-    return x[static_cast<std::size_t>(n)];
-  }
-  TensorView<const T, 4> view() const { return TensorView<const T, 4>(x.data(), shape); }
-};
-
-/// A score, capped and then shifted. A lambda would do; a type with a name is compiled once.
-template <class T>
-struct Shift {
-  const Constants<T>* constants;
-  double cap;
-  Index q_offset;
-
-  template <class X>
-  X operator()(X x, const Position& p) const {
-    using attn::detail::tanh;
-    if (cap != 0) {
-      const X c(static_cast<T>(cap));
-      x = c * tanh(x / c);
-    }
-    return x + X(constants->at(p.batch, p.head, p.q - q_offset, p.kv));
-  }
-};
-
-enum class MaskKind { all, causal, window, scattered };
-struct Mask {
-  MaskKind kind = MaskKind::all;
-  Index left = 0;
-
-  bool operator()(const Position& p) const {
-    switch (kind) {
-      case MaskKind::causal:
-        return p.kv <= p.q;
-      case MaskKind::window:
-        return p.kv <= p.q && p.kv >= p.q - left;
-      case MaskKind::scattered:
-        return static_cast<std::uint64_t>(p.q * 7919 + p.kv * 104729 + p.head * 31) * 0x9e3779b97f4a7c15u >> 62 != 0;
-      default:
-        return true;
-    }
-  }
-};
 
 /// What the mods of a call are.
 enum class Kind { none, lambda, bias, bias_causal, strided, fixed, learned };
@@ -416,58 +259,12 @@ class Call {
     return false;
   }
 
-  // ---- the rule
+  // ---- what is judged
 
-  /// A result may err by `factor` times what the definition errs by, by a few eps of its largest number and of what
-  /// that is a sum of, by what scores that are no exact sums move it by, and by what storing it takes.
   void judge(const std::string& way, const char* tensor, const std::vector<Wide>& is, const std::vector<Wide>& naive,
              const Part& right, double factor, double stored) {
-    const Wide off = error(is, right.x), eps = std::numeric_limits<T>::epsilon(),
-               vanishes = 1000 * static_cast<Wide>(std::numeric_limits<T>::min());
-    Wide by_definition = error(naive, right.x), most = 0;
-    for (const Wide x : right.x)
-      if (std::isfinite(x)) most = std::max(most, std::abs(x));
-    // The definition itself is held to the oracle, far less closely.
-    const Wide narrow = kIsNarrow<Q> ? static_cast<Wide>(4 * kHalfUlp<Q>) : 0;
-    const bool is_defined =
-        by_definition <=
-        (64 * eps + narrow + 4 * static_cast<Wide>(stored)) * (most + (1 + slack_) * right.size) + vanishes;
-    if (!is_defined) {
-      count_miss(report_.sums["the definition: " + way + ' ' + tensor + ", " + report_.scalars], by_definition, 0, 0,
-                 most);
-      by_definition = 0;
-    }
-    const Wide allowed = static_cast<Wide>(factor) * by_definition + (8 * eps + static_cast<Wide>(stored)) * most +
-                         eps * (2 + slack_) * right.size + vanishes;
-    Sum& sum = report_.sums[way + ' ' + tensor + ", " + report_.scalars + ", c " + report_.constant +
-                            (has_common_part_ ? ", common part" : "")];
-    ++sum.judged;
-    sum.share = std::max(sum.share, static_cast<double>(allowed == 0 ? 0 : off / allowed));
-    if (!(off <= allowed)) count_miss(sum, off, by_definition, allowed, most);
+    Judge<Q>{report_, c_.text, slack_, has_common_part_}.of(way, tensor, is, naive, right, factor, stored);
   }
-  void count_miss(Sum& sum, Wide off, Wide by_definition, Wide allowed, Wide most) {
-    ++sum.missed, ++report_.missed;
-    if (!sum.first.empty()) return;
-    std::ostringstream text;
-    text.precision(2);
-    const Wide unit = most > 0 ? most : 1;
-    text << "error " << off / unit << ", naive " << by_definition / unit << ", allowed " << allowed / unit << " of "
-         << most << "; --case " << report_.number << ':' << c_.text.str();
-    sum.first = text.str();
-  }
-  static Wide error(const std::vector<Wide>& is, const std::vector<Wide>& right) {
-    constexpr Wide kInf = std::numeric_limits<Wide>::infinity();
-    if (is.size() != right.size()) return kInf;
-    Wide most = 0;
-    for (std::size_t i = 0; i < is.size(); ++i) {
-      if (is[i] == right[i]) continue;
-      if (!std::isfinite(is[i]) || !std::isfinite(right[i])) return kInf;
-      most = std::max(most, std::abs(is[i] - right[i]));
-    }
-    return most;
-  }
-
-  // ---- what is judged
 
   template <class M>
   void check(const M& mods) {
@@ -782,11 +579,5 @@ void run_call(Case& c, Report& report) {
                             : Kind::learned)
       .run();
 }
-
-void of_float(Case&, Report&);
-void of_double(Case&, Report&);
-void of_half(Case&, Report&);
-void of_bfloat16(Case&, Report&);
-void of_mixed(Case&, Report&);
 
 }  // namespace fuzz::shifted

@@ -9,20 +9,10 @@
 
 #include <CLI/CLI.hpp>
 
-#include "shifted_call.h"
+#include "shifted_scalars.h"
 
 namespace fuzz::shifted {
 namespace {
-
-struct Scalars {
-  const char* name;
-  Index share;
-  void (*run)(Case&, Report&);
-};
-constexpr Scalars kScalars[] = {
-    {"float", 34, of_float},   {"double", 14, of_double}, {"half", 18, of_half},
-    {"bf16", 22, of_bfloat16}, {"mixed", 12, of_mixed},
-};
 
 struct Settings {
   std::uint64_t seed = 1, first = 0, calls = 1000;
@@ -31,13 +21,6 @@ struct Settings {
   std::string scalars, isa;
   bool verbose = false;
 };
-
-const Scalars& drawn(Random& r) {
-  Index at = r.from(0, 99);
-  for (const Scalars& s : kScalars)
-    if ((at -= s.share) < 0) return s;
-  return kScalars[0];
-}
 
 /// A line for each kind of result, those that missed with their first call.
 void print(const Sums& sums) {
@@ -61,7 +44,7 @@ int run(const Settings& s, const Setup& setup) {
   Index calls = 0;
   for (std::uint64_t n = s.only.value_or(s.first); done < s.calls && seconds() < s.seconds; ++n) {
     Case c(setup, n);
-    const Scalars& scalars = drawn(c.random);
+    const Scalars& scalars = drawn_scalars(c.random);
     if (!s.scalars.empty() && s.scalars != scalars.name && !s.only) continue;
     Report report{sums, scalars.name, "0", n};
     try {

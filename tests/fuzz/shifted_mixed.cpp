@@ -1,4 +1,5 @@
 #include "shifted_call.h"
+#include "shifted_scalars.h"
 
 namespace fuzz::shifted {
 void of_mixed(Case& c, Report& report) {

@@ -64,6 +64,19 @@ TEST(Rope, Frequencies) {
                 {16, 0.005673076923076923},
                 {20, 0.0008817889629315672},
                 {31, 8.334508951020775e-06}});
+  // Borders behind the slowest pair: where they are said to be, up to pair dim - 1 of which there are only dim / 2.
+  expect({.head_dim = 64, .scaling = RopeScaling::yarn, .factor = 16, .trained_length = 131072},
+         {{22, 0.001778279410038923},
+          {25, 0.0005876574813518763},
+          {28, 0.0001793984441826292},
+          {31, 4.680147334034743e-05}});
+  expect({.head_dim = 64,
+          .base = 100,
+          .scaling = RopeScaling::yarn,
+          .factor = 16,
+          .trained_length = 131072,
+          .beta_fast = 4096},
+         {{11, 0.2053525026457146}, {16, 0.09098557692307693}, {24, 0.024211188335664154}, {31, 0.007383942498254709}});
   EXPECT_NEAR(Rope(yarn).attention_factor(), 1.2772588722239782, 1e-15);
   EXPECT_EQ(Rope({.head_dim = 64}).attention_factor(), 1);
   RopeConfig given = yarn;

@@ -57,4 +57,25 @@ void expect_gradients_close(const GradientTruth& truth, const Truth& forward, co
   near(truth.value, naive.value, got.value, truth.size_value, "grad_value");
 }
 
+/// Compares any other path with the truth, where keys or values have a part in common: what a sum is made of says little
+/// then, since most of it cancels. The path may err twice as much as the naive one, or four times with 16 bits, plus what
+/// storing a gradient takes, and a few eps of float.
+template <class T>
+void expect_gradients_as_exact(const GradientTruth& truth, const ComputedGradients<T>& naive,
+                               const ComputedGradients<T>& got) {
+  constexpr Real kFactor = sizeof(T) == 2 ? 4 : 2;
+  const auto near = [&](const std::vector<Real>& want, const auto& by_definition, const auto& is, Real size,
+                        const char* what) {
+    Real most = 0;
+    for (const Real x : want) most = std::max(most, std::abs(x));
+    const Real eps = epsilon<Wide<T>>();
+    EXPECT_LE(largest_error(want, is), kFactor * largest_error(want, by_definition) +
+                                           (8 * eps + Errors<T>::kNarrowEps / 2) * most + 2 * eps * size)
+        << what << "; naive errs by " << largest_error(want, by_definition) << ", the largest is " << most;
+  };
+  near(truth.query, naive.query, got.query, truth.size_query, "grad_query");
+  near(truth.key, naive.key, got.key, truth.size_key, "grad_key");
+  near(truth.value, naive.value, got.value, truth.size_value, "grad_value");
+}
+
 }  // namespace attn::test

@@ -86,8 +86,10 @@ struct PassContext {
   void store_lse(const QueryTile& queries, const T* max, const T* sum) const {
     if (tensors.lse.data() == nullptr) return;
     for (Index i = 0; i < queries.rows.size(); ++i) {
-      const auto [lse, rest] = SoftmaxState<T>{max[i], sum[i]}.lse_and_rest();
+      const SoftmaxState<T> state{max[i], sum[i]};
       T& to = tensors.lse_of(queries, i);
+      if (resumes && state == state_of(to)) continue;  // no key came to it: its bits stay
+      const auto [lse, rest] = state.lse_and_rest();
       to = lse;
       tensors.lse_rests.set(&to, rest);
     }

@@ -27,6 +27,8 @@ struct SoftmaxState {
   static T factor(T max, T max_of_all) { return std::exp(max - (max_of_all == -kInfinity ? T(0) : max_of_all)); }
   T factor_in(const SoftmaxState& all) const { return factor(max, all.max); }
 
+  friend bool operator==(const SoftmaxState&, const SoftmaxState&) = default;
+
   /// Over the keys of both, which have none in common.
   friend SoftmaxState merged(const SoftmaxState& a, const SoftmaxState& b) {
     SoftmaxState all{a.max < b.max ? b.max : a.max};
