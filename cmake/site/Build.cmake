@@ -12,6 +12,7 @@ set(pages
     "examples/README.md|guide|Guide"
     "examples/layers.md|layers|=guide"
     "examples/kinds.md|kinds|=guide"
+    "examples/graphs.md|graphs|=guide"
     "examples/building.md|building|=guide"
     "examples/train_gpt/README.md|train_gpt|=guide"
     "examples/train_translation/README.md|train_translation|=guide"

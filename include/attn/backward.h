@@ -29,7 +29,8 @@ inline namespace ATTN_BUILT_FOR {
 /// batch. Cost: five products where attention() has two, because scores are computed again from tiles. The matrix unit
 /// forms them where query, key, value and grad_out are bf16 (or Options::compute lets them be rounded) and have no row
 /// longer than 2^30. Weights and gradients of scores are then rounded to bf16, and sums are float; one longer row in
-/// the batch leaves the whole call to float. Extra memory: O(len * (head_dim + v_dim)) for some heads at a time; see
+/// the batch leaves the whole call to float. Keys that select() lists for each query are gathered, and cost what the
+/// lists are long. Extra memory: O(len * (head_dim + v_dim)) for some heads at a time; see
 /// backward_workspace_bytes().
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 template <class G, class Q, class K, class V, class R, class M = Mods<>>
@@ -112,6 +113,10 @@ std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& valu
   const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
   using T = typename decltype(call)::T;
   const detail::LearnedIfAny<T, detail::Bound<M>> learned(call.mods, call.problem);
+  if constexpr (detail::lists_keys<detail::Bound<M>>())
+    if (call.mods.grouped().gathers_backward(call.problem))
+      return static_cast<std::size_t>(detail::listed_backward_bytes<T>(
+          call.problem, detail::LearnedSizes::of(learned.get()), *call.mods.grouped().gathering, options));
   const bool may_round =
       detail::rounds_to_bf16(call.problem, options, {call.q.dtype(), call.k.dtype(), call.v.dtype()});
   return static_cast<std::size_t>(

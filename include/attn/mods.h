@@ -11,6 +11,7 @@
 #include "attn/mods/dilated.h"
 #include "attn/mods/documents.h"
 #include "attn/mods/dropout.h"
+#include "attn/mods/edge_bias.h"
 #include "attn/mods/full.h"
 #include "attn/mods/global_tokens.h"
 #include "attn/mods/keep.h"

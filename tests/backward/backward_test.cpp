@@ -47,8 +47,8 @@ bool same_gradients(const A& a, const B& b) {
   return same_bits(a.query, b.query) && same_bits(a.key, b.key) && same_bits(a.value, b.value);
 }
 
-// Gradients of queries come from each part of the keys that is a task of its own, up to eight of them: from the last one
-// alone where a mask keeps no other key.
+// Gradients of queries come from each part of the keys that is a task of its own, up to eight of them: from the last
+// one alone where a mask keeps no other key.
 TEST(Backward, EveryPartOfTheKeysReachesTheQueries) {
   for (const Index kv_len : {300, 512, 700, 1030, 1600, 2048, 2500}) {
     const Call<float> c({1, 2, 1, 20, kv_len, 8, 5});

@@ -120,6 +120,50 @@ TEST(Learned, RelativeBias) {
                  [](const auto& t, auto& g) { return relative_bias(t, g) | causal(); }, {300, 600});
 }
 
+/// Lists of `n` of the keys, some empty, some with a key twice.
+struct Edges {
+  std::vector<Index> offsets = {0}, indices;
+
+  Edges(Index q_len, Index kv_len, Index n) {
+    for (Index i = 0; i < q_len; ++i) {
+      for (Index e = 0; i % 7 != 3 && e < n; ++e) indices.push_back((i * 13 + e * e * 5) % kv_len);
+      if (i % 5 == 0) indices.push_back((i * 13) % kv_len);
+      offsets.push_back(static_cast<Index>(indices.size()));
+    }
+  }
+  Index size() const { return static_cast<Index>(indices.size()); }
+};
+
+TEST(Learned, EdgeBias) {
+  const Edges few(70, 90, 5), more(70, 90, 10), many(70, 90, 60);
+  const auto with = [](const Edges& e) {
+    return
+        [&e](const auto& t, auto& g) { return select(e.offsets, e.indices) | edge_bias(e.offsets, e.indices, t, g); };
+  };
+  expect_learned("edges of all heads", numbers<1>({few.size()}), with(few));
+  expect_learned("of each head", numbers<2>({4, few.size()}), with(few));
+  expect_learned("of each batch element", numbers<3>({2, 1, few.size()}), with(few));
+  expect_learned("not gathered", numbers<2>({4, many.size()}), with(many));
+  ASSERT_GT(2 * 4 * more.size(), 4096);
+  expect_learned("more than tasks hold apart", numbers<3>({2, 4, more.size()}), with(more));
+  expect_learned("of some pairs of all", numbers<1>({few.size()}), [&](const auto& t, auto& g) {
+    return edge_bias(few.offsets, few.indices, t, g) | softcap(3) | causal();
+  });
+  Tensor<double, 1> logits({4});
+  expect_learned("beside others", numbers<1>({few.size()}), [&](const auto& t, auto& g) {
+    return sinks({1, 2, -1, 0}, logits) | softcap(2) | edge_bias(few.offsets, few.indices, t, g) |
+           select(few.offsets, few.indices) | alibi({0.1, 0.2, 0.3, 0.4}) | causal();
+  });
+  const auto four = numbers<1>({4});
+  expect_learned("sinks where keys are gathered", four,
+                 [&](const auto& t, auto& g) { return sinks(listed(t), g) | select(few.offsets, few.indices); });
+  expect_learned("slopes where keys are gathered", four, [&](const auto& t, auto& g) {
+    return select(few.offsets, few.indices) | alibi(listed(t), g) | dropout(0.2, 3);
+  });
+  Edges shared(1, 90, 12);
+  expect_learned("a list for all queries", numbers<1>({shared.size()}), with(shared));
+}
+
 TEST(Learned, NumbersOfHeads) {
   const auto four = numbers<1>({4});
   expect_learned("alibi", four, [](const auto& t, auto& g) { return alibi(listed(t), g) | temperature({1, 2, 3, 4}); });

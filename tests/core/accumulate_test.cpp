@@ -169,8 +169,8 @@ TEST(Accumulate, ARowWithoutKeysIsNotRead) {
   }
 }
 
-// Queries that keep none of the keys of a part: those that have had some keep their results, those that have not give 0,
-// whatever stood there. Beside each other in a tile, and as a tile of their own.
+// Queries that keep none of the keys of a part: those that have had some keep their results, those that have not give
+// 0, whatever stood there. Beside each other in a tile, and as a tile of their own.
 TEST(Accumulate, RowsThatKeepNoKeyOfAPart) {
   Random random(11);
   for (const Index q_len : {1, 7, 40, 150}) {

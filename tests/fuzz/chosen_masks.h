@@ -63,11 +63,51 @@ struct Grid {
   }
 };
 
+/// Lists of any lengths in compressed rows, for each query or for all: empty ones, repeated keys and hubs.
+struct Rows {
+  Guard4<Index>* offsets;
+  std::vector<Index> indices;
+  Index group;
+
+  Rows(Case& c, const Sizes& s) {
+    Random& r = c.random;
+    const Lens l = s.each[0];
+    const Index heads = r.of<Index>({1, s.kv_heads, s.heads}), rows = r.percent(20) ? 1 : l.q_len;
+    group = s.heads / heads;
+    offsets = &c.keep(Guard4<Index>(r, {1, r.percent(50) ? 1 : s.batch(), heads, rows + 1}, Role::input));
+    offsets->fill([&](Index, Index, Index, Index i) {
+      const Index longest = r.percent(10) ? 2 * l.kv_len : std::max<Index>(l.kv_len / 6, 1),
+                  count = i == 0 || l.kv_len == 0 || r.percent(20) ? 0 : r.from(0, longest);
+      for (Index e = 0; e < count; ++e) indices.push_back(r.from(0, l.kv_len - 1));
+      return static_cast<Index>(indices.size());
+    });
+    offsets->finish();
+  }
+  TensorView<const Index, 3> given() const { return offsets->input().select(0, 0); }
+
+  /// Calls visit(entry) for each entry of a pair.
+  template <class Visit>
+  void for_each_of(const Place& p, const Visit& visit) const {
+    const auto t = given();
+    const Index b = t.dim(0) == 1 ? 0 : p.batch, i = t.dim(2) == 2 ? 0 : p.row;
+    for (Index e = t(b, p.head / group, i); e < t(b, p.head / group, i + 1); ++e)
+      if (indices[static_cast<std::size_t>(e)] == p.kv) visit(e);
+  }
+};
+
 /// Lists of keys in a tensor that is broadcast at random, some short enough to be gathered.
 template <class Use>
 void with_select(Case& c, const Sizes& s, const Use& use) {
   Random& r = c.random;
   const Lens l = s.each[0];
+  if (r.percent(40)) {
+    const Rows rows(c, s);
+    return use(attn::select(rows.given(), rows.indices), {"select(offsets, indices)", [rows](const Place& p) {
+                                                            bool has = false;
+                                                            rows.for_each_of(p, [&](Index) { has = true; });
+                                                            return has;
+                                                          }});
+  }
   const Index most = r.percent(60) ? std::max<Index>(l.kv_len / 4, 1) : l.kv_len;
   const attn::Shape<4> shape{r.percent(50) ? 1 : s.batch(), r.of<Index>({1, s.kv_heads, s.heads}),
                              r.percent(30) ? 1 : l.q_len, r.from(0, std::min<Index>(most, 60))};

@@ -31,7 +31,7 @@ inline Wide biased(Wide x, float bias) {
 }
 
 /// How many kinds of changes there are below.
-constexpr Index kScores = 9;
+constexpr Index kScores = 10;
 
 template <class Use>
 void with_score(Case& c, Index kind, const Sizes& s, const Use& use) {
@@ -108,6 +108,20 @@ void with_score(Case& c, Index kind, const Sizes& s, const Use& use) {
                  {"lambda(slope)", nullptr, [slope](Wide x, const Place& p) {
                     return x - static_cast<Wide>(slope) * static_cast<Wide>(p.q - p.kv) +
                            static_cast<Wide>(p.head) / 4 + static_cast<Wide>(p.batch) / 8;
+                  }});
+    }
+    case 8: {
+      if (!s.even() || s.batch() == 0) return with_score(c, 1, s, use);
+      const Rows rows(c, s);
+      const Index heads = size_or_one(r, s.heads, false);
+      Guard4<float>& t = c.keep(Guard4<float>(r, {1, 1, heads, static_cast<Index>(rows.indices.size())}, Role::input));
+      t.fill([&](Index, Index, Index, Index) { return r.normal(); });
+      t.finish();
+      const TensorView<const float, 2> values = t.input().select(0, 0).select(0, 0);
+      return use(attn::edge_bias(rows.given(), rows.indices, values),
+                 {"edge_bias", nullptr, [rows, values](Wide x, const Place& p) {
+                    rows.for_each_of(p, [&](Index e) { x += values(values.dim(0) == 1 ? 0 : p.head, e); });
+                    return x;
                   }});
     }
     case 7: {

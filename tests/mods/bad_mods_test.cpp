@@ -217,6 +217,34 @@ TEST(BadMods, ChosenKeys) {
   keys(10, 2) = -2;
   expect_refused("no such key", {"-2"}, [&] { select(keys); });
   expect_refused("one dimension", {"rank 1"}, [] { select(Tensor<int, 1>({3})); });
+  using Lists = std::vector<std::vector<int>>;
+  using Numbers = std::vector<int>;
+  expect_refused("offsets that fall", {"select: offsets[2] is 3 after 5"}, [] { select({0, 5, 3}, {1, 2, 3}); });
+  expect_refused("not from 0", {"offsets[0] is 1"}, [] { select({1, 2}, {1, 2}); });
+  expect_refused("too many indices", {"the last offset is 2", "3 indices"}, [] { select({0, 1, 2}, {1, 2, 3}); });
+  expect_refused("too few indices", {"the last offset is 4", "3 indices"}, [] { select({0, 1, 4}, {1, 2, 3}); });
+  expect_refused("below 0", {"indices[1] is -1"}, [] { select({0, 2}, {1, -1}); });
+  expect_refused("below 0", {"indices[2] is -7"}, [] { select(Lists{{1, 3}, {-7}}); });
+  expect_refused("no offsets", {"offsets have shape (0)"}, [] { select(Numbers{}, Numbers{}); });
+  expect_refused("offsets of rank 4", {"(1, 1, 1, 2)"}, [] { select(Tensor<int, 4>({1, 1, 1, 2}), Numbers{}); });
+  expect_refused("indices of rank 2", {"(2, 3)"}, [] { select(Numbers{0, 6}, Tensor<int, 2>({2, 3})); });
+  Tensor<int, 2> gap({2, 2});
+  gap(0, 1) = 1, gap(1, 0) = 2, gap(1, 1) = 3;
+  expect_refused("a gap between heads", {"offsets[2] is 2", "at 1"}, [&] { select(gap, Numbers{1, 2, 3}); });
+  expect_refused("heads unlike", {"2 lists", "1"}, [] { select(std::vector<Lists>{{{1}, {2}}, {{3}}}); });
+  expect_all_refuse("too few lists", {"lists for (1, 1, 2)", "(2, 6 or 3, 11)"}, kQ, kK, kV, select({0, 1, 1}, {3}));
+  expect_all_refuse("too many heads", {"lists for (1, 4, 1)"}, kQ, kK, kV, select(std::vector<Lists>(4, Lists{{1}})));
+  expect_all_refuse("no such key", {"select: an index is 17", "17 keys"}, kQ, kK, kV, select(Lists{{1, 17, 2}}));
+  Tensor<float, 1> values({2}), three({3});
+  expect_refused("offsets", {"edge_bias: the last offset is 3", "2 indices"}, [&] {
+    edge_bias(Numbers{0, 3}, Numbers{1, 2}, values);
+  });
+  expect_all_refuse("no such key", {"edge_bias", "17 keys"}, kQ, kK, kV,
+                    edge_bias(Numbers{0, 2}, Numbers{1, 17}, values));
+  expect_all_refuse("values", {"edge_bias", "(3)", "(1, 2, 6, 2)"}, kQ, kK, kV,
+                    edge_bias(Numbers{0, 2}, Numbers{1, 2}, three));
+  expect_all_refuse("gradient", {"edge_bias", "(3)", "(2)"}, kQ, kK, kV,
+                    edge_bias(Numbers{0, 2}, Numbers{1, 2}, values, three));
   const auto q = tensor(kQ), k = tensor(kK);
   expect_refused("blocks", {"0 queries x 4"}, [&] { top_k_blocks(q, k, {.block_q = 0, .block_kv = 4}); });
   expect_refused("blocks", {"4 queries x -1"}, [&] { top_k_blocks(q, k, {.block_q = 4, .block_kv = -1}); });

@@ -62,6 +62,31 @@ TYPED_TEST(Gathered, ShortLists) {
     }
 }
 
+TYPED_TEST(Gathered, ListsOfAnyLength) {
+  Random random(10);
+  for (const Index kv_len : {9, 64, 130, 400})
+    for (const Index q_len : {1, 2, 17, 50}) {
+      const Index kv_heads = random.integer(1, 2);
+      const Sizes s{random.integer(1, 2),
+                    kv_heads * random.pick(std::vector<Index>{1, 2, 5}),
+                    kv_heads,
+                    q_len,
+                    kv_len,
+                    random.pick(kDims),
+                    random.pick(kDims)};
+      auto drawn = Drawn<TypeParam>::draw(s, random);
+      const Setting setting{s, drawn.numbers, random};
+      const auto rows = select_rows(setting);
+      for (std::size_t i = 2; i < 4; ++i) {  // those in compressed rows
+        expect_right(drawn, rows[i]);
+        expect_right(drawn, sink_rows(setting)[0] | rows[i] |
+                                mask("causal", causal(), [](const Pair& p) { return p.kv <= p.q; })[0] |
+                                alibi_rows(setting)[0]);
+        expect_right(drawn, edge_rows(setting)[0] | rows[i]);
+      }
+    }
+}
+
 /// Lists of `n` of the keys for each query, of so many heads.
 Tensor<Index, 3> draw_lists(Index heads, Index q_len, Index n, Index kv_len, Random& random) {
   Tensor<Index, 3> lists({heads, q_len, n});
@@ -168,6 +193,35 @@ TEST(GatheredKeys, OrderAndRepetitionChangeNothing) {
   EXPECT_EQ(expected.lse, got.lse);
 }
 
+// The same lists as a tensor, in compressed rows and as ranges of ranges.
+TEST(GatheredKeys, AllWaysToGiveListsAreOne) {
+  Random random(11);
+  Arguments<float> a(Inputs({1, 2, 2, 3, 900, 16, 16}, random));
+  Tensor<int, 3> padded({2, 3, 4});
+  std::fill_n(padded.data(), padded.size(), -1);
+  const std::vector<std::vector<std::vector<int>>> nested{{{7, 3, 7}, {}, {899}}, {{1, 2, 3, 4}, {5}, {0, 0}}};
+  const std::vector<std::vector<std::set<long>>> sets{{{7, 3}, {}, {899}}, {{1, 2, 3, 4}, {5}, {0}}};
+  for (std::size_t h = 0; h < 2; ++h)
+    for (std::size_t i = 0; i < 3; ++i)
+      std::copy(nested[h][i].begin(), nested[h][i].end(), &padded(static_cast<Index>(h), static_cast<Index>(i), 0));
+  Tensor<unsigned, 2> offsets({2, 4});
+  const unsigned each[] = {0, 3, 3, 4, 4, 8, 9, 11};
+  std::copy_n(each, 8, offsets.data());
+  const std::vector<short> indices{7, 3, 7, 899, 1, 2, 3, 4, 5, 0, 0};
+  const auto expected = flash(a, select(padded));
+  EXPECT_EQ(flash(a, select(offsets, indices)).out, expected.out);
+  EXPECT_EQ(flash(a, select(nested)).out, expected.out);
+  EXPECT_EQ(flash(a, select(sets)).out, expected.out);
+  const std::vector<std::vector<int>> of_all{{7, 3, 7}, {}, {899}};
+  Tensor<int, 2> padded_of_all({3, 4});
+  std::copy_n(padded.data(), 12, padded_of_all.data());
+  EXPECT_EQ(flash(a, select(of_all)).out, flash(a, select(padded_of_all)).out);
+  EXPECT_EQ(flash(a, select({0, 3, 3, 4}, {7, 3, 7, 899})).out, flash(a, select(of_all)).out);
+  EXPECT_EQ(flash(a, select(std::vector{of_all, of_all})).out, flash(a, select(of_all)).out);
+  EXPECT_NE(flash(a, select({0, 3, 3, 4}, {7, 3, 7, 898})).out, flash(a, select(of_all)).out);
+  EXPECT_NE(flash(a, select({0, 2, 3, 4}, {7, 3, 7, 899})).out, flash(a, select(of_all)).out);
+}
+
 // Few keys far apart are put in order in a way of their own.
 TEST(GatheredKeys, RepetitionOfKeysFarApartChangesNothing) {
   Random random(8);
@@ -265,6 +319,14 @@ TEST(GatheredKeys, WorkIsInProportionToThePairs) {
   const auto shared = select(draw_lists(1, 1, 256, 65536, random));
   EXPECT_EQ(explained(shared, 480, 65536).full_tiles, 4 * explained(causal(), 480, 64).query_tiles);
   EXPECT_EQ(explained(select(draw_lists(1, 32, 256, 512, random)), 32, 512).single_queries, 0);  // too long to pay
+
+  // A hub costs its own row: all keys, in tiles of one query.
+  std::vector<std::vector<Index>> graph(1000);
+  for (std::size_t i = 0; i < 1000; ++i)
+    for (Index e = 0; e < (i == 0 ? 1000 : 12); ++e) graph[i].push_back(i == 0 ? e : random.integer(0, 999));
+  const Explanation hub = explained(select(graph), 1000, 1000);
+  EXPECT_EQ(hub.single_queries, 1000);
+  EXPECT_EQ(hub.full_tiles + hub.masked_tiles, 999 + 16);
 }
 
 // The caller's memory, of exactly the size that is asked for.

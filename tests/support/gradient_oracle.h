@@ -57,9 +57,9 @@ void expect_gradients_close(const GradientTruth& truth, const Truth& forward, co
   near(truth.value, naive.value, got.value, truth.size_value, "grad_value");
 }
 
-/// Compares any other path with the truth, where keys or values have a part in common: what a sum is made of says little
-/// then, since most of it cancels. The path may err twice as much as the naive one, or four times with 16 bits, plus what
-/// storing a gradient takes, and a few eps of float.
+/// Compares any other path with the truth, where keys or values have a part in common: what a sum is made of says
+/// little then, since most of it cancels. The path may err twice as much as the naive one, or four times with 16 bits,
+/// plus what storing a gradient takes, and a few eps of float.
 template <class T>
 void expect_gradients_as_exact(const GradientTruth& truth, const ComputedGradients<T>& naive,
                                const ComputedGradients<T>& got) {

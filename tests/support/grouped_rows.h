@@ -117,6 +117,44 @@ inline auto neighbourhood_rows(const Setting& s) {
   return rows;
 }
 
+/// Lists of any lengths in compressed rows, of all queries or of one for all: empty ones, keys that are listed twice,
+/// and with `hubs` some that have most keys.
+struct DrawnLists {
+  attn::Tensor<Index, 3> offsets;
+  std::vector<Index> indices;
+  Index group;  ///< query heads that share a list
+
+  DrawnLists(const Setting& s, Index longest, bool hubs)
+      : offsets({s.random.pick(std::vector<Index>{1, s.sizes.batch}),
+                 s.random.pick(std::vector<Index>{1, s.sizes.kv_heads, s.sizes.heads}),
+                 (s.random.chance(0.2) ? 1 : s.sizes.q_len) + 1}),
+        group(s.sizes.heads / std::max<Index>(offsets.dim(1), 1)) {
+    for (Index b = 0; b < offsets.dim(0); ++b)
+      for (Index h = 0; h < offsets.dim(1); ++h) {
+        offsets(b, h, 0) = static_cast<Index>(indices.size());
+        for (Index i = 1; i < offsets.dim(2); ++i) {
+          const Index most = hubs && s.random.chance(0.1) ? 2 * s.sizes.kv_len : longest,
+                      count = s.sizes.kv_len == 0 || s.random.chance(0.2) ? 0 : s.random.integer(0, most);
+          for (Index e = 0; e < count; ++e) indices.push_back(s.random.integer(0, s.sizes.kv_len - 1));
+          offsets(b, h, i) = static_cast<Index>(indices.size());
+        }
+      }
+  }
+
+  /// Calls visit(entry) for each entry of a pair.
+  template <class Visit>
+  void for_each_of(const Pair& p, const Visit& visit) const {
+    const Index b = offsets.dim(0) == 1 ? 0 : p.batch, h = p.head / group, i = offsets.dim(2) == 2 ? 0 : p.row;
+    for (Index e = offsets(b, h, i); e < offsets(b, h, i + 1); ++e)
+      if (indices[static_cast<std::size_t>(e)] == p.kv) visit(e);
+  }
+  bool has(const Pair& p) const {
+    bool found = false;
+    for_each_of(p, [&](Index) { found = true; });
+    return found;
+  }
+};
+
 /// Lists of keys of all shapes. Some are so short that keys are gathered.
 inline auto select_rows(const Setting& s) {
   Rows<decltype(attn::select(attn::Tensor<Index, 4>()))> rows;
@@ -143,7 +181,31 @@ inline auto select_rows(const Setting& s) {
                      },
                      {}}});
   }
+  for (const bool hubs : {false, true}) {
+    const DrawnLists lists(s, std::max<Index>(sizes.kv_len / 6, 1), hubs);
+    rows.push_back({hubs ? "select(offsets, indices) with hubs" : "select(offsets, indices)",
+                    attn::select(lists.offsets, lists.indices),
+                    {[lists](const Pair& p) { return lists.has(p); }, {}}});
+  }
   return rows;
+}
+
+/// A number for each entry of lists, of each head or of all; some drop the pair.
+inline auto edge_rows(const Setting& s) {
+  const DrawnLists lists(s, std::max<Index>(s.sizes.kv_len / 6, 1), true);
+  const Index heads = s.random.chance(0.5) ? 1 : s.sizes.heads;
+  attn::Tensor<float, 2> values({heads, static_cast<Index>(lists.indices.size())});
+  for (Index i = 0; i < values.size(); ++i)
+    values.data()[i] =
+        s.random.chance(0.05) ? -std::numeric_limits<float>::infinity() : static_cast<float>(s.random.uniform(-2, 2));
+  using Mod = decltype(attn::edge_bias(lists.offsets, lists.indices, attn::Tensor<float, 2>()));
+  return Rows<Mod>{{"edge_bias",
+                    attn::edge_bias(lists.offsets, lists.indices, attn::Tensor<float, 2>(values)),
+                    {{}, [lists, values, heads](Real x, const Pair& p) {
+                       Real sum = 0;
+                       lists.for_each_of(p, [&](Index e) { sum += values(heads == 1 ? 0 : p.head, e); });
+                       return sum == -std::numeric_limits<Real>::infinity() ? sum : x + sum;
+                     }}}};
 }
 
 }  // namespace attn::test

@@ -92,6 +92,13 @@ void for_each_weight_picture(const Visit& visit) {
   for (Index b = 0; b < 16; ++b) table(b) = -0.5f * static_cast<float>(b % 8);
   for (Index b = 0; b < 9; ++b) near(b) = -1.5f * static_cast<float>(std::abs(b - 4));
   one(0) = 2;
+  Tensor<float, 1> edges({24});
+  std::vector<Index> offsets(13), neighbours(24);
+  for (Index i = 0; i < 24; ++i) {
+    edges(i) = i % 2 == 0 ? 2 : -2;
+    offsets[static_cast<std::size_t>(i / 2 + 1)] = i + 1;
+    neighbours[static_cast<std::size_t>(i)] = (i / 2 + (i % 2 == 0 ? 1 : 5)) % 12;
+  }
   const auto where = [](auto) { return 0; };
   const auto add = [](auto x, auto w, auto p) { return p.q == p.kv ? x + w : x; };
 #define ATTN_WEIGHTS(...) visit(#__VA_ARGS__, __VA_ARGS__)
@@ -102,6 +109,7 @@ void for_each_weight_picture(const Visit& visit) {
   ATTN_WEIGHTS(bias(ramp));
   ATTN_WEIGHTS(relative_bias(near));
   ATTN_WEIGHTS(relative_bias(table, T5Buckets(16, 16)));
+  ATTN_WEIGHTS(edge_bias(offsets, neighbours, edges));
   ATTN_WEIGHTS(sinks({3}));
   ATTN_WEIGHTS(dropout(0.25, 7));
   ATTN_WEIGHTS(learned(one, its_grad, where, add));

@@ -282,6 +282,7 @@ inline auto mod_table(const Setting& s) {
       dilated_rows(s),
       neighbourhood_rows(s),
       select_rows(s),
+      edge_rows(s),
       mask("lambda parity", lambda_parity(), [](const Pair& p) { return ((p.q ^ p.kv) & 1) == 0; }),
       mask("lambda documents", lambda_documents(), [](const Pair& p) { return p.kv / 7 <= p.q / 7; }),
       mask("lambda sink", lambda_sink(), [](const Pair& p) { return p.kv <= 2 || (p.q >= p.kv && p.q < p.kv + 20); }),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attn/detail/backward/backward.h"
+#include "attn/detail/backward/listed_backward.h"
 #include "attn/detail/flash/sequences.h"
 #include "attn/detail/forward_mode/jvp.h"
 #include "attn/detail/kernels/additive_gradients.h"
@@ -31,6 +32,9 @@
   keyword template BackwardKernelSet<T> backward_kernels<T>(VectorSet);                                                \
   keyword template void backward<T>(const BackwardCall<T>&, const Options&);                                           \
   keyword template Index backward_bytes<T>(const Problem&, const LearnedSizes&, const Options&, bool);                 \
+  keyword template void listed_backward<T>(const BackwardCall<T>&, const ListedCall<T>&, const Options&);              \
+  keyword template Index listed_backward_bytes<T>(const Problem&, const LearnedSizes&, const ListGathering&,           \
+                                                  const Options&);                                                     \
   keyword template void naive_backward<T>(                                                                             \
       const DTypeView<T>&, const DTypeView<T>&, const DTypeView<T>&, const DTypeView<const T>&,                        \
       const TensorView<const T, 3>&, const DTypeView<const T>&, const DTypeView<const T>&, const DTypeView<const T>&,  \

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "attn/detail/mods/broadcast.h"
+#include "attn/detail/mods/grouping/given_lists.h"
 #include "attn/detail/mods/grouping/selected_keys.h"
 #include "attn/mod.h"
 
@@ -23,32 +23,47 @@ KeyLists key_lists(const BroadcastTensor<T>& given) {
           ", it must be (q_len, n), (heads, q_len, n) or (batch, heads, q_len, n)");
   const std::span<const Index> shape = given.shape();
   KeyLists lists;
-  lists.batch = shape[0], lists.heads = shape[1], lists.rows = shape[2], lists.room = shape[3];
-  const std::vector<T> all = given.row_major();
-  const std::vector<Index> keys(all.begin(), all.end());
+  lists.batch = shape[0], lists.heads = shape[1], lists.rows = shape[2], lists.columns = shape[3];
+  const std::vector<T> keys = given.row_major();
   for (std::size_t i = 0; i < keys.size(); ++i)
     require(keys[i] >= -1, "select: an index is ", keys[i], ", it must be a key, or -1 for none");
-  lists.keys.reserve(keys.size());
-  const std::size_t room = static_cast<std::size_t>(lists.room);
+  const std::size_t columns = static_cast<std::size_t>(lists.columns);
   for (Index i = 0; i < shape[0] * shape[1] * shape[2]; ++i)
-    lists.add(std::span(keys).subspan(static_cast<std::size_t>(i) * room, room));
+    lists.add(std::span(keys).subspan(static_cast<std::size_t>(i) * columns, columns));
+  lists.finish();
   return lists;
 }
 
-/// @throws std::invalid_argument unless there is a list for each query of the call, of keys that the call has.
-inline void check_lists(const KeyLists& lists, const Problem& p) {
-  const Index shape[] = {lists.batch, lists.heads, lists.rows, lists.room};
-  const bool heads_fit = lists.heads == p.heads || lists.heads == p.kv_heads || lists.heads == 1;
-  require((lists.batch == p.batch || lists.batch == 1) && heads_fit && (lists.rows == p.q_len || lists.rows == 1),
-          "select: the indices have shape ", std::span<const Index>(shape), ", the call has (", p.batch, ", ", p.heads,
-          " or ", p.kv_heads, ", ", p.q_len, ", n) as (batch, heads or kv_heads, q_len, n)");
-  for (std::size_t i = 0; i < lists.counts.size(); ++i) {
-    const auto list = lists.list(static_cast<Index>(i));
-    const Index batch = static_cast<Index>(i) / (lists.heads * lists.rows);
-    if (list.empty() || (lists.batch > 1 && p.sequence && batch != *p.sequence)) continue;
-    require(list.back() < p.kv_len || p.has_part_of_keys, "select: an index is ", list.back(), ", there are ", p.kv_len,
-            " keys");
-  }
+inline KeyLists key_lists(const GivenLists& given) {
+  KeyLists lists;
+  lists.batch = given.batch, lists.heads = given.heads, lists.rows = given.rows, lists.columns = -1;
+  lists.keys.reserve(given.indices.size());
+  for (Index i = 0; i < given.count(); ++i) lists.add(given.list(i));
+  lists.finish();
+  return lists;
+}
+
+/// The mask of select().
+inline auto selected(KeyLists given) {
+  struct Tables {
+    KeyLists lists;
+    ListGathering gathering{lists};
+
+    explicit Tables(KeyLists from) : lists(std::move(from)) {}
+    Tables(const Tables&) = delete;
+  };
+  return bind_mod([tables = std::make_shared<const Tables>(std::move(given))](const Problem& p) {
+    const KeyLists& lists = tables->lists;
+    check_lists("select", lists, lists.columns, p);
+    const ListedKeys listed{&lists, heads_of_list(lists.heads, p), p.q_offset};
+    // Only the listed keys that the call has, as its rows. Where the call has a part of the keys, this is a table of
+    // its own.
+    const auto rows = p.has_part_of_keys ? std::make_shared<const Tables>(lists.part(p.keys())) : tables;
+    const auto mask = mask_mod(
+        listed, [listed](const Tile& t) { return listed.coverage(t); },
+        [listed, rows](const Tile& t) { return listed.kv_range(t); });
+    return gathered_mask(mask, rows->gathering, p);
+  });
 }
 
 }  // namespace detail
@@ -63,39 +78,52 @@ inline void check_lists(const KeyLists& lists, const Problem& p) {
 ///                                         0 0 1 0
 ///                                         0 1 0 0
 ///
-/// Keys are gathered, not masked: a call costs what its lists are long, whatever kv_len is, if they are shorter than a
-/// quarter of it (a half, where all queries share a list or there is one query). Each query reads its keys from memory,
-/// so heads that share a list are cheaper than others. In any_of() and its like, in gradients, for_each_weight_tile()
-/// and over caches nothing is gathered: tiles of up to 48 queries and 64 keys are visited in which a key is listed.
-/// Keys far from each other then cost what a call without a mask does, and gradients as much as those of such a call;
-/// over a KvCache, pass its keys(i) and values(i) instead, which are gathered. The indices are copied and put in order
-/// when the mod is made, O(1) each where they lie close and O(log n) where they do not; the order in which they are
-/// given changes no bit of the result.
-/// @throws std::invalid_argument for an index below -1; in the call, if the shape does not fit, or for an index of a
-/// key that does not exist.
+/// Lists of unequal length are a range of ranges, one for each query, such as std::vector<std::vector<int>>; nested
+/// once more for heads, and once more for batch elements; or offsets and indices, see below.
+///
+/// Keys are gathered, not masked: a query costs what its own list is long, whatever kv_len is and however long other
+/// lists are, if all lists together have at most a quarter of the pairs (a half, where all queries share a list or
+/// there is one query). Each query reads its keys from memory, so heads that share a list are cheaper than others.
+///
+/// The backward pass gathers too, where each query has a list of its own and all lists together have at most an eighth
+/// of the pairs. It keeps two numbers for each listed pair of the heads that are worked on together. The first one also
+/// makes a table in the mod: for each key the queries that list it, 16 bytes for each entry.
+///
+/// In any_of() and its like, in the forward mode, for_each_weight_tile() and over caches nothing is gathered: tiles of
+/// up to 48 queries and 64 keys are visited in which a key is listed. Keys far from each other then cost what a call
+/// without a mask does; over a KvCache, pass its keys(i) and values(i) instead, which are gathered. The indices are
+/// copied and put in order when the mod is made, O(1) each where they lie close and O(log n) where they do not; the
+/// order in which they are given changes no bit.
+/// @throws std::invalid_argument for an index below -1 (in ranges, below 0), or unless all heads have as many lists; in
+/// the call, if the shape does not fit, or for an index of a key that does not exist.
 template <class X>
 auto select(X&& indices) {
-  struct Tables {
-    detail::KeyLists lists;
-    detail::ListGathering gathering{lists};
+  if constexpr (detail::nesting<std::remove_cvref_t<X>> >= 2)
+    return detail::selected(detail::key_lists(detail::nested_lists("select", indices)));
+  else
+    return detail::selected(detail::key_lists(detail::broadcast_tensor(std::forward<X>(indices))));
+}
 
-    explicit Tables(detail::KeyLists given) : lists(std::move(given)) {}
-    Tables(const Tables&) = delete;
-  };
-  return bind_mod([tables = std::make_shared<const Tables>(
-                       detail::key_lists(detail::broadcast_tensor(std::forward<X>(indices))))](const Problem& p) {
-    const detail::KeyLists& lists = tables->lists;
-    detail::check_lists(lists, p);
-    const Index of_list = lists.heads == 1 ? p.heads : lists.heads == p.heads ? 1 : p.heads / p.kv_heads;
-    const detail::ListedKeys listed{&lists, of_list, p.q_offset};
-    // Only the listed keys that the call has, as its rows. Where the call has a part of the keys, this is a table of
-    // its own.
-    const auto rows = p.has_part_of_keys ? std::make_shared<const Tables>(lists.part(p.keys())) : tables;
-    const auto mask = mask_mod([listed](const Position& at) { return listed.keep(at); },
-                               [listed](const Tile& t) { return listed.coverage(t); },
-                               [listed, rows](const Tile& t) { return listed.kv_range(t); });
-    return detail::gathered_mask(mask, rows->gathering, p);
-  });
+/// select() of lists in compressed rows (CSR), as graphs and sparse matrices are stored: query i keeps the keys
+/// indices[offsets[i]] .. indices[offsets[i + 1] - 1]. Both are tensors or ranges of integers; offsets are (q_len + 1),
+/// (heads, q_len + 1) or (batch, heads, q_len + 1), where each head goes on where the one before it ends. The first
+/// offset is 0 and the last one the number of indices. A list may be empty: its query keeps no key.
+///
+///     offsets {0, 2, 3, 4}, indices {0, 3, 2, 1}:  1 0 0 1
+///                                                  0 0 1 0
+///                                                  0 1 0 0
+///
+/// edge_bias() adds a number for each entry of `indices` to the scores.
+/// @throws std::invalid_argument for offsets that do not cut the indices into lists, and for an index below 0; in the
+/// call, as above.
+template <class O, class I>
+auto select(const O& offsets, const I& indices) {
+  return detail::selected(detail::key_lists(
+      detail::lists_of("select", detail::GivenNumbers::of(offsets), detail::GivenNumbers::of(indices))));
+}
+/// As above, for lists in braces.
+inline auto select(std::initializer_list<Index> offsets, std::initializer_list<Index> indices) {
+  return select<std::initializer_list<Index>, std::initializer_list<Index>>(offsets, indices);
 }
 
 }  // namespace attn

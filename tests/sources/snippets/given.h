@@ -69,6 +69,16 @@ extern const attn::Result<attn::Tensor<float, 4>, attn::Tensor<float, 3>> r;
 extern const std::uint64_t step;
 }  // namespace steps
 
+namespace graph {
+extern const attn::Tensor<float, 4> q, k, v, grad_out;
+extern const std::vector<attn::Index> offsets, indices;
+extern const std::vector<std::vector<int>> neighbours;
+extern const attn::Tensor<bool, 2> adjacency;
+extern const attn::Tensor<float, 2> weights;
+extern attn::Tensor<float, 2> grad_weights;
+inline const auto is_edge = [](auto p) { return adjacency(p.q, p.kv); };
+}  // namespace graph
+
 namespace directions {
 extern const Eigen::MatrixXf q, k, v, dq, dk, dv;
 }

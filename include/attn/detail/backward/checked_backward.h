@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attn/detail/backward/backward.h"
+#include "attn/detail/backward/listed_backward.h"
 #include "attn/detail/flash/checked_call.h"
 #include "attn/detail/naive/naive_backward.h"
 #include "attn/result.h"
@@ -169,21 +170,24 @@ class CheckedBackward {
            const LearnedMods<T>* learned = nullptr) const {
     const auto& call = in_.call;
     const BackwardMods<T, Bound<M>> mods(call.mods, call.problem);
-    backward<T>({call.tensors(),
-                 out_,
-                 in_.grad_out,
-                 lse_,
-                 in_.grad_lse,
-                 lse_rests_,
-                 checked_gradient<T>(grad_query, call.q, "grad_query"),
-                 checked_gradient<T>(grad_key, call.k, "grad_key"),
-                 checked_gradient<T>(grad_value, call.v, "grad_value"),
-                 mods.tile(),
-                 mods.slopes(),
-                 learned ? learned : mods.learned(),
-                 {},
-                 options.accumulate},
-                options);
+    const BackwardCall<T> made{call.tensors(),
+                               out_,
+                               in_.grad_out,
+                               lse_,
+                               in_.grad_lse,
+                               lse_rests_,
+                               checked_gradient<T>(grad_query, call.q, "grad_query"),
+                               checked_gradient<T>(grad_key, call.k, "grad_key"),
+                               checked_gradient<T>(grad_value, call.v, "grad_value"),
+                               mods.tile(),
+                               mods.slopes(),
+                               learned ? learned : mods.learned(),
+                               {},
+                               options.accumulate};
+    if constexpr (lists_keys<Bound<M>>())
+      if (call.mods.grouped().gathers_backward(call.problem))
+        return listed_backward<T>(made, ListedCallOf<T, Bound<M>, BackwardMods>(call.mods, call.problem), options);
+    backward<T>(made, options);
   }
 
   /// The same where the gradients are the caller's memory; see CheckedCall::caller_tensors().

@@ -238,7 +238,7 @@ class BoundMods {
         const Dual<T> w(mod.score.number(p)), by_score = mod.score.of(Dual<T>(x, T(1)), w, p),
                                               by_number = mod.score.of(Dual<T>(x), Dual<T>(w.value, T(1)), p);
         const T after = learn_from<i + 1>(by_score.value, grad, p, first + mod.score.slots(), add);
-        add(first + mod.score.slot(p), grad * after * by_number.slope);
+        if (const Index slot = mod.score.slot(p); slot >= 0) add(first + slot, grad * after * by_number.slope);
         return after * by_score.slope;
       } else if constexpr (is_score<Mod>) {
         const Dual<T> y = mod.score(Dual<T>(x, T(1)), p);

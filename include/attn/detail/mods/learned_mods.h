@@ -11,7 +11,7 @@
 namespace attn::detail {
 
 /// A change of scores by a learned number, bound to a call: x -> score(x, number, p). The number is at `slot(p)` of a
-/// table, and its gradient goes to the same slot of another table.
+/// table, and its gradient goes to the same slot of another table; a slot below 0 has no gradient.
 template <class Score, class Slot, class Number, class Gradient>
 struct LearnedScore {
   static constexpr bool kIsLearned = true;

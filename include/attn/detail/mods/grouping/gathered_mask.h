@@ -25,9 +25,12 @@ struct GatheredMask : Mask {
 
   /// Whether the keys of this call are gathered. A mask made for more keys, or for other queries, is asked about pairs
   /// instead.
-  bool gathers(const Problem& call) const {
-    return call.q_len == q_len && call.keys() == keys && gathering->pays(call);
-  }
+  bool gathers(const Problem& call) const { return is_made_for(call) && gathering->pays(call); }
+  /// The same of the backward pass, for masks that list keys.
+  bool gathers_backward(const Problem& call) const { return is_made_for(call) && gathering->pays_backward(call); }
+
+ private:
+  bool is_made_for(const Problem& call) const { return call.q_len == q_len && call.keys() == keys; }
 };
 
 template <class Mask, class Gathering>
@@ -43,6 +46,8 @@ template <class Mask, class Gathering>
 constexpr bool is_grouped<GatheredMask<Mask, Gathering>> = true;
 template <class Mask, class Gathering>
 constexpr bool is_mask<GatheredMask<Mask, Gathering>> = true;
+template <class Mask, class Gathering>
+constexpr bool has_words<GatheredMask<Mask, Gathering>> = has_words<Mask>;
 
 /// Tokens of one batch element of a call, gathered into several short texts. The texts are computed as a call of their
 /// own: each is a batch element, and positions are the numbers of entries in its lists. The entries ascend.
@@ -53,7 +58,6 @@ struct GatheredTokens {
   Index q_offset = 0;                   ///< the position of query row 0 in the call
   RowList kv;                           ///< keys of the texts and key heads
   Index kv_offset = 0;                  ///< the position of key row 0 in the call
-  Index keys = 0;                       ///< entries of each list of keys
   Index first_head = 0, head_step = 1;  ///< of the query heads that take part
   Index heads_of_list = 1;              ///< how many neighbouring heads share a list of keys
   Index most_queries = 0;               ///< of a tile; 0: as many as kernels like
@@ -83,10 +87,12 @@ struct GatheredTokens {
     grid.kv_offset = kv_offset;
     return grid;
   }
-  /// Which numbers in the text of `tile` the keys in a range of the whole call have.
+  /// Which of the numbers tile.kv the keys in a range of the whole call have.
   Range kv_numbers(const Range& range, const Tile& tile) const {
     const Index* const list = kv_list(tile.batch, tile.head);
-    const auto first_from = [&](Index key) { return std::lower_bound(list, list + keys, key - kv_offset) - list; };
+    const auto first_from = [&](Index key) {
+      return std::lower_bound(list + tile.kv.begin, list + tile.kv.end, key - kv_offset) - list;
+    };
     return {first_from(range.begin), first_from(range.end)};
   }
 };

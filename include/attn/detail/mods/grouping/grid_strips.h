@@ -143,7 +143,6 @@ class StripGathering {
         tokens.batch = batch;
         tokens.q = {strips.q.data(), problem.q_len, 0, strips.run_of(strips.q_shape), strips.step};
         tokens.kv = {strips.kv.data(), problem.kv_len, 0, strips.run_of(strips.kv_shape), strips.step};
-        tokens.keys = problem.kv_len;
         tokens.most_queries = kQueries;
         visit(tokens, StripMask{&strips}, problem);
       }

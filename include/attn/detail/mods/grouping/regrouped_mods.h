@@ -18,6 +18,7 @@ class RegroupedMods {
   static constexpr bool kIsOpaque = Others::kIsOpaque;
   static constexpr bool kHasSinks = Others::kHasSinks;
   static constexpr bool kHasDropout = Others::kHasDropout;
+  static constexpr bool kLearns = Others::kLearns;
 
   RegroupedMods(const Far& far, const Others& others, const Groups& groups)
       : far_(far), others_(others), groups_(groups) {}
@@ -27,6 +28,14 @@ class RegroupedMods {
   template <class X>
   X score(X x, const Position& p) const {
     return others_.score(x, groups_.in_call(p));
+  }
+  template <class T, class Add>
+  T learn(T x, T grad, const Position& p, const Add& add) const {
+    return others_.learn(x, grad, groups_.in_call(p), add);
+  }
+  template <class Visit>
+  void each_learned(const Visit& visit) const {
+    others_.each_learned(visit);
   }
   bool keep(const Position& p) const {
     bool kept = far_.keep(p);
@@ -52,7 +61,7 @@ class RegroupedMods {
     const Range far = far_.kv_range(tile);
     if (!Others::kHasMasks || far.empty()) return far;
     const Tile seen{tile.batch, tile.head, tile.q, far};
-    return intersect(far, groups_.kv_numbers(others_.kv_range(groups_.in_call(seen)), tile));
+    return intersect(far, groups_.kv_numbers(others_.kv_range(groups_.in_call(seen)), seen));
   }
 
  private:

@@ -4,6 +4,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <functional>
+#include <mutex>
+#include <numeric>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -11,48 +15,62 @@
 #include "attn/detail/base/check.h"
 #include "attn/detail/mods/distances.h"
 #include "attn/detail/mods/grouping/gathered_mask.h"
+#include "attn/detail/mods/grouping/given_lists.h"
 
 namespace attn::detail {
 
-/// Lists of keys in ascending order without repetition. There are (batch or 1, heads or kv_heads or 1, q_len or 1) of
-/// them. Behind its own entries a list repeats the last one, so that all of its room may be read.
+/// Lists of keys in ascending order without repetition, of any lengths. There are (batch or 1, heads or kv_heads or 1,
+/// q_len or 1) of them.
 struct KeyLists {
   Index batch = 1, heads = 1, rows = 1;
-  Index room = 0;     ///< entries of each list in memory
-  Index longest = 0;  ///< most own entries of a list
-  std::vector<Index> keys, counts;
+  Index columns = 0;                ///< of the tensor that the lists were given in; -1: they were given one by one
+  Index longest = 0;                ///< most entries of a list
+  std::vector<Index> keys;          ///< those of all lists, one list behind the other
+  std::vector<Index> begins = {0};  ///< where each list begins in `keys`, and where the last one ends
+
+  /// The lists of nobody yet, for as many as `like` has.
+  static KeyLists shaped(const KeyLists& like) {
+    KeyLists lists;
+    lists.batch = like.batch, lists.heads = like.heads, lists.rows = like.rows, lists.columns = like.columns;
+    lists.begins.reserve(like.begins.size());
+    return lists;
+  }
 
   Index number(Index b, Index head, Index row) const {
     return ((batch == 1 ? 0 : b) * heads + head) * rows + (rows == 1 ? 0 : row);
   }
+  Index count() const { return static_cast<Index>(begins.size()) - 1; }
+  Index begin(Index number) const { return begins[static_cast<std::size_t>(number)]; }
+  Index size(Index number) const { return begin(number + 1) - begin(number); }
   std::span<const Index> list(Index number) const {
-    return {keys.data() + number * room, static_cast<std::size_t>(counts[static_cast<std::size_t>(number)])};
+    return {keys.data() + begin(number), static_cast<std::size_t>(size(number))};
   }
 
   /// Adds `given`, put in order, as the next list; -1 stands for no key.
-  void add(std::span<const Index> given) {
+  template <class Integer>
+  void add(std::span<const Integer> given) {
     const std::size_t first = keys.size();
-    for (const Index key : given)
-      if (key >= 0) keys.push_back(key);
+    for (const Integer key : given)
+      if (key != static_cast<Integer>(-1)) keys.push_back(static_cast<Index>(key));
     sort(first);
-    const Index count = static_cast<Index>(keys.size() - first);
-    counts.push_back(count);
-    longest = std::max(longest, count);
-    keys.resize(first + static_cast<std::size_t>(room), count == 0 ? 0 : keys.back());
+    begins.push_back(static_cast<Index>(keys.size()));
+    longest = std::max(longest, begins.back() - static_cast<Index>(first));
   }
+
+  /// After the last list: from the beginning of each, as many keys may be read as the longest one has.
+  void finish() { keys.resize(keys.size() + static_cast<std::size_t>(longest), keys.empty() ? 0 : keys.back()); }
 
   /// The same lists, cut down to the keys in a range; entries count from the first key of that range.
   KeyLists part(const Range& of) const {
-    KeyLists some;
-    some.batch = batch, some.heads = heads, some.rows = rows, some.room = room;
-    some.keys.reserve(keys.size());
+    KeyLists some = shaped(*this);
     std::vector<Index> own;
-    for (std::size_t i = 0; i < counts.size(); ++i) {
+    for (Index i = 0; i < count(); ++i) {
       own.clear();
-      for (const Index key : list(static_cast<Index>(i)))
+      for (const Index key : list(i))
         if (of.begin <= key && key < of.end) own.push_back(key - of.begin);
-      some.add(own);
+      some.add(std::span<const Index>(own));
     }
+    some.finish();
     return some;
   }
 
@@ -82,6 +100,42 @@ struct KeyLists {
   std::vector<std::uint64_t> bits_;  ///< all 0 between calls of sort()
 };
 
+/// The lists the other way round: for each key, the queries that list it, in ascending order, and where they do.
+struct ListingQueries {
+  struct Entry {
+    Index row;    ///< of the query
+    Index entry;  ///< of KeyLists::keys
+  };
+  Index keys = 0;  ///< how many there are, all that are listed
+  std::vector<Index> begins;
+  std::vector<Entry> entries;
+
+  explicit ListingQueries(const KeyLists& lists) {
+    for (Index i = 0; i < lists.count(); ++i)
+      if (lists.size(i) > 0) keys = std::max(keys, lists.list(i).back() + 1);
+    const auto for_each = [&](const auto& visit) {
+      for (Index i = 0; i < lists.count(); ++i)
+        for (Index entry = lists.begin(i); entry < lists.begin(i + 1); ++entry)
+          visit(i / lists.rows * keys + lists.keys[static_cast<std::size_t>(entry)], Entry{i % lists.rows, entry});
+    };
+    begins.resize(static_cast<std::size_t>(lists.batch * lists.heads * keys + 1));
+    entries.resize(static_cast<std::size_t>(lists.begins.back()));
+    for_each([&](Index number, const Entry&) { ++begins[static_cast<std::size_t>(number) + 1]; });
+    std::partial_sum(begins.begin(), begins.end(), begins.begin());
+    std::vector<Index> next(begins.begin(), begins.end());
+    for_each([&](Index number, const Entry& entry) {
+      entries[static_cast<std::size_t>(next[static_cast<std::size_t>(number)]++)] = entry;
+    });
+  }
+
+  /// Those of a key; `lists`: the number of the key's batch element and head among all that have lists.
+  std::span<const Entry> of(Index lists, Index key) const {
+    if (key >= keys) return {};
+    const auto number = static_cast<std::size_t>(lists * keys + key);
+    return {entries.data() + begins[number], static_cast<std::size_t>(begins[number + 1] - begins[number])};
+  }
+};
+
 /// Which keys of a call are listed.
 struct ListedKeys {
   const KeyLists* lists;
@@ -91,9 +145,20 @@ struct ListedKeys {
   std::span<const Index> of(Index batch, Index head, Index q) const {
     return lists->list(lists->number(batch, head / heads_of_list, q - q_offset));
   }
-  bool keep(const Position& p) const {
+  bool operator()(const Position& p) const {
     const auto list = of(p.batch, p.head, p.q);
     return std::binary_search(list.begin(), list.end(), p.kv);
+  }
+  /// As TensorPredicate::words(): bit j of words[i] says whether query first.q + i lists key first.kv + j.
+  template <int kQueries, class Word>
+  void words(const Position& first, Index keys, Word* words) const {
+    for (int i = 0; i < kQueries; ++i) {
+      const auto list = of(first.batch, first.head, first.q + i);
+      words[i] = 0;
+      for (auto at = std::lower_bound(list.begin(), list.end(), first.kv); at != list.end() && *at < first.kv + keys;
+           ++at)
+        words[i] = static_cast<Word>(words[i] | Word(1) << (*at - first.kv));
+    }
   }
   /// The queries to ask about: one where a single list serves all.
   Range asked(const Range& q) const { return lists->rows == 1 ? Range{q.begin, q.begin + 1} : q; }
@@ -129,7 +194,7 @@ struct OwnEntries {
   Index of_text, of_head, heads_of_list;
 
   Index count(Index text, Index head) const {
-    return lists->counts[static_cast<std::size_t>(first + text * of_text + head / heads_of_list * of_head)];
+    return lists->size(first + text * of_text + head / heads_of_list * of_head);
   }
   bool keep(const Position& p) const { return p.kv < count(p.batch, p.head); }
   Coverage coverage(const Tile& t) const {
@@ -144,11 +209,37 @@ struct OwnEntries {
 class ListGathering {
  public:
   explicit ListGathering(const KeyLists& lists) : lists_(&lists) {}
+  ListGathering(const ListGathering&) = delete;
 
   bool pays(const Problem& call) const {
     // Queries with lists of their own are computed one by one.
-    const Index cost = lists_->rows == 1 || call.q_len == 1 ? 2 : 4;
-    return call.q_len > 0 && call.kv_len > 0 && lists_->longest <= call.kv_len / cost;
+    return costs_less(call, lists_->rows == 1 || call.q_len == 1 ? 2 : 4);
+  }
+  /// Whether gathering pays in the backward pass, in which weights are gathered too. Keys that all queries share are
+  /// not gathered there.
+  bool pays_backward(const Problem& call) const { return lists_->rows == call.q_len && costs_less(call, 8); }
+
+  const KeyLists& lists() const { return *lists_; }
+  /// Query heads that share a list of keys.
+  Index heads_of_list(const Problem& call) const { return detail::heads_of_list(lists_->heads, call); }
+  /// All queries of a batch element with their lists, each query a text.
+  GatheredTokens tokens(const Problem& call, Index batch) const {
+    GatheredTokens tokens;
+    tokens.batch = batch;
+    tokens.rows_of_text = 1;
+    tokens.q_offset = call.first_query(batch);
+    tokens.kv = {.rows = lists_->keys.data(),
+                 .of_batch = lists_->rows == 1 ? 0 : 1,
+                 .of_head = lists_->heads == 1 ? 0 : lists_->rows,
+                 .begins = lists_->begins.data() + lists_->number(batch, 0, 0)};
+    tokens.kv_offset = call.kv_offset;
+    tokens.heads_of_list = heads_of_list(call);
+    return tokens;
+  }
+  /// Made where it is asked for first, for the backward pass.
+  const ListingQueries& by_key() const {
+    std::call_once(by_key_once_, [&] { by_key_.emplace(*lists_); });
+    return *by_key_;
   }
 
   template <class Visit>
@@ -173,9 +264,10 @@ class ListGathering {
         tokens.batch = batch;
         tokens.rows_of_text = problem.q_len;
         tokens.q_offset = call.first_query(batch);
-        tokens.kv = {lists.keys.data() + own.first * lists.room, own.of_text * lists.room, own.of_head * lists.room, 1,
-                     1};
-        tokens.keys = lists.longest;
+        tokens.kv = {.rows = lists.keys.data(),
+                     .of_batch = own.of_text,
+                     .of_head = own.of_head,
+                     .begins = lists.begins.data() + own.first};
         tokens.kv_offset = call.kv_offset;
         tokens.first_head = turn;
         tokens.head_step = turns;
@@ -185,7 +277,17 @@ class ListGathering {
   }
 
  private:
+  /// Whether a listed pair may cost so many times what one of a call without lists does. Each query costs what its own
+  /// list is long, so what counts is how long they are on average.
+  bool costs_less(const Problem& call, Index cost) const {
+    const double entries = static_cast<double>(lists_->begins.back()),
+                 pairs = static_cast<double>(lists_->count()) * static_cast<double>(call.kv_len);
+    return call.q_len > 0 && call.kv_len > 0 && static_cast<double>(cost) * entries <= pairs;
+  }
+
   const KeyLists* lists_;
+  mutable std::once_flag by_key_once_;
+  mutable std::optional<ListingQueries> by_key_;
 };
 
 }  // namespace attn::detail

@@ -1,0 +1,72 @@
+// What a backward pass over listed keys sees of the mods of its call.
+#pragma once
+
+#include <functional>
+#include <type_traits>
+
+#include "attn/detail/backward/backward_call.h"
+#include "attn/detail/mods/grouping/regrouped_mods.h"
+#include "attn/detail/mods/grouping/selected_keys.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Which keys each query of a call lists, and the mods on the numbers of these lists: the pair of query row i of `head`
+/// and entry e of its list is Position{i, head, 0, e}.
+template <class T>
+class ListedCall {
+ public:
+  /// The mods of a batch element, besides the one that lists keys; as in BackwardCall.
+  struct Mods {
+    const TileMods<T>* tile;
+    const ScoreSlopes<T>* slopes;
+    const LearnedMods<T>* learned;
+  };
+  using Use = std::function<void(const Mods&)>;
+
+  virtual ~ListedCall() = default;
+
+  virtual const ListGathering& gathering() const = 0;
+  virtual void with_mods(Index batch, const Use& use) const = 0;
+};
+
+/// What is left of the mask once keys are gathered: everything that is listed is kept.
+struct EveryEntry {
+  constexpr bool keep(const Position&) const { return true; }
+  constexpr Coverage coverage(const Tile&) const { return Coverage::all; }
+  constexpr Range kv_range(const Tile& tile) const { return tile.kv; }
+};
+
+/// The ListedCall of `mods`, to which it keeps a reference. ModsAsSeen: BackwardMods.
+template <class T, class Mods, template <class, class> class ModsAsSeen>
+class ListedCallOf final : public ListedCall<T> {
+ public:
+  ListedCallOf(const Mods& mods, const Problem& problem) : mods_(mods), problem_(problem) {}
+
+  const ListGathering& gathering() const override { return *mods_.grouped().gathering; }
+
+  void with_mods(Index batch, const typename ListedCall<T>::Use& use) const override {
+    const auto others = mods_.of(batch).without_grouped();
+    const EveryEntry every;
+    const RegroupedMods own(every, others, gathering().tokens(problem_, batch));
+    const ModsAsSeen<T, std::remove_const_t<decltype(own)>> seen(own, problem_);
+    use({seen.tile(), seen.slopes(), seen.learned()});
+  }
+
+ private:
+  const Mods& mods_;
+  const Problem& problem_;
+};
+
+/// Whether the first grouped mask of a call lists keys.
+template <class Mods>
+constexpr bool lists_keys() {
+  if constexpr (Mods::kIsGrouped) return requires(const Mods& mods) {
+      mods.grouped().gathering->by_key();
+    };
+  else
+    return false;
+}
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,243 @@
+// The loops of the backward pass where each query lists its keys: over the queries, each with its list, and then over
+// the keys, each with the queries that list it.
+#pragma once
+
+#include <cstring>
+#include <span>
+
+#include "attn/detail/backward/listed_plan.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// Whatever is summed is summed by one task in the order of a list, so that threads change no bit, and all products are
+/// those of single queries (see DecodeKernels): the gradient of a key is a sum of queries, gathered as keys are in the
+/// forward pass. Between the loops lie the weights and the gradients of scores, one of each for each listed pair.
+template <class T>
+class ListedLoop {
+ public:
+  ListedLoop(const BackwardCall<T>& call, const ListedCall<T>& listed, const ListedPlan<T>& plan)
+      : call_(call),
+        listed_(listed),
+        plan_(plan),
+        problem_(plan.problem()),
+        lists_(plan.lists()),
+        family_(plan.family()),
+        scale_(static_cast<T>(problem_.scale)),
+        kept_factor_(call.kept_factor()) {}
+
+  /// The first loop, over some queries of a group. `sums`: see LearnedMods.
+  void run_queries(std::byte* group_memory, Index group, const Range& rows, GradientSum<T>* sums,
+                   std::byte* worker_memory) const {
+    const ListedMemory<T> m = plan_.memory_of_worker(worker_memory);
+    const Index heads = plan_.group_heads(), first = group % problem_.kv_heads * heads;
+    const auto use = [&](const typename ListedCall<T>::Mods& mods) {
+      for (Index row = rows.begin; row < rows.end; ++row)
+        for (Index head = 0; head < heads; head += plan_.heads_at_a_time())
+          one_list({group / problem_.kv_heads, first + head, row, std::min(plan_.heads_at_a_time(), heads - head)},
+                   plan_.pairs(group_memory, head), mods, sums, m);
+    };
+    listed_.with_mods(group / problem_.kv_heads, std::cref(use));  // a reference: a copy would be allocated
+  }
+
+  /// The second loop, over some keys of a group.
+  void run_keys(std::byte* group_memory, Index group, const Range& keys, std::byte* worker_memory) const {
+    const ListedMemory<T> m = plan_.memory_of_worker(worker_memory);
+    const ListingQueries& listing = listed_.gathering().by_key();
+    const Index batch = group / problem_.kv_heads, kv_head = group % problem_.kv_heads, heads = plan_.group_heads(),
+                first = kv_head * heads;
+    for (Index key = keys.begin; key < keys.end; ++key) {
+      std::fill_n(m.grad_key, problem_.head_dim, T(0));
+      std::fill_n(m.grad_value, problem_.v_dim, T(0));
+      Index count = 0;
+      const auto add_up = [&] {
+        add(m.grad_key, m.grad_scores, m.key, 1, count, problem_.head_dim, m);
+        add(m.grad_value, m.scores, m.value, 1, count, problem_.v_dim, m);
+        count = 0;
+      };
+      for (Index head = 0; head < heads; ++head) {
+        const Index list = plan_.first_list(batch, first + head);
+        const ListedPairs<T> pairs = plan_.pairs(group_memory, head);
+        const std::span<const ListingQueries::Entry> all = listing.of(list / lists_.rows, key);
+        const auto numbers_of = [&](std::size_t i) { return pairs.numbers + (all[i].entry - lists_.begin(list)); };
+        for (std::size_t i = 0; i < all.size(); ++i) {
+          if (i + kAhead < all.size()) __builtin_prefetch(numbers_of(i + kAhead));  // they lie far apart
+          const Index row = all[i].row;
+          const auto [weight, grad] = *numbers_of(i);
+          if (weight == kDropped) continue;
+          m.scores[count] = weight, m.grad_scores[count] = grad;
+          load(call_.tensors.q, batch, first + head, row, m.key + count * problem_.head_dim);
+          load(call_.grad_out, batch, first + head, row, m.value + count * problem_.v_dim);
+          if (++count == kKeyTile) add_up();
+        }
+      }
+      if (count > 0) add_up();
+      store(m.grad_key, scale_, call_.grad_k.rows(batch, kv_head, key), problem_.head_dim);
+      store(m.grad_value, kept_factor_, call_.grad_v.rows(batch, kv_head, key), problem_.v_dim);
+    }
+  }
+
+  /// The gradients of the sinks of a group's heads.
+  void learn_sinks(std::byte* group_memory, Index group, GradientSum<T>* sums) const {
+    for (Index head = 0; head < plan_.group_heads(); ++head) {
+      const ListedPairs<T> pairs = plan_.pairs(group_memory, head);
+      call_.learned->learn_sinks(group % problem_.kv_heads * plan_.group_heads() + head, pairs.lse, pairs.lse_rest,
+                                 pairs.delta, problem_.q_len, sums);
+    }
+  }
+
+ private:
+  static constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  static constexpr std::size_t kAhead = 16;
+  static constexpr T kDropped = -1;  ///< in place of a weight
+
+  /// A query of some neighbouring heads that share its list.
+  struct Query {
+    Index batch, head, row, heads;
+  };
+
+  void one_list(const Query& query, const ListedPairs<T>& pairs, const typename ListedCall<T>::Mods& mods,
+                GradientSum<T>* sums, const ListedMemory<T>& m) const {
+    const Index head_dim = problem_.head_dim, v_dim = problem_.v_dim, kv_head = problem_.kv_head(query.head);
+    for (Index i = 0; i < query.heads; ++i) begin(query, i, pairs, m);
+    const Index first = plan_.first_list(query.batch, query.head), number = first + (lists_.rows == 1 ? 0 : query.row);
+    const std::span<const Index> list = lists_.list(number);
+    for (Range entries{0, 0}; entries.end < lists_.size(number);) {
+      entries = {entries.end, std::min(entries.end + kKeyTile, lists_.size(number))};
+      const Index count = entries.size();
+      load(call_.tensors.k, query.batch, kv_head, list.data() + entries.begin, count, m.key);
+      load(call_.tensors.v, query.batch, kv_head, list.data() + entries.begin, count, m.value);
+      multiply(m.scores, m.query, m.key, query.heads, count, head_dim);
+      multiply(m.grad_scores, m.grad_out, m.value, query.heads, count, v_dim);
+      bool dropped_any = false;
+      const ListedPairs<T> to = pairs.from(lists_.begin(number) - lists_.begin(first) + entries.begin);
+      for (Index i = 0; i < query.heads; ++i)
+        dropped_any |= one_head({query.row, query.head + i, {0, 1}, entries}, to.of(i), mods, sums, m.of(i));
+      if (!dropped_any || family_.all_finite({m.key, head_dim}, count, head_dim))
+        add(m.grad_query, m.grad_scores, m.key, query.heads, count, head_dim, m);
+      else
+        add_kept(query, to, m, count);
+    }
+    for (Index i = 0; i < query.heads; ++i)
+      store(m.grad_query + i * head_dim, scale_, call_.grad_q.rows(query.batch, query.head + i, query.row), head_dim);
+  }
+
+  /// Brings in head number i of a query.
+  void begin(const Query& query, Index i, const ListedPairs<T>& pairs, const ListedMemory<T>& m) const {
+    const Index head_dim = problem_.head_dim, v_dim = problem_.v_dim, head = query.head + i;
+    T *const q = m.query + i * head_dim, *const grad_out = m.grad_out + i * v_dim;
+    T &lse = pairs.of(i).lse[query.row], &lse_rest = pairs.of(i).lse_rest[query.row],
+      &delta = pairs.of(i).delta[query.row];
+    load(call_.tensors.q, query.batch, head, query.row, q);
+    family_.multiply(q, head_dim, scale_);
+    load(call_.grad_out, query.batch, head, query.row, grad_out);
+    std::fill_n(m.grad_query + i * head_dim, head_dim, T(0));
+    if (problem_.sigmoid_bias) {  // each weight is for itself: see detail/kernels/sigmoid_kernels.h
+      lse = static_cast<T>(-*problem_.sigmoid_bias), lse_rest = delta = 0;
+    } else {
+      load(call_.out, query.batch, head, query.row, m.value);
+      plan_.kernels().dot_rows({grad_out, v_dim}, {m.value, v_dim}, 1, v_dim, &delta);
+      // Where no key is kept, any lse will do for which e^(-inf - lse) is 0.
+      lse = call_.lse(query.batch, head, query.row);
+      lse_rest = call_.lse_rests.of(&call_.lse(query.batch, head, query.row));
+      if (lse == -kInfinity) lse = 0;
+      if (call_.grad_lse.data()) delta -= call_.grad_lse(query.batch, head, query.row);
+    }
+    // Dropout multiplies the weights it keeps by a factor. Multiplying grad_out by it serves every product.
+    family_.multiply(grad_out, v_dim, kept_factor_);
+  }
+
+  /// From the products of a head with some entries of its list, in m.scores and m.grad_scores, to weights and gradients
+  /// of scores. Returns whether a pair is dropped.
+  bool one_head(const Tile& tile, const ListedPairs<T>& to, const typename ListedCall<T>::Mods& mods,
+                GradientSum<T>* sums, const ListedMemory<T>& m) const {
+    const Index count = tile.kv.size();
+    const Coverage coverage = mods.tile->coverage(plan_.vectors(), tile);
+    const bool modded = coverage != Coverage::all || mods.tile->has_scores(), learns = m.raw != nullptr;
+    if (learns) std::copy_n(m.scores, count, m.raw);
+    // Where mods learn, LearnedMods computes the derivatives of scores below, along with the gradients of the numbers.
+    const bool with_slopes = mods.slopes && !learns;
+    if (with_slopes)
+      mods.slopes->apply(plan_.vectors(), m.scores, m.slopes, 1, tile, coverage != Coverage::all);
+    else if (modded)
+      mods.tile->apply(plan_.vectors(), m.scores, 1, tile, coverage != Coverage::all);
+    bool dropped_any = false;
+    for (Index i = 0; i < count; ++i) {
+      const bool dropped = modded && m.scores[i] == -kInfinity;
+      to.numbers[i].weight = dropped ? kDropped : T(0);
+      dropped_any |= dropped;
+    }
+    const auto drop = [&](T* weights) {
+      if (kept_factor_ != T(1)) mods.tile->drop_weights(plan_.vectors(), weights, WeightOrder::one_query, 1, tile);
+    };
+    drop(m.grad_scores);
+    // The softmax of a tile of one key and many queries, whose lse are all the same.
+    const Index width = padded(count, plan_.kernels().columns);
+    std::fill(m.scores + count, m.scores + width, -kInfinity);
+    std::fill(m.grad_scores + count, m.grad_scores + width, T(0));
+    std::fill_n(m.lse, width, to.lse[tile.batch]);
+    std::fill_n(m.lse_rest, width, to.lse_rest[tile.batch]);
+    std::fill_n(m.delta, width, to.delta[tile.batch]);
+    plan_.kernels().softmax({m.scores, m.grad_scores, with_slopes ? m.slopes : nullptr, m.lse, m.lse_rest, m.delta},
+                            width, 1);
+    drop(m.scores);
+    if (learns) mods.learned->learn(m.raw, m.grad_scores, 1, tile, sums);
+    for (Index i = 0; i < count; ++i)
+      to.numbers[i] = {to.numbers[i].weight == kDropped ? kDropped : m.scores[i], m.grad_scores[i]};
+    return dropped_any;
+  }
+
+  /// The gradients of queries next to keys that are not finite: a dropped pair is not even multiplied.
+  void add_kept(const Query& query, const ListedPairs<T>& pairs, const ListedMemory<T>& m, Index count) const {
+    for (Index i = 0; i < query.heads; ++i)
+      for (Index j = 0; j < count; ++j)
+        for (Index c = 0; pairs.of(i).numbers[j].weight != kDropped && c < problem_.head_dim; ++c)
+          m.grad_query[i * problem_.head_dim + c] += m.of(i).grad_scores[j] * m.key[j * problem_.head_dim + c];
+  }
+
+  /// to (rows, kKeyTile) = of (rows, dim) * among (count, dim)ᵀ.
+  void multiply(T* to, T* of, const T* among, Index rows, Index count, Index dim) const {
+    TileMemory<T> tile{};
+    tile.query = of, tile.scores = to, tile.row = kKeyTile;
+    Prefetcher nothing;
+    family_.decode.score_of(DType::native)(tile, rows, packed_rows(among, dim), count, dim, nothing);
+  }
+  /// to (rows, dim) += weights (rows, kKeyTile) * among (count, dim).
+  void add(T* to, T* weights, const T* among, Index rows, Index count, Index dim, const ListedMemory<T>& m) const {
+    TileMemory<T> tile{};
+    tile.out = to, tile.scores = weights, tile.row = kKeyTile, tile.rescale = m.ones;
+    Prefetcher nothing;
+    family_.decode.value_of(DType::native)(tile, rows, packed_rows(among, dim), count, dim, nothing);
+  }
+  static RowsToRead packed_rows(const T* rows, Index dim) {
+    return {reinterpret_cast<const std::byte*>(rows), DType::native, dim, 1};
+  }
+
+  void load(const DTypeView<const T>& t, Index batch, Index head, Index row, T* to) const {
+    const RowsToRead from = t.rows(batch, head, row);
+    // Most rows are short: a call of the kernel takes longer than to copy one.
+    if (from.dtype == DType::native && from.column == 1)
+      std::memcpy(to, from.data, static_cast<std::size_t>(t.dim(3)) * sizeof(T));
+    else
+      family_.pack_rows(from, 1, t.dim(3), to);
+  }
+  void load(const DTypeView<const T>& t, Index batch, Index head, const Index* list, Index count, T* to) const {
+    for (Index i = 0; i < count; ++i) load(t, batch, head, list[i], to + i * t.dim(3));
+  }
+  void store(T* from, T factor, const RowsToWrite& to, Index dim) const {
+    family_.multiply(from, dim, factor);
+    for (Index c = 0; call_.accumulates && c < dim; ++c) from[c] += load_number<T>(RowsToRead(to), 0, c);
+    family_.unpack_rows(from, 1, dim, to);
+  }
+
+  const BackwardCall<T>& call_;
+  const ListedCall<T>& listed_;
+  const ListedPlan<T>& plan_;
+  const Problem& problem_;
+  const KeyLists& lists_;
+  const KernelFamily<T>& family_;
+  T scale_, kept_factor_;  ///< of dropout
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

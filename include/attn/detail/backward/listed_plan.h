@@ -1,0 +1,168 @@
+// How a backward pass over listed keys is cut into tasks, and the memory it works in.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "attn/detail/backward/choose_backward_kernels.h"
+#include "attn/detail/backward/listed_call.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// What the loop over queries leaves of a head for the loop over keys: a number for each entry of the head's lists, and
+/// for each query.
+template <class T>
+struct ListedPairs {
+  /// Side by side, because the loop over keys meets the pairs of a key far apart.
+  struct Numbers {
+    T weight, grad;  // of the score; a weight below 0 stands for a pair that a mask drops
+  };
+  Numbers* numbers;           // (heads, entries)
+  T *lse, *lse_rest, *delta;  // (heads, q_len), as in PreparedQueries
+  Index entries, queries;
+
+  ListedPairs of(Index head) const {
+    const Index row = head * queries;
+    return {numbers + head * entries, lse + row, lse_rest + row, delta + row, entries, queries};
+  }
+  ListedPairs from(Index entry) const { return {numbers + entry, lse, lse_rest, delta, entries, queries}; }
+};
+
+/// The memory that a worker has for itself. `heads` are those that are worked on at a time.
+template <class T>
+struct ListedMemory {
+  T *query, *grad_out, *grad_query;    // (heads, head_dim or v_dim)
+  T *scores, *grad_scores;             // (heads, kKeyTile)
+  T *slopes, *lse, *lse_rest, *delta;  // (kKeyTile)
+  T* raw;                              // (kKeyTile): scores before all mods; null where none learns
+  T* ones;                             // (heads)
+  T *key, *value;                      // (kKeyTile, head_dim) and (kKeyTile, v_dim)
+  T *grad_key, *grad_value;            // (head_dim), (v_dim)
+
+  /// That of head number i.
+  ListedMemory of(Index i) const {
+    ListedMemory m = *this;
+    m.scores += i * kKeyTile, m.grad_scores += i * kKeyTile;
+    return m;
+  }
+};
+
+/// The heads that share a key and value head are a group. Its queries are cut into tasks, and then its keys; how many
+/// there are follows from the sizes of a group alone, as in BackwardPlan.
+template <class T>
+class ListedPlan {
+ public:
+  using Sum = GradientSum<T>;
+
+  ListedPlan(const Problem& problem, const LearnedSizes& learned, const ListGathering& gathering,
+             const Options& options)
+      : problem_(problem),
+        learned_(learned),
+        lists_(gathering.lists()),
+        heads_of_list_(gathering.heads_of_list(problem)),
+        chosen_(choose_kernels<T>(options, Bf16Products::none)),
+        kernels_(backward_kernels_of(chosen_, problem)) {
+    for (Index head = 0; head < lists_.batch * lists_.heads; ++head)
+      entries_ = std::max(entries_, lists_.begin((head + 1) * lists_.rows) - lists_.begin(head * lists_.rows));
+  }
+
+  const Problem& problem() const { return problem_; }
+  const LearnedSizes& learned() const { return learned_; }
+  const KeyLists& lists() const { return lists_; }
+  VectorSet vectors() const { return chosen_.vectors; }
+  const KernelFamily<T>& family() const { return chosen_.full_precision; }
+  const BackwardKernelSet<T>& kernels() const { return kernels_; }
+
+  Index groups() const { return problem_.batch * problem_.kv_heads; }
+  Index group_heads() const { return problem_.heads / problem_.kv_heads; }
+  /// Heads that share a list are worked on together: their keys are gathered once.
+  Index heads_at_a_time() const { return std::min({heads_of_list_, group_heads(), kMostHeads}); }
+  /// The number of the first list of a head.
+  Index first_list(Index batch, Index head) const { return lists_.number(batch, head / heads_of_list_, 0); }
+
+  /// The tasks of a group in the first loop, and in the second. Those of the first have no pair in common.
+  Index query_tasks() const { return tasks(problem_.q_len); }
+  Index key_tasks() const { return tasks(problem_.kv_len); }
+  Range queries_of(Index task) const { return share(problem_.q_len, task, query_tasks()); }
+  Range keys_of(Index task) const { return share(problem_.kv_len, task, key_tasks()); }
+
+  double flops() const {
+    return 10 * static_cast<double>(groups() * group_heads()) * static_cast<double>(entries_) *
+           static_cast<double>(problem_.head_dim + problem_.v_dim);
+  }
+  /// How many groups are worked on together: a few tasks for each worker.
+  Index groups_at_a_time(int workers) const {
+    if (learned_.learning != Learning::apart) return std::min<Index>(groups(), 1);
+    return std::min(groups(), ceil_div(Index(4) * workers, std::max<Index>(query_tasks(), 1)));
+  }
+
+  /// The bytes of a group, of a worker, and of the gradients of numbers in mods, in whole cache lines.
+  Index group_bytes() const { return pairs_bytes() + query_tasks() * own_sums(); }
+  Index worker_bytes() const {
+    const Index dims = problem_.head_dim + problem_.v_dim, heads = heads_at_a_time();
+    return bytes(heads * (dims + problem_.head_dim + 2 * kKeyTile + 1) + (kKeyTile + 1) * dims + 5 * kKeyTile);
+  }
+  Index sums_bytes() const {
+    return padded((learned_.slots + learned_.sinks) * static_cast<Index>(sizeof(Sum)), kAlignment);
+  }
+
+  ListedMemory<T> memory_of_worker(std::byte* memory) const {
+    const Index head_dim = problem_.head_dim, v_dim = problem_.v_dim, heads = heads_at_a_time();
+    T* next = reinterpret_cast<T*>(memory);
+    const auto take = [&](Index size) { return std::exchange(next, next + size); };
+    ListedMemory<T> m;
+    m.scores = take(heads * kKeyTile), m.grad_scores = take(heads * kKeyTile);
+    m.slopes = take(kKeyTile), m.lse = take(kKeyTile), m.lse_rest = take(kKeyTile), m.delta = take(kKeyTile);
+    m.raw = take(kKeyTile);
+    m.key = take(kKeyTile * head_dim), m.value = take(kKeyTile * v_dim);
+    m.query = take(heads * head_dim), m.grad_out = take(heads * v_dim), m.grad_query = take(heads * head_dim);
+    m.grad_key = take(head_dim), m.grad_value = take(v_dim);
+    m.ones = take(heads);
+    std::fill_n(m.ones, heads, T(1));
+    if (learned_.slots == 0) m.raw = nullptr;
+    return m;
+  }
+
+  /// What a group's heads leave, from number `head` on.
+  ListedPairs<T> pairs(std::byte* group_memory, Index head) const {
+    const Index all = group_heads() * entries_, queries = group_heads() * problem_.q_len;
+    auto* const numbers = reinterpret_cast<typename ListedPairs<T>::Numbers*>(group_memory);
+    T* const lse = reinterpret_cast<T*>(numbers + all);
+    const ListedPairs<T> pairs{numbers, lse, lse + queries, lse + 2 * queries, entries_, problem_.q_len};
+    return pairs.of(head);
+  }
+
+  /// The gradients of numbers that mods hold: one for all tasks, or one for each task where tasks add up their own.
+  Sum* sums(std::byte* memory) const { return reinterpret_cast<Sum*>(memory); }
+  Sum* sums_of(std::byte* group_memory, Index task) const {
+    std::byte* const first = group_memory + pairs_bytes();
+    return reinterpret_cast<Sum*>(first + task * own_sums());
+  }
+
+ private:
+  static constexpr Index kMostHeads = 16;
+
+  /// Sixteen tasks of a group keep a few workers busy, also where some lists are much longer than others.
+  static Index tasks(Index count) { return std::clamp<Index>(count / 16, std::min<Index>(count, 1), 16); }
+  static Range share(Index count, Index task, Index tasks) {
+    return {count * task / tasks, count * (task + 1) / tasks};
+  }
+  static Index bytes(Index numbers) { return padded(numbers * static_cast<Index>(sizeof(T)), kAlignment); }
+  Index pairs_bytes() const { return bytes(group_heads() * (2 * entries_ + 3 * problem_.q_len)); }
+  Index own_sums() const {
+    if (learned_.learning != Learning::apart) return 0;
+    return padded(learned_.slots * static_cast<Index>(sizeof(Sum)), kAlignment);
+  }
+
+  const Problem& problem_;
+  LearnedSizes learned_;
+  const KeyLists& lists_;
+  Index heads_of_list_;
+  Index entries_ = 0;  ///< of all lists of a head
+  ChosenKernels<T> chosen_;
+  BackwardKernelSet<T> kernels_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail

@@ -1,0 +1,160 @@
+// edge_bias(): a number for each edge of a graph, added to the scores.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "attn/detail/mods/grouping/given_lists.h"
+#include "attn/detail/mods/learned_mods.h"
+#include "attn/detail/simd/scalar_math.h"
+#include "attn/mod.h"
+
+namespace attn {
+
+namespace detail {
+
+/// The entries of lists, in the order of keys within each.
+struct EdgeTable : GivenLists {
+  struct Repeated {
+    Index entry, first;  ///< an entry, and the first one of the same pair
+  };
+  std::vector<Index> entries;  ///< for each index where it stood in the user's indices
+  std::vector<Repeated> repeated;
+
+  explicit EdgeTable(GivenLists given) : GivenLists(std::move(given)), entries(indices.size()) {
+    const std::vector<Index> keys = indices;
+    for (std::size_t i = 0; i < entries.size(); ++i) entries[i] = static_cast<Index>(i);
+    for (Index number = 0; number < count(); ++number) {
+      const auto begin = entries.begin() + offset(number), end = entries.begin() + offset(number + 1);
+      const auto key = [&](Index entry) { return keys[static_cast<std::size_t>(entry)]; };
+      std::stable_sort(begin, end, [&](Index a, Index b) { return key(a) < key(b); });
+      Index first = 0;
+      for (auto at = begin; at != end; ++at) {
+        indices[static_cast<std::size_t>(at - entries.begin())] = key(*at);
+        if (at == begin || key(*at) != key(first))
+          first = *at;
+        else
+          repeated.push_back({*at, first});
+      }
+    }
+  }
+};
+
+/// An EdgeTable in a call.
+struct EdgesOfCall {
+  const EdgeTable* table;
+  Index heads_of_list, q_offset;
+
+  EdgesOfCall(const EdgeTable& edges, const Problem& p)
+      : table(&edges), heads_of_list(detail::heads_of_list(edges.heads, p)), q_offset(p.q_offset) {
+    check_lists("edge_bias", edges, -1, p);
+  }
+
+  /// The entries of a pair, most often one or none.
+  std::span<const Index> entries(const Position& p) const {
+    const Index number = table->number(p.batch, p.head / heads_of_list, p.q - q_offset);
+    const auto list = table->list(number);
+    const auto [begin, end] = std::equal_range(list.begin(), list.end(), p.kv);
+    return std::span(table->entries)
+        .subspan(static_cast<std::size_t>(table->offset(number) + (begin - list.begin())),
+                 static_cast<std::size_t>(end - begin));
+  }
+};
+
+/// The sizes of a call in which batch elements are heads, heads are queries and entries are keys.
+inline Problem sizes_of_edges(const Problem& problem, const EdgeTable& edges) {
+  Problem sizes = problem;
+  sizes.batch = 1;
+  sizes.heads = problem.batch;
+  sizes.q_len = problem.heads;
+  sizes.kv_len = static_cast<Index>(edges.entries.size());
+  sizes.q_offset = sizes.kv_offset = 0;
+  sizes.has_part_of_keys = false;
+  return sizes;
+}
+
+/// What is added to the score of a pair: the numbers of its entries, added up more finely than they are given.
+template <class T>
+struct EdgeNumbers {
+  EdgesOfCall edges;
+  PairTensor<T> values;
+
+  EdgeNumbers(const BroadcastTensor<T>& given, const EdgesOfCall& of, const Problem& p)
+      : edges(of), values(given.over(sizes_of_edges(p, *of.table), "edge_bias", "(1, batch, heads, edges)")) {}
+
+  auto operator()(const Position& p) const {
+    using Number = computed_t<T>;
+    GradientSum<Number> sum(0);
+    for (const Index entry : edges.entries(p)) sum += static_cast<Number>(values({0, p.batch, p.head, entry}));
+    return sum;
+  }
+};
+
+/// A GradientTensor in which the entries of a pair share the slot of the first.
+template <class Gradient>
+struct EdgeGradient {
+  Gradient gradient;
+  const EdgeTable* table;
+
+  Index slots() const { return gradient.slots(); }
+  template <class Sum>
+  void add(const Sum* sums) const {
+    if (table->repeated.empty()) return gradient.add(sums);
+    const Index size = static_cast<Index>(table->entries.size());
+    std::vector<Sum> of_each(sums, sums + slots());
+    for (Index i = 0; i < slots(); i += size)
+      for (const EdgeTable::Repeated& pair : table->repeated)
+        of_each[static_cast<std::size_t>(i + pair.entry)] = sums[i + pair.first];
+    gradient.add(of_each.data());
+  }
+};
+
+}  // namespace detail
+
+/// Adds a number to the score of each edge of a graph, x + values(batch, head, entry), where entry number e of
+/// `indices` is the edge from the query in whose list it stands to the key indices[e]. Other pairs are left as they
+/// are; select() drops them:
+///
+///     attn::select(offsets, indices) | attn::edge_bias(offsets, indices, values)
+///
+/// Offsets and indices are those of select(). `values` is anything attn::view takes, of shape (edges), (heads, edges)
+/// or (batch, heads, edges), a number for each of the indices; a size of 1 in front is broadcast. It is not multiplied
+/// by scale; -inf drops the pair, as in bias(). If a pair is listed several times, its numbers add up. A temporary is
+/// kept alive in the mod; any other tensor is only viewed and must outlive it. A pair costs O(log n) for a list of n.
+/// @throws std::invalid_argument as select() does; in the call, also if the values do not fit.
+template <class O, class I, class X>
+auto edge_bias(const O& offsets, const I& indices, X&& values) {
+  const auto table = std::make_shared<const detail::EdgeTable>(
+      detail::lists_of("edge_bias", detail::GivenNumbers::of(offsets), detail::GivenNumbers::of(indices)));
+  return bind_mod([table, held = detail::broadcast_tensor(std::forward<X>(values))](const Problem& problem) {
+    const detail::EdgeNumbers numbers(held, detail::EdgesOfCall(*table, problem), problem);
+    return score_mod(
+        [numbers](auto x, const Position& p) { return detail::biased(x, static_cast<decltype(x)>(numbers(p))); });
+  });
+}
+
+/// edge_bias() of values that are learned: the backward pass adds their gradient to `grad`, a tensor of the same shape.
+/// Both must outlive the mod.
+template <class O, class I, class X, class G>
+auto edge_bias(const O& offsets, const I& indices, const X& values, G&& grad) {
+  const auto table = std::make_shared<const detail::EdgeTable>(
+      detail::lists_of("edge_bias", detail::GivenNumbers::of(offsets), detail::GivenNumbers::of(indices)));
+  const auto gradient = detail::gradient_tensor(std::forward<G>(grad), "edge_bias");
+  return bind_mod([table, gradient, held = detail::broadcast_tensor(values)](const Problem& problem) {
+    held.check_gradient(gradient, "edge_bias");
+    const detail::EdgesOfCall edges(*table, problem);
+    const auto slot =
+        [edges, slots = gradient.slots_of_pairs(detail::sizes_of_edges(problem, *table))](const Position& p) -> Index {
+      const auto entries = edges.entries(p);
+      return entries.empty() ? -1 : slots({0, p.batch, p.head, entries.front()});
+    };
+    return detail::learned_score([](auto x, auto b, const Position&) { return detail::biased(x, b); }, slot,
+                                 detail::EdgeNumbers(held, edges, problem),
+                                 detail::EdgeGradient<std::remove_const_t<decltype(gradient)>>{gradient, table.get()},
+                                 table->rows == problem.q_len);
+  });
+}
+
+}  // namespace attn
