@@ -65,8 +65,7 @@ class LearnedLater final : public LearnedMods<T> {
   void learn(const T* scores, T* grads, Index stride, const Tile& tile, Sum* sums) const override {
     mods_.learn(scores, grads, stride, tile, sums);
   }
-  void learn_sinks(Index head, const T* lse, const T* lse_rest, const T* delta, Index count,
-                   Sum* sums) const override {
+  void learn_sinks(Index head, const T* lse, const T* lse_rest, const T* delta, Index count, Sum* sums) const override {
     mods_.learn_sinks(head, lse, lse_rest, delta, count, sums);
   }
   void add(const Sum* sums, const Sum* sink_sums) const override {
