@@ -103,8 +103,8 @@ class WeightTiles {
         mods_->apply(vectors_, m.scores, kernels.queries, tile, coverage == Coverage::some);
       std::fill_n(m.tile_max, kernels.queries, -std::numeric_limits<T>::infinity());
       kernels.softmax(m, keys, Rows<T>{nullptr, 0}, 0);
-      for (Index j = 0; rounds && j < keys; ++j)
-        for (Index i = 0; i < kernels.queries; ++i) m.scores[j * kernels.queries + i] *= factors[i];
+      for (Index key = 0; rounds && key < keys; ++key)
+        for (Index i = 0; i < kernels.queries; ++i) m.scores[key * kernels.queries + i] *= factors[i];
       if (const T factor = static_cast<T>(mods_->kept_factor()); factor != T(1)) {
         mods_->drop_weights(vectors_, m.scores, WeightOrder::keys_by_queries, kernels.queries, tile);
         for (Index i = 0; i < keys * kernels.queries; ++i) m.scores[i] *= factor;
