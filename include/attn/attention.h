@@ -67,7 +67,12 @@ requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, cons
 /// that lie between each other, as query, key and value of one projection do, are fine. No two elements of an output
 /// may share memory. With options.accumulate the call goes on from what stands in `out` and `lse`.
 ///
-/// Arguments are checked before anything is written; if a mod throws later, out and lse are partly written.
+/// An `out` of 16 bits is rounded, and nothing is kept beside it: gradients need more digits, so give a float `out`
+/// where attention_backward_into() follows. An `lse` that is a Tensor keeps what rounding takes from it where that
+/// matters, from 4 on, which takes memory once; a view or an Eigen vector keeps nothing, and no memory is taken.
+///
+/// Arguments are checked before anything is written; if a mod throws later, or there is no memory for what an lse
+/// keeps, out and lse are partly written.
 template <class Out, class Lse, class Q, class K, class V, class M = Mods<>>
 requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                                                   const M& mods = {}, const Options& options = {}) {

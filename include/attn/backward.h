@@ -58,7 +58,8 @@ requires(detail::is_wrong<Wrong, More...>) auto attention_backward(const G&, con
 
 /// attention_backward() into the caller's memory, which is overwritten, or added to with options.accumulate: matrices,
 /// or rank-4 tensors or views, shaped as query, key and value. None may overlap an input or another gradient, which is
-/// refused as by attention_into(). With options.workspace nothing is allocated.
+/// refused as by attention_into(). With options.workspace nothing is allocated, but once for the queries of each key
+/// that select() lists.
 ///
 /// `out` and `lse` are those of a Result; or the Result itself stands in their place:
 ///

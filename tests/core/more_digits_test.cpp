@@ -126,6 +126,41 @@ TEST(MoreDigits, AnLseThatSomebodyWroteCountsAlone) {
   attention_into(r.out, r.lse, q, k, v, Mods<>(), {.accumulate = true});
   EXPECT_EQ(r.out(0, 0, 0, 0), 0);
   EXPECT_EQ(r.lse(0, 0, 0), plain.lse(0, 0, 0));
+  // A row that has met no key may hold anything, also where an lse near -1e9 stood before.
+  for (const bool merges : {false, true}) {
+    auto again = attention(q, k, v, constant_bias(constant, 10));
+    again.lse.data()[0] = -std::numeric_limits<float>::infinity();
+    std::fill_n(again.out.data(), 2, std::numeric_limits<float>::quiet_NaN());
+    if (merges)
+      merge_into(again.out, again.lse, plain.out, plain.lse);
+    else
+      attention_into(again.out, again.lse, q, k, v, Mods<>(), {.accumulate = true});
+    EXPECT_EQ(again.out(0, 0, 0, 0), 0);
+    EXPECT_EQ(again.lse(0, 0, 0), plain.lse(0, 0, 0));
+  }
+}
+
+TEST(MoreDigits, TheDefinitionKeepsThemToo) {
+  const float constant = -1e9f;
+  const Tensor<float, 4> q({1, 1, 2, 8}), k({1, 1, 10, 8}), v = random_tensor<float>({1, 1, 10, 4}, 1);
+  const auto mods = constant_bias(constant, 10);
+  const auto naive = naive_attention(q, k, v, mods);
+  EXPECT_NEAR(attention_mass(q, k, naive.lse, mods)(0, 0, 3), 0.2, 1e-6);
+  const auto g = attention_backward(v.slice(2, 0, 2), q, k, v, naive, mods);
+  EXPECT_NEAR(g.value(0, 0, 3, 1), (v(0, 0, 0, 1) + v(0, 0, 1, 1)) / 10, 1e-6);
+
+  // A layer that is asked for weights takes the naive path, and backward() the other one.
+  const MultiHeadAttention<float> layer({.embed_dim = 8, .heads = 2});
+  const Tensor<float, 3> x({1, 10, 8});
+  Tensor<float, 3> grad({1, 10, 8});
+  std::fill_n(grad.data(), grad.size(), 1.0f);
+  const auto gradient = [&](bool weights) {
+    MultiHeadAttention<float> copy = layer;
+    const auto y = copy(x, x, x, mods, MultiHeadOptions{.weights = weights, .keep = true});
+    return copy.backward(grad, x, x, x, y, mods).value;
+  };
+  const auto with = gradient(true), without = gradient(false);
+  for (Index i = 0; i < with.size(); ++i) EXPECT_NEAR(with.data()[i], without.data()[i], 1e-5);
 }
 
 /// The largest error of the queries' gradient, of its largest number, where keys have `shift` in common.

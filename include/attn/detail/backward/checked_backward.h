@@ -155,7 +155,7 @@ class CheckedBackward {
                   const M& mods, const Options& options, Outputs outputs = Outputs::own)
       : in_(grad_out, query, key, value, mods, options, outputs), out_held_(evaluated(out)) {
     const Problem& p = in_.call.problem;
-    checked_input<T>(out_held_, {p.batch, p.heads, p.q_len, p.v_dim}, "out");
+    given_out_ = checked_input<T>(out_held_, {p.batch, p.heads, p.q_len, p.v_dim}, "out");
     out_ = before_rounding<T>(out_held_);
     lse_ = checked_lse<T>(lse, p, "lse");
     lse_rests_ = rests_beside<T>(lse);
@@ -201,7 +201,7 @@ class CheckedBackward {
       for (int i = 0; i < 3; ++i) {
         in_.call.check_apart_from_inputs(to[i], kNames[i]);
         check_apart(to[i], kNames[i], in_.grad_out, "grad_out");
-        check_apart(to[i], kNames[i], out_, "out");
+        check_apart(to[i], kNames[i], given_out_, "out");
         check_apart(to[i], kNames[i], to[(i + 1) % 3], kNames[(i + 1) % 3]);
       }
       run(grad_query, grad_key, grad_value, options, learned);
@@ -211,7 +211,7 @@ class CheckedBackward {
  private:
   static constexpr const char* kNames[] = {"grad_query", "grad_key", "grad_value"};
 
-  DTypeView<const T> out_;
+  DTypeView<const T> given_out_, out_;  ///< as the caller has it, and as it was before it was rounded
   TensorView<const T, 3> lse_;
   LseRests<T> lse_rests_;
 };

@@ -76,9 +76,8 @@ struct NoDigits {};
 
 /// What a number of a tensor may have beside it: see MoreDigits.
 template <class T>
-using DigitsBeside =
-    std::conditional_t<std::is_floating_point_v<T>, MoreDigits<T>,
-                       std::conditional_t<sizeof(T) == 2 && !std::is_integral_v<T>, MoreDigits<float>, NoDigits>>;
+using DigitsBeside = std::conditional_t<sizeof(T) == 2 && !std::is_integral_v<T>, MoreDigits<float>,
+                                        std::conditional_t<std::is_floating_point_v<T>, MoreDigits<T>, NoDigits>>;
 
 /// The MoreDigits of a container that has some, or null. Views have none, as they do not own their numbers.
 struct DigitsOf {
@@ -96,19 +95,22 @@ template <class T>
 class LseRests {
  public:
   LseRests() = default;
-  /// Beside numbers from `first` on. Null rests: there are none.
-  LseRests(const T* first, const T* rests) : first_(first), rests_(rests) {}
+  /// Beside numbers from `first` on. Null rests: there are none. `written`: these numbers as they were written; null:
+  /// nobody else writes to them.
+  LseRests(const T* first, const T* rests, const T* written = nullptr)
+      : first_(first), rests_(rests), written_(written) {}
 
-  /// What rounding took from `*lse`; 0 if that is not known. An lse that was written by somebody else since has none:
-  /// what rounding takes from a number leaves that number when it is added.
+  /// What rounding took from `*lse`; 0 if that is not known, or if somebody has written another lse since.
   T of(const T* lse) const {
-    const T rest = rests_ ? rests_[lse - first_] : T(0);
-    return *lse + rest == *lse ? rest : T(0);
+    if (rests_ == nullptr || !std::isfinite(*lse)) return 0;
+    const Index i = lse - first_;
+    return written_ == nullptr || written_[i] == *lse ? rests_[i] : T(0);
   }
 
  private:
   const T* first_ = nullptr;
   const T* rests_ = nullptr;
+  const T* written_ = nullptr;
 };
 
 /// Where a call keeps what rounding takes from its log-sum-exps: nowhere, in the MoreDigits of a container, or in an
@@ -119,21 +121,29 @@ class KeptLseRests {
   KeptLseRests() = default;
   /// Beside the `size` numbers of a container from `first` on. Null digits: nothing is kept.
   KeptLseRests(const T* first, Index size, MoreDigits<T>* digits) : first_(first), size_(size), digits_(digits) {
-    if (digits) digits->keep_if_sized(size);
+    if (digits) digits->keep_if_sized(2 * size);
   }
-  /// Beside numbers from `first` on.
+  /// Beside numbers from `first` on that nobody else writes to.
   KeptLseRests(const T* first, T* rests) : first_(first), rests_(rests) {}
 
-  operator LseRests<T>() const { return {first_, rests_ ? rests_ : digits_ ? digits_->data() : nullptr}; }
+  operator LseRests<T>() const {
+    if (rests_ || !digits_ || !digits_->data()) return {first_, rests_};
+    return {first_, digits_->data(), digits_->data() + size_};
+  }
   T of(const T* lse) const { return LseRests<T>(*this).of(lse); }
 
-  /// Keeps what rounding took from `*lse`, if that changes weights by more than the rounding of a number near 1. Scores
-  /// of ordinary size need no memory, and what is kept of a row does not depend on other rows.
+  /// Keeps what rounding took from `*lse`, if that changes weights by more than the rounding of a number near 1, as it
+  /// may from an lse of 4 on. What is kept of a row does not depend on other rows. Beside a container, memory is made
+  /// for the first row that needs it.
   void set(const T* lse, T rest) const {
     const bool matters = std::abs(rest) > std::numeric_limits<T>::epsilon();
-    T* rests = rests_;
-    if (!rests && digits_) rests = matters ? digits_->make(size_) : digits_->data();
+    T *rests = rests_, *written = nullptr;
+    if (!rests && digits_) {
+      rests = matters ? digits_->make(2 * size_) : digits_->data();
+      written = rests ? rests + size_ : nullptr;
+    }
     if (rests) rests[lse - first_] = matters ? rest : T(0);
+    if (written) written[lse - first_] = *lse;
   }
 
  private:

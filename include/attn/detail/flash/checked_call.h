@@ -184,7 +184,7 @@ class CheckedCall : public CallInputs<Q, K, V> {
     static_assert(check_destinations<To...>());
     const ResultViews<T> to = result_views<T>(problem, result...);
     check_apart_from_inputs(to.out, "out");
-    detail::naive<T>(to.out, to.lse, weights, q, k, v, naive_mods<T>(mods, problem), problem, executor);
+    detail::naive<T>(to.out, to.lse, to.lse_rests, weights, q, k, v, naive_mods<T>(mods, problem), problem, executor);
   }
 
  private:

@@ -64,7 +64,7 @@ class CheckedAdditive : public CallInputs<Q, K, V> {
     const NaiveAdditive<T> score(parameters);
     NaiveMods<T> own = naive_mods<T>(mods, problem);
     own.score = &score;
-    detail::naive<T>(to.out, to.lse, weights, q, k, v, own, problem, options.executor);
+    detail::naive<T>(to.out, to.lse, to.lse_rests, weights, q, k, v, own, problem, options.executor);
   }
 
   /// The caller's parameters.

@@ -23,7 +23,8 @@ class ByHeads {
         v_(Exchange::room(call.v, exchange_.heads.kv, call.whole.kv_len)),
         out_(DType::native, call.own.batch, exchange_.heads.q.size(), call.whole.q_len, call.own.v_dim),
         lse_(DType::native, call.own.batch, exchange_.heads.q.size(), call.whole.q_len, 1),
-        lse_rests_(DType::native, call.own.batch, exchange_.heads.q.size(), call.whole.q_len, 1) {}
+        lse_rests_(DType::native, call.own.batch, exchange_.heads.q.size(), call.whole.q_len, 1),
+        own_rests_(Tensor<T, 3>::uninitialized({call.own.batch, call.own.heads, call.own.q_len})) {}
 
   void run(const OutputSums<T>& sums, mpi::Traffic& traffic) {
     exchange_.to_heads(call_.q, &RankHeads::q, q_.view(), MessageKind::rows);
@@ -33,14 +34,15 @@ class ByHeads {
     call_.failure.guard(
         [&] { exchange_.for_each_run([&](const typename Exchange::HeadRun& heads) { attend(heads); }); });
     const Range own{0, exchange_.heads.q.size()};
-    auto rests = Tensor<T, 3>::uninitialized(sums.lse.shape());
     exchange_.for_each_rank([&](int r, const RankHeads& theirs) {
       exchange_.from_heads(r, sums.out, theirs.q, out_.view(), own, MessageKind::values);
       exchange_.from_heads(r, lse_rows(sums.lse), theirs.q, lse_.view(), own, MessageKind::rows);
-      exchange_.from_heads(r, lse_rows(rests.view()), theirs.q, lse_rests_.view(), own, MessageKind::rows);
+      exchange_.from_heads(r, lse_rows(own_rests_.view()), theirs.q, lse_rests_.view(), own, MessageKind::rows);
     });
     exchange_.wait(traffic);
-    each_lse(sums.lse, [&](T& lse, Index b, Index h, Index i) { sums.lse_rests.set(&lse, rests(b, h, i)); });
+    call_.failure.guard([&] {
+      each_lse(sums.lse, [&](T& lse, Index b, Index h, Index i) { sums.lse_rests.set(&lse, own_rests_(b, h, i)); });
+    });
     traffic.bytes_held = q_.bytes() + k_.bytes() + v_.bytes() + out_.bytes() + lse_.bytes() + lse_rests_.bytes();
   }
 
@@ -60,6 +62,7 @@ class ByHeads {
   const Options& options_;
   Exchange exchange_;
   HeadsRoom<T> q_, k_, v_, out_, lse_, lse_rests_;
+  Tensor<T, 3> own_rests_;  ///< of this rank's rows
 };
 
 template <class Call, class T>

@@ -33,6 +33,7 @@ class ByHeadsBackward {
         lse_(of_lse(!call.own.sigmoid_bias)),
         lse_rests_(of_lse(!call.own.sigmoid_bias)),
         grad_lse_(of_lse(arrays.has_grad_lse)),
+        own_rests_(Tensor<T, 3>::uninitialized(arrays.lse.shape())),
         sum_q_(arrays.grad_q),
         sum_k_(arrays.grad_k),
         sum_v_(arrays.grad_v) {
@@ -49,12 +50,11 @@ class ByHeadsBackward {
     exchange_.to_heads(call_.q, &RankHeads::q, q_.view(), MessageKind::rows);
     exchange_.to_heads(arrays_.out, &RankHeads::q, out_.view(), MessageKind::rows);
     exchange_.to_heads(arrays_.grad_out, &RankHeads::q, grad_out_.view(), MessageKind::rows);
-    auto rests = Tensor<T, 3>::uninitialized(arrays_.lse.shape());
     each_lse(arrays_.lse,
-             [&](const T& lse, Index b, Index h, Index i) { rests(b, h, i) = arrays_.lse_rests.of(&lse); });
+             [&](const T& lse, Index b, Index h, Index i) { own_rests_(b, h, i) = arrays_.lse_rests.of(&lse); });
     if (!call_.own.sigmoid_bias) {
       exchange_.to_heads(lse_rows(arrays_.lse), &RankHeads::q, lse_.view(), MessageKind::rows);
-      exchange_.to_heads(lse_rows(TensorView<const T, 3>(rests.view())), &RankHeads::q, lse_rests_.view(),
+      exchange_.to_heads(lse_rows(TensorView<const T, 3>(own_rests_.view())), &RankHeads::q, lse_rests_.view(),
                          MessageKind::rows);
     }
     if (arrays_.has_grad_lse)
@@ -153,6 +153,7 @@ class ByHeadsBackward {
   const Options& options_;
   Exchange exchange_;
   HeadsRoom<T> q_, out_, grad_out_, grad_q_, k_, v_, grad_k_, grad_v_, lse_, lse_rests_, grad_lse_;
+  Tensor<T, 3> own_rests_;  ///< of this rank's rows
   GradientSum4<T> sum_q_, sum_k_, sum_v_;
   std::vector<HeadsRoom<T>> more_k_, more_v_;  ///< from each rank, of a key head that the rank before has too
 };

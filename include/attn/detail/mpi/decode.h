@@ -11,12 +11,12 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The results of queries over some keys: for each query a row of v_dim numbers with a log-sum-exp behind it, so that a
-/// row is one message.
+/// The results of queries over some keys: for each query a row of v_dim numbers with a log-sum-exp behind it and what
+/// rounding took from that, so that a row is one message.
 template <class T>
 class PartialResults {
  public:
-  PartialResults(Index rows, Index v_dim) : numbers_(Tensor<T, 2>::uninitialized({rows, v_dim + 1})) {}
+  PartialResults(Index rows, Index v_dim) : numbers_(Tensor<T, 2>::uninitialized({rows, v_dim + 2})) {}
 
   T* data() { return numbers_.data(); }
   /// The results of all queries of a call with these sizes.
@@ -120,7 +120,7 @@ class SharedResults {
   void merge(const Communicator& comm, const ResultViews<T>& result, mpi::Traffic& traffic) {
     if (rows_ == 0) return;
     merge_ranks(comm, own_, of_ranks_, rows_, p_.v_dim, p_.sigmoid_bias.has_value());
-    traffic.bytes_sent = 2 * rows_ * (p_.v_dim + 1) * static_cast<Index>(sizeof(T));
+    traffic.bytes_sent = 2 * rows_ * (p_.v_dim + 2) * static_cast<Index>(sizeof(T));
     const auto out = own_.out(p_);
     const auto lse = own_.lse(p_);
     for (Index b = 0; b < p_.batch; ++b)

@@ -153,7 +153,8 @@ void store_head(const X& x, const DTypeView<T>& to, Index batch, Index head) {
 /// v_dim); lse (q_len).
 template <class T, class Matrix, class Out, class Lse>
 void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMods<T>& mods, const Problem& problem,
-                Index batch, Index head, DType dtype, Eigen::Map<RowMajor<T>>& weights, Out&& out, Lse&& lse) {
+                Index batch, Index head, DType dtype, Eigen::Map<RowMajor<T>>& weights, Out&& out, Lse&& lse,
+                Lse&& lse_rests) {
   if (mods.score) {
     mods.score->form(q, k, head, weights);
   } else {
@@ -172,7 +173,9 @@ void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMo
   if (problem.sigmoid_bias)
     sigmoid_of(weights, *problem.sigmoid_bias);
   else
-    softmax_rows(weights, sink, lse);
+    softmax_rows(weights, sink, lse, [&](Index i, T max, T sum) {
+      lse_rests(i) = SoftmaxState<T>{max, sum}.lse_and_rest().rest;
+    });
   if (mods.factors) weights.array() *= mods.factors(batch, head).array();
   round_weights(weights, dtype);
   if (selects)
@@ -184,9 +187,9 @@ void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMo
 /// All heads, each a task. Null lse or weights are not wanted; without weights each worker keeps those of one head at a
 /// time.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
-void naive(const DTypeView<T>& out, const TensorView<T, 3>& lse, const DTypeView<T>& weights,
-           const DTypeView<const T>& q, const DTypeView<const T>& k, const DTypeView<const T>& v,
-           const NaiveMods<T>& mods, const Problem& problem, const Executor& executor) {
+void naive(const DTypeView<T>& out, const TensorView<T, 3>& lse, const KeptLseRests<T>& lse_rests,
+           const DTypeView<T>& weights, const DTypeView<const T>& q, const DTypeView<const T>& k,
+           const DTypeView<const T>& v, const NaiveMods<T>& mods, const Problem& problem, const Executor& executor) {
   struct Room {
     RowMajor<T> weights, out, q, k, v;
   };
@@ -195,13 +198,14 @@ void naive(const DTypeView<T>& out, const TensorView<T, 3>& lse, const DTypeView
   executor.run(problem.batch * problem.heads, [&](Index task, int worker) {
     const Index b = task / problem.heads, h = task % problem.heads, kvh = problem.kv_head(h);
     Room& room = rooms[static_cast<std::size_t>(worker)];
-    Eigen::Array<T, Eigen::Dynamic, 1> row_lse(problem.q_len);
+    Eigen::Array<T, Eigen::Dynamic, 1> row_lse(problem.q_len), row_rests;
+    row_rests.setZero(problem.q_len);
     if (!in_place) room.weights.resize(problem.q_len, problem.kv_len);  // once, and only for workers that have work
     T* const first = in_place ? reinterpret_cast<T*>(weights.rows(b, h).data) : room.weights.data();
     Eigen::Map<RowMajor<T>> w(first, problem.q_len, problem.kv_len);
     const auto head = [&](auto&& to) {
       naive_head(head_of(q, b, h, room.q), head_of(k, b, kvh, room.k), head_of(v, b, kvh, room.v), mods, problem, b, h,
-                 q.dtype(), w, to, row_lse);
+                 q.dtype(), w, to, row_lse, row_rests);
     };
     if (out.dtype() == DType::native) {
       head(out.matrix(b, h));
@@ -211,7 +215,10 @@ void naive(const DTypeView<T>& out, const TensorView<T, 3>& lse, const DTypeView
       store_head(room.out, out, b, h);
     }
     if (weights.data() && !in_place) store_head(w, weights, b, h);
-    for (Index i = 0; lse.data() && i < problem.q_len; ++i) lse(b, h, i) = row_lse(i);
+    for (Index i = 0; lse.data() && i < problem.q_len; ++i) {
+      lse(b, h, i) = row_lse(i);
+      lse_rests.set(&lse(b, h, i), row_rests(i));
+    }
   });
 }
 

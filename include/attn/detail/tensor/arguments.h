@@ -172,7 +172,8 @@ constexpr bool is_rounded = !std::is_same_v<computed_t<typename Traits<std::remo
 template <class T, class Lse>
 LseRests<T> rests_beside(const Lse& lse) {
   if constexpr (!std::is_same_v<decltype(DigitsOf::get(lse)), std::nullptr_t>)
-    if (DigitsOf::get(lse)->size() == lse.size()) return {lse.data(), DigitsOf::get(lse)->data()};
+    if (const auto& digits = *DigitsOf::get(lse); digits.data() && digits.size() == 2 * lse.size())
+      return {lse.data(), digits.data(), digits.data() + lse.size()};
   return {};
 }
 template <class T, class Lse>
@@ -238,7 +239,8 @@ struct Answer {
     return Result<decltype(result_out(p)), decltype(result_lse(p))>{result_out(p), result_lse(p)};
   }
   static auto naive_result(const Problem& p) {
-    return NaiveResult<decltype(out(p)), decltype(lse(p)), decltype(weights(p))>{out(p), lse(p), weights(p)};
+    return NaiveResult<decltype(out(p)), decltype(result_lse(p)), decltype(weights(p))>{out(p), result_lse(p),
+                                                                                        weights(p)};
   }
 };
 

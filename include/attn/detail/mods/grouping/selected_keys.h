@@ -238,7 +238,9 @@ class ListGathering {
   }
   /// Made where it is asked for first, for the backward pass.
   const ListingQueries& by_key() const {
-    std::call_once(by_key_once_, [&] { by_key_.emplace(*lists_); });
+    // A lock, because std::call_once exports a name of its function from libraries whose own names are hidden.
+    const std::lock_guard lock(by_key_mutex_);
+    if (!by_key_) by_key_.emplace(*lists_);
     return *by_key_;
   }
 
@@ -286,7 +288,7 @@ class ListGathering {
   }
 
   const KeyLists* lists_;
-  mutable std::once_flag by_key_once_;
+  mutable std::mutex by_key_mutex_;
   mutable std::optional<ListingQueries> by_key_;
 };
 
