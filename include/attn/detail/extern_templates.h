@@ -26,9 +26,9 @@
   keyword template void flash_sequences<T>(std::span<const Sequence<T>>, const Options&);                              \
   keyword template Index sequences_workspace_bytes<T>(std::span<const Sequence<T>>, const Options&);                   \
   keyword template Explanation sequences_explanation<T>(std::span<const Sequence<T>>, const Options&);                 \
-  keyword template void naive<T>(const DTypeView<T>&, const TensorView<T, 3>&, const DTypeView<T>&,                    \
-                                 const DTypeView<const T>&, const DTypeView<const T>&, const DTypeView<const T>&,      \
-                                 const NaiveMods<T>&, const Problem&, const Executor&);                                \
+  keyword template void naive<T>(const DTypeView<T>&, const TensorView<T, 3>&, const KeptLseRests<T>&,                 \
+                                 const DTypeView<T>&, const DTypeView<const T>&, const DTypeView<const T>&,            \
+                                 const DTypeView<const T>&, const NaiveMods<T>&, const Problem&, const Executor&);     \
   keyword template BackwardKernelSet<T> backward_kernels<T>(VectorSet);                                                \
   keyword template void backward<T>(const BackwardCall<T>&, const Options&);                                           \
   keyword template Index backward_bytes<T>(const Problem&, const LearnedSizes&, const Options&, bool);                 \
