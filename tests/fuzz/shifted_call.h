@@ -262,7 +262,7 @@ class Call {
   // ---- what is judged
 
   void judge(const std::string& way, const char* tensor, const std::vector<Wide>& is, const std::vector<Wide>& naive,
-             const Part& right, double factor, double stored) {
+             const Part& right, double factor, const Rounding& stored = {}) {
     Judge<Q>{report_, c_.text, slack_, has_common_part_}.of(way, tensor, is, naive, right, factor, stored);
   }
 
@@ -274,16 +274,16 @@ class Call {
     const auto r = attn::attention(q, k, v, mods, options_);
     const auto n = attn::naive_attention(q, k, v, mods, options_);
     naive_out_ = numbers_of(n.out), naive_lse_ = numbers_of(n.lse), naive_weights_ = numbers_of(n.weights);
-    judge("attention", "out", numbers_of(r.out), naive_out_, right_.out, 2, kHalfUlp<Q>);
-    judge("attention", "lse", numbers_of(r.lse), naive_lse_, right_.lse, 2, 0);
+    judge("attention", "out", numbers_of(r.out), naive_out_, right_.out, 2, kRounding<Q>);
+    judge("attention", "lse", numbers_of(r.lse), naive_lse_, right_.lse, 2);
     c_.calls += 1;
     lse_ = r.lse;
     if (r_.percent(40)) {
       Tensor<T, 4> out(query_shape(g_.v_dim));
       Tensor<T, 3> lse({g_.batch, g_.heads, g_.q_len});
       attn::attention_into(out, lse, q, k, v, mods, options_);
-      judge("attention_into", "out", numbers_of(out), naive_out_, right_.out, 2, 0);
-      judge("attention_into", "lse", numbers_of(lse), naive_lse_, right_.lse, 2, 0);
+      judge("attention_into", "out", numbers_of(out), naive_out_, right_.out, 2);
+      judge("attention_into", "lse", numbers_of(lse), naive_lse_, right_.lse, 2);
       c_.calls += 1;
     }
     if (decodes_) return;
@@ -305,9 +305,9 @@ class Call {
   }
   void judge_gradients(const std::string& way, const std::vector<Wide>& query, const std::vector<Wide>& key,
                        const std::vector<Wide>& value) {
-    judge(way, "grad_query", query, naive_query_, right_.query, kGradients, kHalfUlp<Q>);
-    judge(way, "grad_key", key, naive_key_, right_.key, kGradients, kHalfUlp<K>);
-    judge(way, "grad_value", value, naive_value_, right_.value, kGradients, kHalfUlp<V>);
+    judge(way, "grad_query", query, naive_query_, right_.query, kGradients, kRounding<Q>);
+    judge(way, "grad_key", key, naive_key_, right_.key, kGradients, kRounding<K>);
+    judge(way, "grad_value", value, naive_value_, right_.value, kGradients, kRounding<V>);
   }
 
   void check_lambda() {
@@ -337,8 +337,8 @@ class Call {
     const auto mods = mods_into(grad, of_sinks), naive_mods = mods_into(naive_grad, naive_of_sinks);
     const auto r = attn::attention(q_.in(), k_.in(), v_.in(), mods, options_);
     const auto n = attn::naive_attention(q_.in(), k_.in(), v_.in(), naive_mods, options_);
-    judge("attention with sinks", "out", numbers_of(r.out), numbers_of(n.out), right_.out, 2, kHalfUlp<Q>);
-    judge("attention with sinks", "lse", numbers_of(r.lse), numbers_of(n.lse), right_.lse, 2, 0);
+    judge("attention with sinks", "out", numbers_of(r.out), numbers_of(n.out), right_.out, 2, kRounding<Q>);
+    judge("attention with sinks", "lse", numbers_of(r.lse), numbers_of(n.lse), right_.lse, 2);
     c_.calls += 1;
     if (decodes_) return;
     const attn::Result into{grad_out_.in(), TensorView<const T, 3>(grad_lse_.view())};
@@ -346,7 +346,7 @@ class Call {
              attn::attention_backward(into, q_.in(), k_.in(), v_.in(), r, mods, options_),
              attn::naive_attention_backward(into, q_.in(), k_.in(), v_.in(), naive_mods, options_));
     judge("backward of learned numbers", "sinks", numbers_of(of_sinks), numbers_of(naive_of_sinks), right_.sinks,
-          kGradients, 0);
+          kGradients);
     Part sums;
     std::vector<Wide> sizes(constants_.x.size(), 0);
     sums.x = sizes;
@@ -358,7 +358,7 @@ class Call {
       sizes[static_cast<std::size_t>(at)] += right_.pair_sizes[g_.pair(b, h, i, j)];
     });
     for (const Wide size : sizes) sums.size = std::max(sums.size, size);
-    judge("backward of learned numbers", "bias", numbers_of(grad), numbers_of(naive_grad), sums, kGradients, 0);
+    judge("backward of learned numbers", "bias", numbers_of(grad), numbers_of(naive_grad), sums, kGradients);
   }
 
   /// The keys in parts, whose results are merged, or added to in one memory, and whose gradients are added up.
@@ -385,9 +385,10 @@ class Call {
         const auto part = attn::attention(q_.in(), k_.rows(from, end), v_.rows(from, end), without_sinks, o);
         all = attn::merge(std::move(all), part);
       });
+      const double parts = kIsNarrow<Q> ? static_cast<double>(2 * ends.size()) : 1;  // each of which is rounded
       judge("merge", "out", numbers_of(all.out), naive_out_, right_.out, 2,
-            kHalfUlp<Q> * static_cast<double>(kIsNarrow<Q> ? 2 * ends.size() : 1));
-      judge("merge", "lse", numbers_of(all.lse), naive_lse_, right_.lse, 2, 0);
+            Rounding{kRounding<Q>.relative * parts, kRounding<Q>.absolute * parts});
+      judge("merge", "lse", numbers_of(all.lse), naive_lse_, right_.lse, 2);
       c_.calls += static_cast<Index>(ends.size());
     }
     if (r_.percent(40)) {
@@ -396,8 +397,8 @@ class Call {
       each_part([&](Index from, Index end, const Options& o) {
         attn::attention_into(out, lse, q_.in(), k_.rows(from, end), v_.rows(from, end), mods, o);
       });
-      judge("accumulate", "out", numbers_of(out), naive_out_, right_.out, 2, 0);
-      judge("accumulate", "lse", numbers_of(lse), naive_lse_, right_.lse, 2, 0);
+      judge("accumulate", "out", numbers_of(out), naive_out_, right_.out, 2);
+      judge("accumulate", "lse", numbers_of(lse), naive_lse_, right_.lse, 2);
       c_.calls += static_cast<Index>(ends.size());
     }
     if (decodes_ || !r_.percent(60)) return;
@@ -450,7 +451,7 @@ class Call {
               tiles[g_.pair(t.batch, t.head, i, j)] = widened(t.weights(i - t.rows.begin, j - t.keys.begin));
         },
         options_);
-    judge("for_each_weight_tile", "weights", tiles, naive_weights_, right_.weights, 2, 0);
+    judge("for_each_weight_tile", "weights", tiles, naive_weights_, right_.weights, 2);
     const auto mass_of = [&](const std::vector<Wide>& w) {
       std::vector<Wide> mass(static_cast<std::size_t>(g_.batch * g_.heads * m), 0);
       each_pair([&](Index b, Index h, Index i, Index j) {
@@ -461,7 +462,7 @@ class Call {
     Part mass{mass_of(right_.weights.x)};
     mass.size = *std::max_element(mass.x.begin(), mass.x.end());
     judge("attention_mass", "mass", numbers_of(attn::attention_mass(q, k, lse_, mods, options_)),
-          mass_of(naive_weights_), mass, 2, 0);
+          mass_of(naive_weights_), mass, 2);
     const auto entropy_of = [&](const std::vector<Wide>& w, Wide* size) {
       std::vector<Wide> all(static_cast<std::size_t>(g_.batch * g_.heads * n), 0);
       std::vector<Wide> sizes = all;
@@ -477,7 +478,7 @@ class Call {
     Wide unused = 0;
     entropy.x = entropy_of(right_.weights.x, &entropy.size);
     judge("entropy", "entropy", numbers_of(attn::entropy(q, k, lse_, mods, options_)),
-          entropy_of(naive_weights_, &unused), entropy, 2, 0);
+          entropy_of(naive_weights_, &unused), entropy, 2);
     const Index count = r_.from(1, 6);
     const auto top_of = [&](const std::vector<Wide>& w) {
       std::vector<Wide> top;
@@ -491,7 +492,7 @@ class Call {
     };
     Part top{top_of(right_.weights.x), right_.weights.size};
     judge("top_k_weights", "weights", numbers_of(attn::top_k_weights(q, k, lse_, count, mods, options_).weights),
-          top_of(naive_weights_), top, 2, 0);
+          top_of(naive_weights_), top, 2);
     c_.calls += 4;
   }
 
@@ -501,9 +502,9 @@ class Call {
     const auto jvp = attn::attention_jvp(q_.in(), k_.in(), v_.in(), to_q_.in(), to_k_.in(), to_v_.in(), mods, options_);
     const auto naive =
         attn::naive_attention_jvp(q_.in(), k_.in(), v_.in(), to_q_.in(), to_k_.in(), to_v_.in(), mods, options_);
-    judge("attention_jvp", "out", numbers_of(jvp.out), naive_out_, right_.out, 2, kHalfUlp<Q>);
+    judge("attention_jvp", "out", numbers_of(jvp.out), naive_out_, right_.out, 2, kRounding<Q>);
     judge("attention_jvp", "tangent", numbers_of(jvp.tangent), numbers_of(naive.tangent), right_.tangent, 2,
-          kHalfUlp<Q>);
+          kRounding<Q>);
     c_.calls += 1;
   }
 
@@ -514,8 +515,8 @@ class Call {
       if (!r_.percent(decodes_ ? 60 : 25)) return;
       const auto judged = [&](const char* way, const auto& cache) {
         const auto r = attn::attention(q_.in(), cache, mods, options_);
-        judge(way, "out", numbers_of(r.out), naive_out_, right_.out, 2, kHalfUlp<Q>);
-        judge(way, "lse", numbers_of(r.lse), naive_lse_, right_.lse, 2, 0);
+        judge(way, "out", numbers_of(r.out), naive_out_, right_.out, 2, kRounding<Q>);
+        judge(way, "lse", numbers_of(r.lse), naive_lse_, right_.lse, 2);
         c_.calls += 1;
       };
       if (r_.percent(50)) {

@@ -40,24 +40,26 @@ struct Judge {
   /// A result may err by `factor` times what the definition errs by, by a few eps of its largest number and of what
   /// that is a sum of, by what scores that are no exact sums move it by, and by what storing it takes.
   void of(const std::string& way, const char* tensor, const std::vector<Wide>& is, const std::vector<Wide>& naive,
-          const Part& right, double factor, double stored) {
+          const Part& right, double factor, const Rounding& stored) {
     const Wide off = error(is, right.x), eps = std::numeric_limits<T>::epsilon(),
                vanishes = 1000 * static_cast<Wide>(std::numeric_limits<T>::min());
     Wide by_definition = error(naive, right.x), most = 0;
     for (const Wide x : right.x)
       if (std::isfinite(x)) most = std::max(most, std::abs(x));
-    // The definition itself is held to the oracle, far less closely.
-    const Wide narrow = kIsNarrow<Q> ? static_cast<Wide>(4 * kHalfUlp<Q>) : 0;
+    // The definition itself is held to the oracle, far less closely. It rounds weights as queries are.
+    const Wide relative = static_cast<Wide>(stored.relative), absolute = static_cast<Wide>(stored.absolute) + vanishes,
+               of_weights = kIsNarrow<Q> ? static_cast<Wide>(4 * kRounding<Q>.relative) : 0,
+               small_weights = static_cast<Wide>(1000 * kRounding<Q>.absolute);
     const bool is_defined =
         by_definition <=
-        (64 * eps + narrow + 4 * static_cast<Wide>(stored)) * (most + (1 + slack) * right.size) + vanishes;
+        (64 * eps + of_weights + 4 * relative) * (most + (1 + slack) * right.size) + small_weights + absolute;
     if (!is_defined) {
       count_miss(report.sums["the definition: " + way + ' ' + tensor + ", " + report.scalars], by_definition, 0, 0,
                  most);
       by_definition = 0;
     }
-    const Wide allowed = static_cast<Wide>(factor) * by_definition + (8 * eps + static_cast<Wide>(stored)) * most +
-                         eps * (2 + slack) * right.size + vanishes;
+    const Wide allowed = static_cast<Wide>(factor) * by_definition + (8 * eps + relative) * most +
+                         eps * (2 + slack) * right.size + absolute;
     Sum& sum = report.sums[way + ' ' + tensor + ", " + report.scalars + ", c " + report.constant +
                            (has_common_part ? ", common part" : "")];
     ++sum.judged;

@@ -23,11 +23,14 @@ template <class X>
 constexpr bool kIsNarrow = !std::is_same_v<X, Computed<X>>;
 template <class X>
 constexpr bool kIsHalf = std::is_same_v<X, Eigen::half>;
-/// Half of what neighbouring numbers differ by, relative to them.
+/// What storing a number may take: a share of it, and where numbers are so small that they lie evenly apart.
+struct Rounding {
+  double relative = 0, absolute = 0;
+};
 template <class X>
-constexpr double kHalfUlp = !kIsNarrow<X> ? std::numeric_limits<Computed<X>>::epsilon() / 2
-                            : kIsHalf<X>  ? 0x1p-11
-                                          : 0x1p-8;
+constexpr Rounding kRounding = !kIsNarrow<X> ? Rounding{std::numeric_limits<Computed<X>>::epsilon() / 2, 0}
+                               : kIsHalf<X>  ? Rounding{0x1p-11, 0x1p-25}
+                                             : Rounding{0x1p-8, 0};
 template <class X>
 std::string name() {
   if (std::is_same_v<X, float>) return "float";

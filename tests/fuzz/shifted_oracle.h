@@ -68,7 +68,8 @@ inline Dot dot(const Wide* a, const Wide* b, Index n) {
   return d;
 }
 
-/// The score of a pair before the constant, with its slope.
+/// The score of a pair before the constant, with its slope, which is a difference from 1 where the score is capped: its
+/// error is relative to 1.
 struct Capped {
   Wide x, slope;
 };
@@ -151,7 +152,7 @@ inline Right right_values(const Given& g, bool backward) {
           const Dot by_q = dot(g.of_query(g.to_q, b, h, i, g.head_dim), g.of_key(g.k, b, h, j, g.head_dim), g.head_dim),
                     by_k = dot(q, g.of_key(g.to_k, b, h, j, g.head_dim), g.head_dim);
           moves[at(j)] = slope[at(j)] * g.scale * (by_q.sum + by_k.sum);
-          move_size[at(j)] = slope[at(j)] * std::abs(g.scale) * (by_q.size + by_k.size);
+          move_size[at(j)] = std::abs(g.scale) * (by_q.size + by_k.size);
           moved += w[at(j)] * moves[at(j)], moved_size += w[at(j)] * move_size[at(j)];
         }
         r.sinks.x[at(h)] -= of_sink * delta, sink_sizes.x[at(h)] += of_sink * delta_size;
@@ -161,7 +162,7 @@ inline Right right_values(const Given& g, bool backward) {
           const std::size_t key = at((b * g.kv_heads + h / g.group()) * m + j);
           const Wide x = w[at(j)] * (grad[at(j)] - delta), size = w[at(j)] * (grad_size[at(j)] + delta_size);
           r.pairs[g.pair(b, h, i, j)] = x, r.pair_sizes[g.pair(b, h, i, j)] = size;
-          const Wide dx = x * slope[at(j)] * g.scale, dx_size = size * slope[at(j)] * std::abs(g.scale);
+          const Wide dx = x * slope[at(j)] * g.scale, dx_size = size * std::abs(g.scale);
           const Wide* const k = g.of_key(g.k, b, h, j, g.head_dim);
           for (Index c = 0; c < g.head_dim; ++c) {
             r.query.x[row * at(g.head_dim) + at(c)] += dx * k[c];
