@@ -345,8 +345,10 @@ TEST(Memory, ACallAllocatesOnce) {
     const Tensor<float, 1> added({n});
     const auto mods = causal() | bias(added);
     attention_into(a.out, a.lse, a.q, a.k, a.v, mods, {.executor = serial()});
+    // Up to 32 KiB come from the stack, which tiles of narrow vectors fit into.
+    const int expected = workspace_bytes(a.q, a.k, a.v, mods, {.executor = serial()}) > 32 * 1024 ? 1 : 0;
     EXPECT_EQ(allocations_of([&] { attention_into(a.out, a.lse, a.q, a.k, a.v, mods, {.executor = serial()}); }).calls,
-              1);
+              expected);
   }
 }
 
