@@ -31,7 +31,8 @@ void merge_rows(const TensorView<Out, 4>& out, const TensorView<T, 3>& lse, cons
           const T part = weight_b * static_cast<T>(*y);
           *x = static_cast<Out>(empty ? part : weight_a * static_cast<T>(*x) + part);
         }
-        const auto [sum, rest] = all.lse_and_rest();
+        // A part that is all there is keeps its bits.
+        const auto [sum, rest] = empty ? typename State::Lse{from, part_rests.of(&from)} : all.lse_and_rest();
         to = sum;
         rests.set(&to, rest);
       }

@@ -175,12 +175,13 @@ TEST_F(RunningOut, OfThreadsLeavesNone) {
 
 TEST_F(RunningOut, OfACallLeavesTheNextOneRight) {
   Random random(4);
-  const Eigen::MatrixXf q = Eigen::MatrixXf::Random(90, 8), k = Eigen::MatrixXf::Random(200, 8);
+  // So many features that tiles of narrow vectors do not fit into the stack's 32 KiB either.
+  const Eigen::MatrixXf q = Eigen::MatrixXf::Random(90, 128), k = Eigen::MatrixXf::Random(200, 128);
   const Tensor<float, 1> b({200});
   const auto mods = bias(b) | strided_sparse(3);
   const Eigen::MatrixXf expected = attention(q, k, k, mods).out;
   for (const Executor& executor : {serial(), threads(3)}) {
-    Eigen::MatrixXf out = Eigen::MatrixXf::Constant(90, 8, 7);
+    Eigen::MatrixXf out = Eigen::MatrixXf::Constant(90, 128, 7);
     EXPECT_GT(until_enough([&] { attention_into(out, q, k, k, mods, {.executor = executor}); }, [] {}), 0);
     EXPECT_EQ(out, expected);
   }
