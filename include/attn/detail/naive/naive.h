@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "attn/detail/base/linker_hint.h"
@@ -105,6 +106,15 @@ void softmax_rows(
   }
 }
 
+/// What rounding took from max + log(sum); of dual numbers, which have no further digits, 0.
+template <class T>
+T rest_of_lse(T max, T sum) {
+  if constexpr (std::is_floating_point_v<T>)
+    return SoftmaxState<T>{max, sum}.lse_and_rest().rest;
+  else
+    return T(0);
+}
+
 /// Each score becomes 1 / (1 + e^-(score + bias)); a dropped pair, whose score is -inf, becomes 0.
 template <class Scores>
 void sigmoid_of(Scores& scores, double bias) {
@@ -173,9 +183,7 @@ void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMo
   if (problem.sigmoid_bias)
     sigmoid_of(weights, *problem.sigmoid_bias);
   else
-    softmax_rows(weights, sink, lse, [&](Index i, T max, T sum) {
-      lse_rests(i) = SoftmaxState<T>{max, sum}.lse_and_rest().rest;
-    });
+    softmax_rows(weights, sink, lse, [&](Index i, T max, T sum) { lse_rests(i) = rest_of_lse(max, sum); });
   if (mods.factors) weights.array() *= mods.factors(batch, head).array();
   round_weights(weights, dtype);
   if (selects)

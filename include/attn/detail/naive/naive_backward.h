@@ -96,9 +96,8 @@ void naive_head_backward(const Matrix& q, const Matrix& k, const Matrix& v, cons
     sigmoid_of(rest, -*problem.sigmoid_bias);
     sigmoid_of(weights, *problem.sigmoid_bias);
   } else {
-    softmax_rows(weights, static_cast<T>(mods.sink(head)), lse, [&](Index i, T max, T sum) {
-      lse_rests(i) = SoftmaxState<T>{max, sum}.lse_and_rest().rest;
-    });
+    softmax_rows(weights, static_cast<T>(mods.sink(head)), lse,
+                 [&](Index i, T max, T sum) { lse_rests(i) = rest_of_lse(max, sum); });
   }
 
   RowMajor<T> grad = grad_out * v.transpose(), factors;  // grad: of the weights
