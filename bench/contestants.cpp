@@ -4,9 +4,10 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 // The oracle of double. attn/instantiate_long_double.h has all the loops too, which takes the compiler 14 s.
 template void naive<long double>(const DTypeView<long double>&, const TensorView<long double, 3>&,
-                                 const DTypeView<long double>&, const DTypeView<const long double>&,
+                                 const KeptLseRests<long double>&, const DTypeView<long double>&,
                                  const DTypeView<const long double>&, const DTypeView<const long double>&,
-                                 const NaiveMods<long double>&, const Problem&, const Executor&);
+                                 const DTypeView<const long double>&, const NaiveMods<long double>&, const Problem&,
+                                 const Executor&);
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail
 
