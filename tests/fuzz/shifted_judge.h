@@ -42,7 +42,7 @@ struct Judge {
   void of(const std::string& way, const char* tensor, const std::vector<Wide>& is, const std::vector<Wide>& naive,
           const Part& right, double factor, const Rounding& stored) {
     const Wide off = error(is, right.x), eps = std::numeric_limits<T>::epsilon(),
-               vanishes = 1000 * static_cast<Wide>(std::numeric_limits<T>::min());
+               vanishes = 1e5L * static_cast<Wide>(std::numeric_limits<T>::min());  // weights below it are 0
     Wide by_definition = error(naive, right.x), most = 0;
     for (const Wide x : right.x)
       if (std::isfinite(x)) most = std::max(most, std::abs(x));

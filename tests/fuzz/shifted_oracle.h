@@ -55,6 +55,7 @@ struct Right {
   std::vector<Wide> pairs;       // of the scores before the constant was added, where the mods end with it
   std::vector<Wide> pair_sizes;  // of the same
   Part tangent;
+  Wide below_sink = 0;  // most that a row's sink is above its largest score
 };
 
 /// A sum of products, and the root of the sum of their squares: what it is rounded to relative to.
@@ -118,6 +119,10 @@ inline Right right_values(const Given& g, bool backward) {
         if (highest == -kInf) {
           r.lse.x[row] = -kInf;
           continue;
+        }
+        if (sink == highest && m > 0) {
+          const Wide most = *std::max_element(w.begin(), w.end());
+          if (most != -kInf) r.below_sink = std::max(r.below_sink, sink - most);
         }
         Wide sum = std::exp(sink - highest);
         for (Index j = 0; j < m; ++j) sum += w[at(j)] = std::exp(w[at(j)] - highest);
@@ -186,7 +191,8 @@ inline Right right_values(const Given& g, bool backward) {
       }
   const auto largest = [](const Part& p) { return p.x.empty() ? Wide(0) : *std::max_element(p.x.begin(), p.x.end()); };
   r.weights.size = largest(r.weights);
-  r.key.size = largest(key_sizes), r.value.size = largest(value_sizes), r.sinks.size = largest(sink_sizes);
+  r.key.size = largest(key_sizes), r.value.size = largest(value_sizes),
+  r.sinks.size = 2 * largest(sink_sizes);  // there are few of them
   return r;
 }
 
