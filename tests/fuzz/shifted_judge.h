@@ -49,7 +49,7 @@ struct Judge {
     // The definition itself is held to the oracle, far less closely. It rounds weights as queries are.
     const Wide relative = static_cast<Wide>(stored.relative), absolute = static_cast<Wide>(stored.absolute) + vanishes,
                of_weights = kIsNarrow<Q> ? static_cast<Wide>(4 * kRounding<Q>.relative) : 0,
-               small_weights = static_cast<Wide>(1000 * kRounding<Q>.absolute);
+               small_weights = static_cast<Wide>(1e5 * kRounding<Q>.absolute);
     const bool is_defined =
         by_definition <=
         (64 * eps + of_weights + 4 * relative) * (most + (1 + slack) * right.size) + small_weights + absolute;
