@@ -32,9 +32,8 @@ void merge_rows(const TensorView<Out, 4>& out, const TensorView<T, 3>& lse, cons
           *x = static_cast<Out>(empty ? part : weight_a * static_cast<T>(*x) + part);
         }
         // A part that is all there is keeps its bits.
-        const auto [sum, rest] = empty ? typename State::Lse{from, part_rests.of(&from)} : all.lse_and_rest();
-        to = sum;
-        rests.set(&to, rest);
+        to = empty ? from : all.lse();
+        rests.set(&to, empty ? part_rests.of(&from) : all.lse_rest());
       }
 }
 

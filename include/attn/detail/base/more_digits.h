@@ -29,12 +29,9 @@ class MoreDigits {
   MoreDigits(const MoreDigits& other) {
     if (const N* const from = other.data()) std::copy_n(from, other.size_, make(other.size_));
   }
-  MoreDigits(MoreDigits&& other) noexcept
-      : size_(std::exchange(other.size_, 0)), data_(other.data_.exchange(nullptr, std::memory_order_relaxed)) {}
+  MoreDigits(MoreDigits&& other) noexcept { swap(other); }
   MoreDigits& operator=(MoreDigits other) noexcept {
-    std::swap(size_, other.size_);
-    data_.store(other.data_.exchange(data_.load(std::memory_order_relaxed), std::memory_order_relaxed),
-                std::memory_order_relaxed);
+    swap(other);
     return *this;
   }
   ~MoreDigits() { delete[] data_.load(std::memory_order_relaxed); }
@@ -57,10 +54,17 @@ class MoreDigits {
 
   /// Forgets those of a tensor that had another size.
   void keep_if_sized(Index size) {
-    if (size_ != size) *this = MoreDigits();
+    if (size_ != size && data()) *this = MoreDigits();
   }
 
  private:
+  /// Not by data_.exchange(), which locks the bus: no other thread may use what is assigned to or moved.
+  void swap(MoreDigits& other) noexcept {
+    std::swap(size_, other.size_);
+    N* const own = data_.load(std::memory_order_relaxed);
+    data_.store(other.data_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    other.data_.store(own, std::memory_order_relaxed);
+  }
   N* take(std::unique_ptr<N[]> fresh, Index size) {
     N* there = nullptr;
     if (!data_.compare_exchange_strong(there, fresh.get(), std::memory_order_acq_rel)) return there;
@@ -132,21 +136,22 @@ class KeptLseRests {
   }
   T of(const T* lse) const { return LseRests<T>(*this).of(lse); }
 
-  /// Keeps what rounding took from `*lse`, if that changes weights by more than the rounding of a number near 1, as it
-  /// may from an lse of 4 on. What is kept of a row does not depend on other rows. Beside a container, memory is made
-  /// for the first row that needs it.
+  /// Whether set() has anything to do. A number below 8 is rounded by at most two epsilons, which an exponential and a
+  /// sum err by anyway. So scores of ordinary size and some thousand keys need no memory, and short calls no time.
+  bool wants(T lse) const { return rests_ != nullptr || (digits_ != nullptr && !is_small(lse)); }
+
+  /// Keeps what rounding took from `*lse`. What is kept of a row does not depend on other rows. Beside a container,
+  /// memory is made for the first row that needs it.
   void set(const T* lse, T rest) const {
-    const bool matters = std::abs(rest) > std::numeric_limits<T>::epsilon();
-    T *rests = rests_, *written = nullptr;
-    if (!rests && digits_) {
-      rests = matters ? digits_->make(2 * size_) : digits_->data();
-      written = rests ? rests + size_ : nullptr;
-    }
-    if (rests) rests[lse - first_] = matters ? rest : T(0);
-    if (written) written[lse - first_] = *lse;
+    if (!wants(*lse)) return;
+    T* const rests = rests_ ? rests_ : digits_->make(2 * size_);
+    rests[lse - first_] = is_small(*lse) ? T(0) : rest;
+    if (digits_) rests[size_ + (lse - first_)] = *lse;
   }
 
  private:
+  static bool is_small(T lse) { return !(std::abs(lse) >= T(8) && std::isfinite(lse)); }
+
   const T* first_ = nullptr;
   T* rests_ = nullptr;
   Index size_ = 0;

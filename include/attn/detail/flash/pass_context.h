@@ -85,13 +85,13 @@ struct PassContext {
   /// Stores the log-sum-exps of the queries.
   void store_lse(const QueryTile& queries, const T* max, const T* sum) const {
     if (tensors.lse.data() == nullptr) return;
+    const KeptLseRests<T> rests = tensors.lse_rests;
     for (Index i = 0; i < queries.rows.size(); ++i) {
       const SoftmaxState<T> state{max[i], sum[i]};
       T& to = tensors.lse_of(queries, i);
       if (resumes && state == state_of(to)) continue;  // no key came to it: its bits stay
-      const auto [lse, rest] = state.lse_and_rest();
-      to = lse;
-      tensors.lse_rests.set(&to, rest);
+      const T lse = to = state.lse();
+      if (rests.wants(lse)) rests.set(&to, state.lse_rest());
     }
   }
 

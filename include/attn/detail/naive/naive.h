@@ -110,7 +110,7 @@ void softmax_rows(
 template <class T>
 T rest_of_lse(T max, T sum) {
   if constexpr (std::is_floating_point_v<T>)
-    return SoftmaxState<T>{max, sum}.lse_and_rest().rest;
+    return SoftmaxState<T>{max, sum}.lse_rest();
   else
     return T(0);
 }

@@ -37,16 +37,13 @@ struct SoftmaxState {
   }
 
   /// The natural log of the sum of e^score.
-  T lse() const { return lse_and_rest().lse; }
-  /// The same, and what rounding took from it (Knuth, The Art of Computer Programming, 4.2.2, theorem A).
-  struct Lse {
-    T lse, rest;
-  };
-  Lse lse_and_rest() const {
-    if (sum == T(0)) return {-kInfinity, 0};
+  T lse() const { return sum == T(0) ? -kInfinity : max + std::log(sum); }
+  /// What rounding took from lse() (Knuth, The Art of Computer Programming, 4.2.2, theorem A).
+  T lse_rest() const {
+    if (sum == T(0)) return 0;
     const T log_sum = std::log(sum), lse = max + log_sum, added = lse - max,
             rest = (max - (lse - added)) + (log_sum - added);
-    return {lse, std::isfinite(rest) ? rest : T(0)};
+    return std::isfinite(rest) ? rest : T(0);
   }
 };
 

@@ -154,13 +154,9 @@ class WithDigits : public Matrix {
   friend DigitsOf;
   [[no_unique_address]] DigitsBeside<typename Matrix::Scalar> digits_;
 };
+/// X, if it has room for more digits by itself.
 template <class X>
-auto with_digits(X&& x) {
-  if constexpr (EigenDense<X>)
-    return WithDigits<std::remove_cvref_t<X>>(std::move(x));
-  else
-    return std::move(x);
-}
+using with_digits_t = std::conditional_t<EigenDense<X>, WithDigits<X>, X>;
 
 /// Whether an output may have the numbers beside it that were rounded to its own: see MoreDigits.
 template <class Out>
@@ -231,9 +227,9 @@ struct Answer {
     if constexpr (std::is_same_v<T, Lse>)
       return out(p);
     else
-      return with_digits(out(p));
+      return with_digits_t<decltype(out(p))>(out(p));
   }
-  static auto result_lse(const Problem& p) { return with_digits(lse(p)); }
+  static auto result_lse(const Problem& p) { return with_digits_t<decltype(lse(p))>(lse(p)); }
 
   static auto result(const Problem& p) {
     return Result<decltype(result_out(p)), decltype(result_lse(p))>{result_out(p), result_lse(p)};
