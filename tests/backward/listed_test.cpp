@@ -19,14 +19,7 @@ TYPED_TEST(Listed, GradientsAreThoseOfTheDefinition) {
   Random random(1);
   for (const Index kv_len : {9, 64, 200})
     for (const Index q_len : {1, 2, 17, 50}) {
-      const Index kv_heads = random.integer(1, 2);
-      const Sizes s{random.integer(1, 2),
-                    kv_heads * random.pick(std::vector<Index>{1, 2, 5}),
-                    kv_heads,
-                    q_len,
-                    kv_len,
-                    random.pick(kGradientDims),
-                    random.pick(kGradientDims)};
+      const Sizes s = listed_sizes(q_len, kv_len, kGradientDims, random);
       GradientCase<TypeParam> c(s, random);
       const Setting setting{s, c.numbers, random};
       const auto rows = select_rows(setting);

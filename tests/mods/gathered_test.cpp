@@ -42,14 +42,7 @@ TYPED_TEST(Gathered, ShortLists) {
   Random random(2);
   for (const Index kv_len : {9, 64, 130, 400})
     for (const Index q_len : {1, 2, 5, 17, 50}) {
-      const Index kv_heads = random.integer(1, 2);
-      const Sizes s{random.integer(1, 2),
-                    kv_heads * random.pick(std::vector<Index>{1, 2, 5}),
-                    kv_heads,
-                    q_len,
-                    kv_len,
-                    random.pick(kDims),
-                    random.pick(kDims)};
+      const Sizes s = listed_sizes(q_len, kv_len, kDims, random);
       auto drawn = Drawn<TypeParam>::draw(s, random);
       const Setting setting{s, drawn.numbers, random};
       const auto row = select_rows(setting)[0];
@@ -66,14 +59,7 @@ TYPED_TEST(Gathered, ListsOfAnyLength) {
   Random random(10);
   for (const Index kv_len : {9, 64, 130, 400})
     for (const Index q_len : {1, 2, 17, 50}) {
-      const Index kv_heads = random.integer(1, 2);
-      const Sizes s{random.integer(1, 2),
-                    kv_heads * random.pick(std::vector<Index>{1, 2, 5}),
-                    kv_heads,
-                    q_len,
-                    kv_len,
-                    random.pick(kDims),
-                    random.pick(kDims)};
+      const Sizes s = listed_sizes(q_len, kv_len, kDims, random);
       auto drawn = Drawn<TypeParam>::draw(s, random);
       const Setting setting{s, drawn.numbers, random};
       const auto rows = select_rows(setting);

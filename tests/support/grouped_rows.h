@@ -145,7 +145,8 @@ struct DrawnLists {
   template <class Visit>
   void for_each_of(const Pair& p, const Visit& visit) const {
     const Index b = offsets.dim(0) == 1 ? 0 : p.batch, h = p.head / group, i = offsets.dim(2) == 2 ? 0 : p.row;
-    for (Index e = offsets(b, h, i); e < offsets(b, h, i + 1); ++e)
+    const Index* const of = &offsets(b, h, i);
+    for (Index e = of[0]; e < of[1]; ++e)
       if (indices[static_cast<std::size_t>(e)] == p.kv) visit(e);
   }
   bool has(const Pair& p) const {
@@ -154,6 +155,17 @@ struct DrawnLists {
     return found;
   }
 };
+
+/// Sizes of a call whose queries list their keys, with heads that may share a list.
+template <class Dims>
+Sizes listed_sizes(Index q_len, Index kv_len, const Dims& dims, Random& random) {
+  Sizes s;
+  s.q_len = q_len, s.kv_len = kv_len;
+  s.kv_heads = random.integer(1, 2), s.batch = random.integer(1, 2);
+  s.heads = s.kv_heads * random.pick(std::vector<Index>{1, 2, 5});
+  s.head_dim = random.pick(dims), s.v_dim = random.pick(dims);
+  return s;
+}
 
 /// Lists of keys of all shapes. Some are so short that keys are gathered.
 inline auto select_rows(const Setting& s) {
@@ -174,10 +186,10 @@ inline auto select_rows(const Setting& s) {
     rows.push_back({name.str(),
                     attn::select(attn::Tensor<Index, 4>(t)),
                     {[t, shape, group](const Pair& p) {
-                       for (Index i = 0; i < shape[3]; ++i)
-                         if (t(shape[0] == 1 ? 0 : p.batch, p.head / group, shape[2] == 1 ? 0 : p.row, i) == p.kv)
-                           return true;
-                       return false;
+                       const Index b = shape[0] == 1 ? 0 : p.batch, row = shape[2] == 1 ? 0 : p.row;
+                       const Index* const list =
+                           t.data() + ((b * shape[1] + p.head / group) * shape[2] + row) * shape[3];
+                       return std::find(list, list + shape[3], p.kv) != list + shape[3];
                      },
                      {}}});
   }
