@@ -69,7 +69,7 @@ requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, cons
 ///
 /// An `out` of 16 bits is rounded, and nothing is kept beside it: gradients need more digits, so give a float `out`
 /// where attention_backward_into() follows. An `lse` that is a Tensor keeps what rounding takes from it where that
-/// matters, from 4 on, which takes memory once; a view or an Eigen vector keeps nothing, and no memory is taken.
+/// matters, from 8 on, which takes memory once; a view or an Eigen vector keeps nothing, and no memory is taken.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, or there is no memory for what an lse
 /// keeps, out and lse are partly written.

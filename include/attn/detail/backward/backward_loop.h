@@ -64,8 +64,8 @@ class BackwardLoop {
   }
 
   /// One task: the pairs of a part of a group's keys and a part of its queries. `sums`: see LearnedMods.
-  void run(std::byte* group_memory, Index group, Index key_part, Index query_part, GradientSum<T>* sums,
-           std::byte* worker_memory) const {
+  void run(std::byte* group_memory, Index group, Index task, GradientSum<T>* sums, std::byte* worker_memory) const {
+    const Index key_part = task / plan_.query_parts(), query_part = task % plan_.query_parts();
     WorkerMemory<T> m = plan_.memory_of_worker(worker_memory);
     m.sums = sums;
     const InUse<T> in_use(family_);
@@ -136,9 +136,11 @@ class BackwardLoop {
   }
 
   /// The gradients of the sinks of a tile of queries.
-  void learn_sinks(std::byte* group_memory, Index i, GradientSum<T>* sums) const {
-    const PreparedQueries<T>& p = plan_.prepared(group_memory, i);
-    call_.learned->learn_sinks(p.queries.head, p.lse, p.lse_rest, p.delta, p.queries.rows.size(), sums);
+  void learn_sinks(std::byte* group_memory, Index, GradientSum<T>* sums) const {
+    for (Index i = 0; i < plan_.tiles_of_group(); ++i) {
+      const PreparedQueries<T>& p = plan_.prepared(group_memory, i);
+      call_.learned->learn_sinks(p.queries.head, p.lse, p.lse_rest, p.delta, p.queries.rows.size(), sums);
+    }
   }
 
   /// The gradients of a tile of keys and values of a group, from what the parts of the queries have left.

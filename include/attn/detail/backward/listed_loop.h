@@ -27,9 +27,9 @@ class ListedLoop {
         kept_factor_(call.kept_factor()) {}
 
   /// The first loop, over some queries of a group. `sums`: see LearnedMods.
-  void run_queries(std::byte* group_memory, Index group, const Range& rows, GradientSum<T>* sums,
-                   std::byte* worker_memory) const {
+  void run(std::byte* group_memory, Index group, Index task, GradientSum<T>* sums, std::byte* worker_memory) const {
     const ListedMemory<T> m = plan_.memory_of_worker(worker_memory);
+    const Range rows = plan_.queries_of(task);
     const Index heads = plan_.group_heads(), first = group % problem_.kv_heads * heads;
     const auto use = [&](const typename ListedCall<T>::Mods& mods) {
       for (Index row = rows.begin; row < rows.end; ++row)
@@ -41,8 +41,9 @@ class ListedLoop {
   }
 
   /// The second loop, over some keys of a group.
-  void run_keys(std::byte* group_memory, Index group, const Range& keys, std::byte* worker_memory) const {
+  void run_keys(std::byte* group_memory, Index group, Index task, std::byte* worker_memory) const {
     const ListedMemory<T> m = plan_.memory_of_worker(worker_memory);
+    const Range keys = plan_.keys_of(task);
     const ListingQueries& listing = listed_.gathering().by_key();
     const Index batch = group / problem_.kv_heads, kv_head = group % problem_.kv_heads, heads = plan_.group_heads(),
                 first = kv_head * heads;

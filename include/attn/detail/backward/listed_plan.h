@@ -82,9 +82,9 @@ class ListedPlan {
   Index first_list(Index batch, Index head) const { return lists_.number(batch, head / heads_of_list_, 0); }
 
   /// The tasks of a group in the first loop, and in the second. Those of the first have no pair in common.
-  Index query_tasks() const { return tasks(problem_.q_len); }
+  Index tasks_of_group() const { return tasks(problem_.q_len); }
   Index key_tasks() const { return tasks(problem_.kv_len); }
-  Range queries_of(Index task) const { return share(problem_.q_len, task, query_tasks()); }
+  Range queries_of(Index task) const { return share(problem_.q_len, task, tasks_of_group()); }
   Range keys_of(Index task) const { return share(problem_.kv_len, task, key_tasks()); }
 
   double flops() const {
@@ -94,11 +94,11 @@ class ListedPlan {
   /// How many groups are worked on together: a few tasks for each worker.
   Index groups_at_a_time(int workers) const {
     if (learned_.learning != Learning::apart) return std::min<Index>(groups(), 1);
-    return std::min(groups(), ceil_div(Index(4) * workers, std::max<Index>(query_tasks(), 1)));
+    return std::min(groups(), ceil_div(Index(4) * workers, std::max<Index>(tasks_of_group(), 1)));
   }
 
   /// The bytes of a group, of a worker, and of the gradients of numbers in mods, in whole cache lines.
-  Index group_bytes() const { return pairs_bytes() + query_tasks() * own_sums(); }
+  Index group_bytes() const { return pairs_bytes() + tasks_of_group() * own_sums(); }
   Index worker_bytes() const {
     const Index dims = problem_.head_dim + problem_.v_dim, heads = heads_at_a_time();
     return bytes(heads * (dims + problem_.head_dim + 2 * kKeyTile + 1) + (kKeyTile + 1) * dims + 5 * kKeyTile);
