@@ -4,7 +4,7 @@
 #include <span>
 
 #include "attn/attention.h"
-#include "attn/detail/base/several.h"
+#include "attn/detail/base/fixed_vector.h"
 #include "attn/detail/flash/sequences.h"
 #include "attn/kv_view.h"
 
@@ -107,8 +107,8 @@ class CheckedSequences {
   const Held<Q> q_held_;
   const decltype(std::declval<const Cache&>().view()) kept_;  // a reference, if the caller has a view
   const DTypeView<const T> q_;
-  Several<BoundSequence<T, M>> bound_;
-  Several<Sequence<T>> sequences_;
+  FixedVector<BoundSequence<T, M>> bound_;
+  FixedVector<Sequence<T>> sequences_;
 
  public:
   CheckedSequences(const Query& query, const Cache& cache, const M& mods, const Options& options,
@@ -117,8 +117,8 @@ class CheckedSequences {
         q_held_(evaluated(Rows::tensor(query))),
         kept_(cache.view()),
         q_(as_rank4(view(q_held_))),
-        bound_(static_cast<std::size_t>(kept_.size())),
-        sequences_(static_cast<std::size_t>(kept_.size())),
+        bound_(kept_.size()),
+        sequences_(kept_.size()),
         problem(problem_of_all(q_, kept_.v_dim(), options)) {
     Rows::check(query, q_.shape(), kept_.size());
     check_q_offsets(options, kept_.size());
@@ -163,7 +163,7 @@ class CheckedSequences {
   std::span<const Sequence<T>> sequences_with(const ResultViews<T>& to) {
     sequences_.clear();
     Rows::for_each(query_, q_.shape(), kept_.size(), [&](Index s, Index element, const Range& rows) {
-      BoundSequence<T, M>& b = bound_[static_cast<std::size_t>(s)];
+      BoundSequence<T, M>& b = bound_[s];
       // Keys were turned by their rows, whatever the position of the first of them is.
       if (to.out.data())
         b.rotation = rotation_of<T>(kept_.rope(), b.problem.q_offset - b.problem.kv_offset, b.problem.q_len);

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <span>
 
-#include "attn/detail/base/room_for.h"
+#include "attn/detail/base/fixed_vector.h"
 #include "attn/detail/flash/decode_state.h"
 #include "attn/detail/flash/lone_queries.h"
 #include "attn/detail/flash/query_blocks.h"
@@ -66,12 +66,12 @@ class DecodeLoop {
     const Range keys = splits_.keys(now.split);
     const bool is_first = now.split == 0;
     if (lone_.are_served() && run_lone(blocks.at(now.blocks.begin, 0), now, keys, memory, partials)) return;
-    RoomFor<Row, kMostQueries * kMostTogether> room;
-    RoomFor<DecodeState<T>, kMostTogether> states;
+    FixedVector<Row, kMostQueries * kMostTogether> all_rows;
+    FixedVector<DecodeState<T>, kMostTogether> states;
     const TileLayout<T> layout = this->layout(now.blocks.size());
     for (Index i = 0; i < now.blocks.size(); ++i) {
       const Index block = now.blocks.begin + i;
-      const std::span rows = room.take(blocks.size(block));
+      const std::span rows = all_rows.add_all(blocks.size(block));
       for (Index r = 0; Row & row : rows) row.queries = blocks.at(block, r++);
       states.add(pass_, key_tiles_, rows, keys, is_first, layout.at(memory, i));
     }

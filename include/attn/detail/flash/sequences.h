@@ -4,7 +4,7 @@
 #include <cmath>
 #include <span>
 
-#include "attn/detail/base/several.h"
+#include "attn/detail/base/fixed_vector.h"
 #include "attn/detail/flash/flash.h"
 
 namespace attn::detail {
@@ -22,14 +22,14 @@ struct Sequence {
 /// the other sequences, and neither does its result.
 template <class T, class Use>
 void with_sequences(std::span<const Sequence<T>> sequences, const Options& options, const Use& use) {
-  Several<FlashPass<T>> calls(sequences.size());
+  FixedVector<FlashPass<T>> calls(static_cast<Index>(sequences.size()));
   double flops = 0, kv_bytes = 0;
   for (const Sequence<T>& s : sequences) kv_bytes += s.tensors.kv_bytes();
   for (const Sequence<T>& s : sequences)
     flops += calls.add(s.tensors, s.mods, s.tensors.choose_kernels(s.tensors, options), options.accumulate, kv_bytes)
                  .flops();
   const Executor& executor = executor_for(flops, options.executor);
-  Several<ScheduledPass<T>> cut(sequences.size());
+  FixedVector<ScheduledPass<T>> cut(static_cast<Index>(sequences.size()));
   // A sequence is cut for twice the workers that its share of the work keeps busy, not for all workers: larger tasks
   // read memory in longer runs.
   const double workers = executor.concurrency();

@@ -1,0 +1,57 @@
+// Vector of fixed capacity that stores some elements inline.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "attn/types.h"
+
+namespace attn::detail {
+
+/// A vector whose capacity is given when it is made, and which takes nothing from the heap up to kInline elements. Each
+/// is constructed when it is added, which an array would do at once, and none ever moves, so elements may refer to each
+/// other. Small calls feel both: making all states was a fifth of the work for a single query, and a std::deque was a
+/// tenth of a call over one cache of a hundred tokens.
+template <class X, Index kInline = 1>
+class FixedVector {
+ public:
+  explicit FixedVector(Index capacity = kInline) : capacity_(capacity) {
+    elements_ = capacity > kInline ? Heap().allocate(static_cast<std::size_t>(capacity)) : inline_;
+  }
+  FixedVector(const FixedVector&) = delete;
+  FixedVector& operator=(const FixedVector&) = delete;
+  ~FixedVector() {
+    clear();
+    if (capacity_ > kInline) Heap().deallocate(elements_, static_cast<std::size_t>(capacity_));
+  }
+
+  template <class... Args>
+  X& add(Args&&... args) {
+    X& made = *std::construct_at(elements_ + size_, std::forward<Args>(args)...);
+    ++size_;
+    return made;
+  }
+  /// Adds `count` elements.
+  std::span<X> add_all(Index count) {
+    X* const first = elements_ + size_;
+    for (Index i = 0; i < count; ++i) add();
+    return {first, static_cast<std::size_t>(count)};
+  }
+  void clear() { std::destroy_n(elements_, std::exchange(size_, 0)); }
+
+  std::span<X> all() { return {elements_, static_cast<std::size_t>(size_)}; }
+  X& operator[](Index i) { return elements_[i]; }
+
+ private:
+  using Heap = std::allocator<X>;
+
+  Index capacity_, size_ = 0;
+  union {
+    X inline_[static_cast<std::size_t>(kInline)];
+  };
+  X* elements_;
+};
+
+}  // namespace attn::detail
