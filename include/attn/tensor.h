@@ -8,17 +8,12 @@
 #include <utility>
 
 #include "attn/detail/base/more_digits.h"
+#include "attn/detail/base/ranges.h"
 #include "attn/eigen_view.h"
 #include "attn/mdspan.h"
 #include "attn/tensor_view.h"
 
 namespace attn {
-
-namespace detail {
-
-constexpr Index kAlignment = 64;  // bytes: one cache line, and the widest vector register there is
-
-}  // namespace detail
 
 /// A tensor that owns its memory: row-major, without gaps, aligned to 64 bytes. Copies are deep; a tensor that was
 /// moved from is empty. A call that rounds its result may leave more digits beside it, which copies take along and

@@ -61,6 +61,7 @@ class BackwardPlan {
     query_parts_ = std::clamp<Index>(rows / kLeast, 1, kMost / key_parts_);
     // Parts of the queries may be different heads, and heads may share a learned number: one task does all queries.
     if (learned.learning == Learning::by_pair) query_parts_ = 1;
+    tile_bytes_ = Arena<T>::count([&](Arena<T>& arena) { lay_out_tile(arena); });
   }
 
   const Problem& problem() const { return problem_; }
@@ -128,56 +129,28 @@ class BackwardPlan {
   /// The bytes that a group takes, that a worker takes, and that the gradients of numbers in mods take, in whole cache
   /// lines.
   Index group_bytes() const {
-    return tiles_of_group() * tile_bytes() + partials() * static_cast<Index>(sizeof(T)) + tasks_of_group() * own_sums();
+    return tiles_of_group() * tile_bytes_ + partials() * static_cast<Index>(sizeof(T)) + tasks_of_group() * own_sums();
   }
   Index sums_bytes() const {
     return padded((learned_.slots + learned_.sinks) * static_cast<Index>(sizeof(Sum)), kAlignment);
   }
   Index worker_bytes() const {
-    const Index q = most_queries(), widest = std::max(row(problem_.head_dim), row(problem_.v_dim));
-    const Index of_key = row(problem_.head_dim) + row(problem_.v_dim) + arranged_row() + key_row() + value_row();
-    const Index raw = learned_.slots > 0 ? kKeyTile : 0;
-    return bytes((3 * kKeyTile + raw + 1 + 2 * widest) * q + arranged_weights() + chunk() * kKeyTile * of_key) +
-           padded(kKeyTile * q, kAlignment);
+    return Arena<T>::count([&](Arena<T>& arena) { lay_out_worker(arena); });
   }
-
   WorkerMemory<T> memory_of_worker(std::byte* memory) const {
-    const Index q = most_queries(), keys = chunk() * kKeyTile, key = row(problem_.head_dim),
-                value = row(problem_.v_dim), widest = std::max(key, value);
-    T* next = reinterpret_cast<T*>(memory);
-    const auto take = [&](Index size) { return std::exchange(next, next + size); };
-    WorkerMemory<T> m;
-    m.scores = take(kKeyTile * q), m.grad_scores = take(kKeyTile * q), m.slopes = take(kKeyTile * q);
-    m.tile_max = take(q);
-    m.grad_key = take(keys * key_row()), m.grad_value = take(keys * value_row());
-    m.packed_key = take(keys * key), m.packed_value = take(keys * value);
-    m.arranged_key = take(keys * arranged_row()), m.weights = take(arranged_weights());
-    m.rows = take(widest * q), m.more_rows = take(widest * q);
-    m.raw = learned_.slots > 0 ? take(kKeyTile * q) : nullptr;
-    m.dropped = reinterpret_cast<bool*>(next);
-    m.sums = nullptr;
-    return m;
+    Arena<T> arena(memory);
+    return lay_out_worker(arena);
   }
 
   /// Where a tile lies in its group's memory, which holds the description itself too.
   PreparedQueries<T>& prepared(std::byte* group_memory, Index i) const {
-    return *reinterpret_cast<PreparedQueries<T>*>(group_memory + i * tile_bytes());
+    return *reinterpret_cast<PreparedQueries<T>*>(group_memory + i * tile_bytes_);
   }
   PreparedQueries<T>& prepare(std::byte* group_memory, Index group, Index i) const {
     PreparedQueries<T>& p = prepared(group_memory, i);
-    const Index q = most_queries();
-    T* next = reinterpret_cast<T*>(group_memory + i * tile_bytes() + kHeader);
-    const auto take = [&](Index size) { return std::exchange(next, next + size); };
+    Arena<T> arena(group_memory + i * tile_bytes_);
+    p = lay_out_tile(arena);
     p.queries = tile(group, i);
-    p.query = take(row(problem_.head_dim) * q);
-    p.grad_out = take(row(problem_.v_dim) * q);
-    p.query_panels = take(key_row() * q);
-    p.grad_out_panels = take(value_row() * q);
-    p.lse = take(q);
-    p.lse_rest = take(q);
-    p.delta = take(q);
-    p.grad_query = take(key_parts_ * grad_query_size());
-    p.added = reinterpret_cast<unsigned char*>(&p + 1);
     std::fill_n(p.added, key_parts_, static_cast<unsigned char>(0));
     return p;
   }
@@ -185,7 +158,7 @@ class BackwardPlan {
   /// If a group's queries are cut into several parts: where a part leaves the gradients of all keys and values,
   /// (kv_len, key_row) and (kv_len, value_row).
   T* grad_key_of(std::byte* group_memory, Index query_part) const {
-    T* const first = reinterpret_cast<T*>(group_memory + tiles_of_group() * tile_bytes());
+    T* const first = reinterpret_cast<T*>(group_memory + tiles_of_group() * tile_bytes_);
     return first + query_part * problem_.kv_len * (key_row() + value_row());
   }
   T* grad_value_of(std::byte* group_memory, Index query_part) const {
@@ -197,8 +170,7 @@ class BackwardPlan {
   const LearnedSizes& learned() const { return learned_; }
   Sum* sums(std::byte* memory) const { return reinterpret_cast<Sum*>(memory); }
   Sum* sums_of(std::byte* group_memory, Index task) const {
-    std::byte* const first =
-        group_memory + tiles_of_group() * tile_bytes() + partials() * static_cast<Index>(sizeof(T));
+    std::byte* const first = group_memory + tiles_of_group() * tile_bytes_ + partials() * static_cast<Index>(sizeof(T));
     return reinterpret_cast<Sum*>(first + task * own_sums());
   }
 
@@ -207,18 +179,43 @@ class BackwardPlan {
     if (learned_.learning != Learning::apart) return 0;
     return padded(learned_.slots * static_cast<Index>(sizeof(Sum)), kAlignment);
   }
-  static constexpr Index kHeader = padded(sizeof(PreparedQueries<T>) + 8, kAlignment);
-
   static Range share(Index count, Index part, Index parts) {
     return {count * part / parts, count * (part + 1) / parts};
   }
-  static Index bytes(Index numbers) { return padded(numbers * static_cast<Index>(sizeof(T)), kAlignment); }
 
-  Index group_heads() const { return problem_.heads / problem_.kv_heads; }
-  Index tile_bytes() const {
-    const Index of_query = row(problem_.head_dim) + row(problem_.v_dim) + key_row() + value_row() + 3;
-    return kHeader + bytes(of_query * most_queries() + key_parts_ * grad_query_size());
+  WorkerMemory<T> lay_out_worker(Arena<T>& arena) const {
+    const Index q = most_queries(), keys = chunk() * kKeyTile, key = row(problem_.head_dim),
+                value = row(problem_.v_dim), widest = std::max(key, value);
+    WorkerMemory<T> m;
+    m.scores = arena.take(kKeyTile * q), m.grad_scores = arena.take(kKeyTile * q), m.slopes = arena.take(kKeyTile * q);
+    m.tile_max = arena.take(q);
+    m.grad_key = arena.take(keys * key_row()), m.grad_value = arena.take(keys * value_row());
+    m.packed_key = arena.take(keys * key), m.packed_value = arena.take(keys * value);
+    m.arranged_key = arena.take(keys * arranged_row()), m.weights = arena.take(arranged_weights());
+    m.rows = arena.take(widest * q), m.more_rows = arena.take(widest * q);
+    m.raw = learned_.slots > 0 ? arena.take(kKeyTile * q) : nullptr;
+    m.dropped = arena.template take_as<bool>(kKeyTile * q);
+    m.sums = nullptr;
+    return m;
   }
+  /// The description of a tile comes first.
+  PreparedQueries<T> lay_out_tile(Arena<T>& arena) const {
+    const Index q = most_queries();
+    PreparedQueries<T> p{};
+    arena.template take_as<PreparedQueries<T>>(1);
+    p.added = arena.template take_as<unsigned char>(key_parts_);
+    arena.align();
+    p.query = arena.take(row(problem_.head_dim) * q);
+    p.grad_out = arena.take(row(problem_.v_dim) * q);
+    p.query_panels = arena.take(key_row() * q);
+    p.grad_out_panels = arena.take(value_row() * q);
+    p.lse = arena.take(q);
+    p.lse_rest = arena.take(q);
+    p.delta = arena.take(q);
+    p.grad_query = arena.take(key_parts_ * grad_query_size());
+    return p;
+  }
+  Index group_heads() const { return problem_.heads / problem_.kv_heads; }
   Index partials() const {
     return query_parts_ == 1 ? 0 : query_parts_ * padded(problem_.kv_len * (key_row() + value_row()), kAlignment);
   }
@@ -228,7 +225,7 @@ class BackwardPlan {
   ChosenKernels<T> chosen_;
   BackwardKernelSet<T> kernels_;
   QueryTiles<T> tiles_;
-  Index key_parts_, query_parts_;
+  Index key_parts_, query_parts_, tile_bytes_;
 };
 
 }  // namespace ATTN_BUILT_FOR

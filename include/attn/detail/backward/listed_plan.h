@@ -100,37 +100,23 @@ class ListedPlan {
   /// The bytes of a group, of a worker, and of the gradients of numbers in mods, in whole cache lines.
   Index group_bytes() const { return pairs_bytes() + tasks_of_group() * own_sums(); }
   Index worker_bytes() const {
-    const Index dims = problem_.head_dim + problem_.v_dim, heads = heads_at_a_time();
-    return bytes(heads * (dims + problem_.head_dim + 2 * kKeyTile + 1) + (kKeyTile + 1) * dims + 5 * kKeyTile);
+    return Arena<T>::count([&](Arena<T>& arena) { lay_out_worker(arena); });
   }
   Index sums_bytes() const {
     return padded((learned_.slots + learned_.sinks) * static_cast<Index>(sizeof(Sum)), kAlignment);
   }
 
   ListedMemory<T> memory_of_worker(std::byte* memory) const {
-    const Index head_dim = problem_.head_dim, v_dim = problem_.v_dim, heads = heads_at_a_time();
-    T* next = reinterpret_cast<T*>(memory);
-    const auto take = [&](Index size) { return std::exchange(next, next + size); };
-    ListedMemory<T> m;
-    m.scores = take(heads * kKeyTile), m.grad_scores = take(heads * kKeyTile);
-    m.slopes = take(kKeyTile), m.lse = take(kKeyTile), m.lse_rest = take(kKeyTile), m.delta = take(kKeyTile);
-    m.raw = take(kKeyTile);
-    m.key = take(kKeyTile * head_dim), m.value = take(kKeyTile * v_dim);
-    m.query = take(heads * head_dim), m.grad_out = take(heads * v_dim), m.grad_query = take(heads * head_dim);
-    m.grad_key = take(head_dim), m.grad_value = take(v_dim);
-    m.ones = take(heads);
-    std::fill_n(m.ones, heads, T(1));
-    if (learned_.slots == 0) m.raw = nullptr;
+    Arena<T> arena(memory);
+    const ListedMemory<T> m = lay_out_worker(arena);
+    std::fill_n(m.ones, heads_at_a_time(), T(1));
     return m;
   }
 
   /// What a group's heads leave, from number `head` on.
   ListedPairs<T> pairs(std::byte* group_memory, Index head) const {
-    const Index all = group_heads() * entries_, queries = group_heads() * problem_.q_len;
-    auto* const numbers = reinterpret_cast<typename ListedPairs<T>::Numbers*>(group_memory);
-    T* const lse = reinterpret_cast<T*>(numbers + all);
-    const ListedPairs<T> pairs{numbers, lse, lse + queries, lse + 2 * queries, entries_, problem_.q_len};
-    return pairs.of(head);
+    Arena<T> arena(group_memory);
+    return lay_out_pairs(arena).of(head);
   }
 
   /// The gradients of numbers that mods hold: one for all tasks, or one for each task where tasks add up their own.
@@ -148,8 +134,31 @@ class ListedPlan {
   static Range share(Index count, Index task, Index tasks) {
     return {count * task / tasks, count * (task + 1) / tasks};
   }
-  static Index bytes(Index numbers) { return padded(numbers * static_cast<Index>(sizeof(T)), kAlignment); }
-  Index pairs_bytes() const { return bytes(group_heads() * (2 * entries_ + 3 * problem_.q_len)); }
+
+  ListedMemory<T> lay_out_worker(Arena<T>& arena) const {
+    const Index head_dim = problem_.head_dim, v_dim = problem_.v_dim, heads = heads_at_a_time();
+    ListedMemory<T> m;
+    m.scores = arena.take(heads * kKeyTile), m.grad_scores = arena.take(heads * kKeyTile);
+    for (T** numbers : {&m.slopes, &m.lse, &m.lse_rest, &m.delta}) *numbers = arena.take(kKeyTile);
+    m.raw = learned_.slots > 0 ? arena.take(kKeyTile) : nullptr;
+    m.key = arena.take(kKeyTile * head_dim), m.value = arena.take(kKeyTile * v_dim);
+    m.query = arena.take(heads * head_dim), m.grad_out = arena.take(heads * v_dim);
+    m.grad_query = arena.take(heads * head_dim);
+    m.grad_key = arena.take(head_dim), m.grad_value = arena.take(v_dim);
+    m.ones = arena.take(heads);
+    return m;
+  }
+  ListedPairs<T> lay_out_pairs(Arena<T>& arena) const {
+    const Index queries = group_heads() * problem_.q_len;
+    ListedPairs<T> p{};
+    p.numbers = arena.template take_as<typename ListedPairs<T>::Numbers>(group_heads() * entries_);
+    for (T** numbers : {&p.lse, &p.lse_rest, &p.delta}) *numbers = arena.take(queries);
+    p.entries = entries_, p.queries = problem_.q_len;
+    return p;
+  }
+  Index pairs_bytes() const {
+    return Arena<T>::count([&](Arena<T>& arena) { lay_out_pairs(arena); });
+  }
   Index own_sums() const {
     if (learned_.learning != Learning::apart) return 0;
     return padded(learned_.slots * static_cast<Index>(sizeof(Sum)), kAlignment);

@@ -8,6 +8,8 @@
 
 namespace attn::detail {
 
+constexpr Index kAlignment = 64;  // bytes: one cache line, and the widest vector register there is
+
 /// Division rounded towards plus and towards minus infinity, and the remainder of the latter: positions of queries may
 /// be negative. The divisor is positive. Nothing overflows on the way.
 template <class N>

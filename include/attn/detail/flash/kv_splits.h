@@ -73,12 +73,18 @@ class KvSplits {
 
   static constexpr Index kMostSplits = 64;  ///< of all blocks together
 
-  Index split_bytes() const { return padded(rows_ * (v_dim_ + 2) * static_cast<Index>(sizeof(T)), kAlignment); }
+  Index split_bytes() const {
+    return Arena<T>::count([&](Arena<T>& arena) { lay_out(arena); });
+  }
   TileMemory<T> at(std::byte* of_block, Index split) const {
+    Arena<T> arena(of_block + split * split_bytes());
+    return lay_out(arena);
+  }
+  TileMemory<T> lay_out(Arena<T>& arena) const {
     TileMemory<T> m{};
-    m.max = reinterpret_cast<T*>(of_block + split * split_bytes());
-    m.sum = m.max + rows_;
-    m.out = m.sum + rows_;
+    m.max = arena.take(rows_);
+    m.sum = arena.take(rows_);
+    m.out = arena.take(rows_ * v_dim_);
     return m;
   }
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "attn/detail/base/arena.h"
 #include "attn/detail/kernels/kernel_table.h"
 #include "attn/tensor.h"
 
@@ -64,46 +65,45 @@ class TileLayout {
  public:
   explicit TileLayout(const TileSizes& sizes, Index tiles = 1) : sizes_(sizes), tiles_(tiles) {}
 
-  /// Bytes for one worker, in whole cache lines, so that two workers never write to the same one.
+  /// Bytes for one worker, in whole cache lines.
   Index bytes() const {
-    const Index of_key = sizes_.packed_key + sizes_.packed_value + sizes_.arranged + sizes_.weights;
-    const Index shared = sizes_.queries * (sizes_.keys + sizes_.value_sums + 2) + sizes_.chunk * of_key;
-    const Index flags = sizes_.keys * sizes_.queries;
-    return padded((shared + tiles_ * own()) * static_cast<Index>(sizeof(T)) + flags, kAlignment);
+    return Arena<T>::count([&](Arena<T>& arena) { lay_out(arena, 0); });
   }
-
   /// The memory of one of the tiles.
   TileMemory<T> at(std::byte* memory, Index tile = 0) const {
-    const Index queries = sizes_.queries;
-    T* next = reinterpret_cast<T*>(memory);
-    const auto take = [&](Index size) { return std::exchange(next, next + size); };
-    TileMemory<T> m{};
-    m.scores = take(sizes_.keys * queries);
-    m.row = sizes_.keys;
-    m.weights = sizes_.weights == 0 ? m.scores : take(sizes_.chunk * sizes_.weights);
-    m.arranged = take(sizes_.chunk * sizes_.arranged);
-    m.packed_key = take(sizes_.chunk * sizes_.packed_key);
-    m.packed_value = take(sizes_.chunk * sizes_.packed_value);
-    m.value_sums = take(sizes_.value_sums * queries);
-    m.tile_max = take(queries);
-    m.rescale = take(queries);
-    take(tile * own());
-    m.query = take(sizes_.query * queries);
-    m.out = take(sizes_.out * queries);
-    m.max = take(queries);
-    m.sum = take(queries);
-    m.sum_rest = take(queries);
-    if (sizes_.totals) m.totals = {take(queries), take(sizes_.out * queries), take(sizes_.out * queries)};
-    take((tiles_ - 1 - tile) * own());
-    m.dropped = reinterpret_cast<bool*>(next);
-    m.scale = 1;
-    return m;
+    Arena<T> arena(memory);
+    return lay_out(arena, tile);
   }
 
  private:
-  /// The numbers that a tile of queries has for itself.
-  Index own() const {
-    return sizes_.queries * (sizes_.query + sizes_.out + 3 + (sizes_.totals ? 2 * sizes_.out + 1 : 0));
+  TileMemory<T> lay_out(Arena<T>& arena, Index tile) const {
+    const Index queries = sizes_.queries;
+    TileMemory<T> m{};
+    m.scores = arena.take(sizes_.keys * queries);
+    m.row = sizes_.keys;
+    m.weights = sizes_.weights == 0 ? m.scores : arena.take(sizes_.chunk * sizes_.weights);
+    m.arranged = arena.take(sizes_.chunk * sizes_.arranged);
+    m.packed_key = arena.take(sizes_.chunk * sizes_.packed_key);
+    m.packed_value = arena.take(sizes_.chunk * sizes_.packed_value);
+    m.value_sums = arena.take(sizes_.value_sums * queries);
+    m.tile_max = arena.take(queries);
+    m.rescale = arena.take(queries);
+    Index own = 0;  // what each tile has for itself
+    for (Index i = 0; i <= tile; ++i) {
+      const Index begin = arena.taken();
+      m.query = arena.take(sizes_.query * queries);
+      m.out = arena.take(sizes_.out * queries);
+      m.max = arena.take(queries);
+      m.sum = arena.take(queries);
+      m.sum_rest = arena.take(queries);
+      if (sizes_.totals)
+        m.totals = {arena.take(queries), arena.take(sizes_.out * queries), arena.take(sizes_.out * queries)};
+      own = arena.taken() - begin;
+    }
+    arena.skip((tiles_ - 1 - tile) * own);
+    m.dropped = arena.template take_as<bool>(sizes_.keys * queries);
+    m.scale = 1;
+    return m;
   }
 
   TileSizes sizes_;

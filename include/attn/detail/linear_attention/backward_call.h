@@ -46,24 +46,25 @@ struct RecurrenceBackwardMemory {
   T* gates;     ///< (tokens)
   T* ones;      ///< (tokens)
 
-  static RecurrenceBackwardMemory take(Pieces<T>& pieces, const RecurrenceCall<T>& call, const KeptOfRun& kept) {
+  static RecurrenceBackwardMemory take(ChunkArena<T>& arena, const RecurrenceCall<T>& call, const KeptOfRun& kept) {
     const Index in = call.row_of_inputs(), f = call.row_of_features(), v = call.row_of_values();
     const bool by_feature = call.gates == Gates::of_features;
     RecurrenceBackwardMemory m;
     const Index bytes = kept.chunks * static_cast<Index>(sizeof(KeptChunk));
-    m.chunks = reinterpret_cast<KeptChunk*>(pieces.take(ceil_div(bytes, static_cast<Index>(sizeof(T)))));
-    m.states = pieces.take(kept.states, call.features() * v + f);
-    m.grad_state = pieces.take(call.features(), v);
-    m.grad_normaliser = pieces.take(f);
-    m.turned = pieces.take(v, f);
-    m.columns = pieces.take(v * kChunk);
-    m.grad_out = pieces.take(kChunk, v);
-    m.grad_value = pieces.take(kChunk, v);
-    for (Block<T>* rows : {&m.grad_key, &m.grad_query, &m.seen, &m.sums, &m.faded}) *rows = pieces.take(kChunk, f);
-    m.grad_raw = pieces.take(kChunk, in);
-    m.grad_scores = pieces.take(kChunk, kChunk);
-    m.grad_gates = pieces.take(by_feature ? kChunk : 0, f);
-    for (T** numbers : {&m.numbers, &m.entering, &m.leaving, &m.gates, &m.ones}) *numbers = pieces.take(kChunk);
+    m.chunks = reinterpret_cast<KeptChunk*>(arena.take(ceil_div(bytes, static_cast<Index>(sizeof(T)))));
+    m.states = take_block(arena, kept.states, call.features() * v + f);
+    m.grad_state = take_block(arena, call.features(), v);
+    m.grad_normaliser = arena.take(f);
+    m.turned = take_block(arena, v, f);
+    m.columns = arena.take(v * kChunk);
+    m.grad_out = take_block(arena, kChunk, v);
+    m.grad_value = take_block(arena, kChunk, v);
+    for (Block<T>* rows : {&m.grad_key, &m.grad_query, &m.seen, &m.sums, &m.faded})
+      *rows = take_block(arena, kChunk, f);
+    m.grad_raw = take_block(arena, kChunk, in);
+    m.grad_scores = take_block(arena, kChunk, kChunk);
+    m.grad_gates = take_block(arena, by_feature ? kChunk : 0, f);
+    for (T** numbers : {&m.numbers, &m.entering, &m.leaving, &m.gates, &m.ones}) *numbers = arena.take(kChunk);
     return m;
   }
 };

@@ -21,17 +21,18 @@ class RecurrenceBackwardChunk {
   RecurrenceBackwardChunk(const RecurrenceBackwardCall<T>& call, const ChunkLoader<T>& loader, std::byte* memory,
                           const KeptOfRun& kept)
       : call_(call),
-        pieces_(memory),
-        w_(call.forward, loader, pieces_),
-        m_(RecurrenceBackwardMemory<T>::take(pieces_, call.forward, kept)),
+        arena_(memory),
+        w_(call.forward, loader, arena_),
+        m_(RecurrenceBackwardMemory<T>::take(arena_, call.forward, kept)),
         kernels_(loader.kernels()) {
     std::fill_n(m_.ones, kChunk, T(1));
   }
   static Index bytes(const RecurrenceCall<T>& call, const KeptOfRun& kept) {
-    Pieces<T> pieces(nullptr);
-    ChunkMemory<T>::take(pieces, call);
-    RecurrenceBackwardMemory<T>::take(pieces, call, kept);
-    return pieces.bytes();
+    const auto lay_out = [&](ChunkArena<T>& arena) {
+      ChunkMemory<T>::take(arena, call);
+      RecurrenceBackwardMemory<T>::take(arena, call, kept);
+    };
+    return ChunkArena<T>::count(lay_out);
   }
 
   ChunkWork<T>& work() { return w_; }
@@ -285,7 +286,7 @@ class RecurrenceBackwardChunk {
   }
 
   const RecurrenceBackwardCall<T>& call_;
-  Pieces<T> pieces_;
+  ChunkArena<T> arena_;
   ChunkWork<T> w_;
   RecurrenceBackwardMemory<T> m_;
   const RecurrenceFamily<T>& kernels_;

@@ -4,30 +4,21 @@
 #include <cmath>
 #include <utility>
 
+#include "attn/detail/base/arena.h"
 #include "attn/detail/kernels/kernel_table.h"
 #include "attn/detail/linear_attention/recurrence_call.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Hands out pieces of a worker's memory, or only counts their bytes.
+/// A worker's memory, in which every array begins on a cache line.
 template <class T>
-class Pieces {
- public:
-  explicit Pieces(std::byte* memory) : first_(reinterpret_cast<T*>(memory)) {}
+using ChunkArena = Arena<T, kRowUnit<T>>;
 
-  T* take(Index numbers) {
-    T* const piece = first_ ? first_ + taken_ : nullptr;
-    taken_ += padded(numbers, kRowUnit<T>);
-    return piece;
-  }
-  Block<T> take(Index rows, Index columns) { return {take(rows * columns), columns, rows, columns}; }
-  Index bytes() const { return taken_ * static_cast<Index>(sizeof(T)); }
-
- private:
-  T* first_;
-  Index taken_ = 0;
-};
+template <class T>
+Block<T> take_block(ChunkArena<T>& arena, Index rows, Index columns) {
+  return {arena.take(rows * columns), columns, rows, columns};
+}
 
 /// Reads and writes the rows of all heads.
 template <class T>
@@ -119,13 +110,17 @@ struct ChunkGates {
   T* beta;           ///< (tokens)
   Index tokens = 0;
 
-  static ChunkGates take(Pieces<T>& pieces, const RecurrenceCall<T>& call) {
+  static ChunkGates take(ChunkArena<T>& arena, const RecurrenceCall<T>& call) {
     const bool by_token = call.gates == Gates::of_tokens, by_feature = call.gates == Gates::of_features;
     const Index row = call.row_of_features();
-    const auto rows = [&] { return pieces.take(by_feature ? kChunk : 0, row); };
-    return {
-        pieces.take(kChunk), pieces.take(by_token ? kChunk : 0, kChunk), rows(), rows(), rows(), pieces.take(kChunk),
-        pieces.take(kChunk)};
+    const auto rows = [&] { return take_block(arena, by_feature ? kChunk : 0, row); };
+    return {arena.take(kChunk),
+            take_block(arena, by_token ? kChunk : 0, kChunk),
+            rows(),
+            rows(),
+            rows(),
+            arena.take(kChunk),
+            arena.take(kChunk)};
   }
 
   /// Reads the gates of some tokens of a key and value head.

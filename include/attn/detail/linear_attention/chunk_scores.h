@@ -15,11 +15,11 @@ struct ScoreMemory {
   T* columns;           ///< (features, tokens): keys transposed
   Block<T> query, key;  ///< (tokens, features): decayed towards the middle of some tokens
 
-  static ScoreMemory take(Pieces<T>& pieces, const RecurrenceCall<T>& call) {
+  static ScoreMemory take(ChunkArena<T>& arena, const RecurrenceCall<T>& call) {
     const bool by_feature = call.gates == Gates::of_features;
     const Index row = call.row_of_features();
-    return {pieces.take(call.features() * kChunk), pieces.take(by_feature ? kChunk / 2 : 0, row),
-            pieces.take(by_feature ? kChunk / 2 : 0, row)};
+    return {arena.take(call.features() * kChunk), take_block(arena, by_feature ? kChunk / 2 : 0, row),
+            take_block(arena, by_feature ? kChunk / 2 : 0, row)};
   }
 };
 

@@ -35,33 +35,33 @@ struct ChunkMemory {
   ScoreMemory<T> among;
 
   /// `in_segments`: whether a run has several.
-  static ChunkMemory take(Pieces<T>& pieces, const RecurrenceCall<T>& call, bool in_segments = false) {
+  static ChunkMemory take(ChunkArena<T>& arena, const RecurrenceCall<T>& call, bool in_segments = false) {
     const Index in = call.row_of_inputs(), f = call.row_of_features(), v = call.row_of_values();
     const bool delta = call.has_delta();
     ChunkMemory m{};
-    if (!call.state.sums) m.state = HeadState<T>::take(pieces, call);
+    if (!call.state.sums) m.state = HeadState<T>::take(arena, call);
     if (in_segments) {
-      m.running = HeadState<T>::take(pieces, call);
-      m.segment = SegmentSums<T>::take(pieces, call);
-      m.added = pieces.take(kFeaturesAtOnce, v);
+      m.running = HeadState<T>::take(arena, call);
+      m.segment = SegmentSums<T>::take(arena, call);
+      m.added = take_block(arena, kFeaturesAtOnce, v);
     }
-    m.raw = pieces.take(kChunk, in);
-    m.key = pieces.take(kChunk, f);
-    m.query = pieces.take(kChunk, f);
-    m.value = pieces.take(kChunk, v);
-    m.out = pieces.take(kChunk, v);
-    m.faded = pieces.take(call.gates == Gates::none ? 0 : kChunk, f);
-    m.key_sums = pieces.take(kChunk, f);
-    m.scores = pieces.take(kChunk, kChunk);
-    m.written = pieces.take(delta ? kChunk : 0, v);
-    m.written_beta = pieces.take(delta ? kChunk : 0, v);
-    m.among_keys = pieces.take(delta ? kChunk : 0, kChunk);
-    m.numbers = pieces.take(kChunk);
-    m.factor = pieces.take(kChunk);
-    m.decay = pieces.take(f);
-    m.minus_one = pieces.take(kChunk);
-    m.gates = ChunkGates<T>::take(pieces, call);
-    m.among = ScoreMemory<T>::take(pieces, call);
+    m.raw = take_block(arena, kChunk, in);
+    m.key = take_block(arena, kChunk, f);
+    m.query = take_block(arena, kChunk, f);
+    m.value = take_block(arena, kChunk, v);
+    m.out = take_block(arena, kChunk, v);
+    m.faded = take_block(arena, call.gates == Gates::none ? 0 : kChunk, f);
+    m.key_sums = take_block(arena, kChunk, f);
+    m.scores = take_block(arena, kChunk, kChunk);
+    m.written = take_block(arena, delta ? kChunk : 0, v);
+    m.written_beta = take_block(arena, delta ? kChunk : 0, v);
+    m.among_keys = take_block(arena, delta ? kChunk : 0, kChunk);
+    m.numbers = arena.take(kChunk);
+    m.factor = arena.take(kChunk);
+    m.decay = arena.take(f);
+    m.minus_one = arena.take(kChunk);
+    m.gates = ChunkGates<T>::take(arena, call);
+    m.among = ScoreMemory<T>::take(arena, call);
     return m;
   }
 };
@@ -77,8 +77,8 @@ struct ChunkWork {
   Index tokens = 0;  ///< of the present chunk
   Rows<T> key{}, value{};
 
-  ChunkWork(const RecurrenceCall<T>& c, const ChunkLoader<T>& l, Pieces<T>& pieces, bool in_segments = false)
-      : call(c), loader(l), kernels(l.kernels()), m(ChunkMemory<T>::take(pieces, c, in_segments)) {
+  ChunkWork(const RecurrenceCall<T>& c, const ChunkLoader<T>& l, ChunkArena<T>& arena, bool in_segments = false)
+      : call(c), loader(l), kernels(l.kernels()), m(ChunkMemory<T>::take(arena, c, in_segments)) {
     std::fill_n(m.minus_one, kChunk, T(-1));
   }
 

@@ -12,13 +12,11 @@ class RecurrenceForwardLoop {
  public:
   RecurrenceForwardLoop(const RecurrenceCall<T>& call, const ChunkLoader<T>& loader, std::byte* memory,
                         bool in_segments)
-      : pieces_(memory), w_(call, loader, pieces_, in_segments) {}
+      : arena_(memory), w_(call, loader, arena_, in_segments) {}
 
   /// `in_segments`: whether a run has several.
   static Index bytes(const RecurrenceCall<T>& call, bool in_segments) {
-    Pieces<T> pieces(nullptr);
-    ChunkMemory<T>::take(pieces, call, in_segments);
-    return pieces.bytes();
+    return ChunkArena<T>::count([&](ChunkArena<T>& arena) { ChunkMemory<T>::take(arena, call, in_segments); });
   }
 
   void run(Index batch, Index kv_head) {
@@ -181,7 +179,7 @@ class RecurrenceForwardLoop {
     return w_.m.out.from(0, range.size());
   }
 
-  Pieces<T> pieces_;
+  ChunkArena<T> arena_;
   ChunkWork<T> w_;
   const HeadState<T>* running_ = nullptr;
   const SegmentSums<T>* segment_ = nullptr;

@@ -34,11 +34,12 @@ class RecurrencePlan {
   /// The sums of all segments.
   Index shared_bytes() const {
     if (!shares_heads_) return 0;
-    Pieces<T> pieces(nullptr);
-    for_each_run([&](Index, Index, const TokenRun&, const RunSegments& segments) {
-      for (Index s = 0; segments.count() > 1 && s < segments.count(); ++s) SegmentSums<T>::take(pieces, call_);
-    });
-    return pieces.bytes();
+    const auto lay_out = [&](ChunkArena<T>& arena) {
+      for_each_run([&](Index, Index, const TokenRun&, const RunSegments& segments) {
+        for (Index s = 0; segments.count() > 1 && s < segments.count(); ++s) SegmentSums<T>::take(arena, call_);
+      });
+    };
+    return ChunkArena<T>::count(lay_out);
   }
 
   /// Calls visit(batch, kv_head, run, segments) for the runs of all heads.
@@ -91,13 +92,13 @@ void recurrence_in_segments(const RecurrenceCall<T>& call, const RecurrencePlan<
   std::vector<Segment> segments;
   std::vector<std::size_t> firsts;  // segments of runs
   std::vector<Output> outputs;
-  Pieces<T> pieces(workspace.shared());
+  ChunkArena<T> arena(workspace.shared());
   plan.for_each_run([&](Index b, Index h, const TokenRun& run, const RunSegments& of) {
     if (of.count() == 1) return outputs.push_back({b, h, run, 0, true});
     firsts.push_back(segments.size());
     for (Index s = 0; s < of.count(); ++s) {
       if (call.is_causal) outputs.push_back({b, h, of.at(s), segments.size(), false});
-      segments.push_back({b, h, of.at(s), SegmentSums<T>::take(pieces, call), s == of.count() - 1});
+      segments.push_back({b, h, of.at(s), SegmentSums<T>::take(arena, call), s == of.count() - 1});
     }
     for (Index r = run.rows.begin; r < run.rows.end && !call.is_causal; r += kSegment)
       outputs.push_back({b, h, {{r, std::min(r + kSegment, run.rows.end)}, {}}, segments.size() - 1, false});

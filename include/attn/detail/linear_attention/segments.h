@@ -73,9 +73,9 @@ struct HeadState {
   Block<T> sums;
   T* normaliser;
 
-  static HeadState take(Pieces<T>& pieces, const RecurrenceCall<T>& call) {
-    const Block<T> sums = pieces.take(call.features(), call.row_of_values());
-    return {sums, pieces.take(call.row_of_features())};
+  static HeadState take(ChunkArena<T>& arena, const RecurrenceCall<T>& call) {
+    const Block<T> sums = take_block(arena, call.features(), call.row_of_values());
+    return {sums, arena.take(call.row_of_features())};
   }
   void clear(const RecurrenceCall<T>& call) const {
     std::fill_n(sums.data, call.size_of_state(), T(0));
@@ -93,9 +93,9 @@ struct SegmentSums {
   HeadState<T> sums;  ///< of the segment's own tokens
   T* minus_decay;     ///< (features): of its gates, below 0
 
-  static SegmentSums take(Pieces<T>& pieces, const RecurrenceCall<T>& call) {
+  static SegmentSums take(ChunkArena<T>& arena, const RecurrenceCall<T>& call) {
     const Index f = call.row_of_features();
-    return {HeadState<T>::take(pieces, call), pieces.take(f)};
+    return {HeadState<T>::take(arena, call), arena.take(f)};
   }
 
   void clear(const RecurrenceCall<T>& call) const {
