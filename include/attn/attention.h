@@ -68,8 +68,8 @@ requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, cons
 /// may share memory. With options.accumulate the call goes on from what stands in `out` and `lse`.
 ///
 /// An `out` of 16 bits is rounded, and nothing is kept beside it: gradients need more digits, so give a float `out`
-/// where attention_backward_into() follows. An `lse` that is a Tensor keeps what rounding takes from it where that
-/// matters, from 8 on, which takes memory once; a view or an Eigen vector keeps nothing, and no memory is taken.
+/// where attention_backward_into() follows. An `lse` that is a Tensor keeps what rounding takes from it where
+/// |lse| >= 8, which takes memory once; a view or an Eigen vector keeps nothing, and no memory is taken.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, or there is no memory for what an lse
 /// keeps, out and lse are partly written.

@@ -33,7 +33,7 @@ void merge_rows(const TensorView<Out, 4>& out, const TensorView<T, 3>& lse, cons
         }
         // A part that is all there is keeps its bits.
         to = empty ? from : all.lse();
-        rests.set(&to, empty ? part_rests.of(&from) : all.lse_rest());
+        if (rests.wants(to)) rests.set(&to, empty ? part_rests.of(&from) : all.lse_rest());
       }
 }
 

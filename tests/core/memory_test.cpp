@@ -353,5 +353,16 @@ TEST(Memory, ACallAllocatesOnce) {
   }
 }
 
+TEST(Memory, OrdinaryScoresNeedNoMoreDigits) {
+  Arrays a(300, 8);  // a tile of which fits into 32 KiB of the stack
+  const auto call = [&](const auto& mods) {
+    attention_into(a.out, a.lse, a.q, a.k, a.v, mods, {.executor = serial()});  // what is started once is started now
+    a.lse = Tensor<float, 3>(a.lse.shape());
+    return allocations_of([&] { attention_into(a.out, a.lse, a.q, a.k, a.v, mods, {.executor = serial()}); }).calls;
+  };
+  EXPECT_EQ(call(causal()), 0);
+  EXPECT_EQ(call(score_mod([](auto x, auto) { return x - 1e9f; })), 1) << "where they are needed";
+}
+
 }  // namespace
 }  // namespace attn::test

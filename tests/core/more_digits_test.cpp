@@ -140,6 +140,20 @@ TEST(MoreDigits, AnLseThatSomebodyWroteCountsAlone) {
   }
 }
 
+TEST(MoreDigits, CallsIntoOneLseReplaceThem) {
+  const float constant = -1e9f;
+  const Tensor<float, 4> q({1, 1, 2, 8}), k({1, 1, 10, 8}), v({1, 1, 10, 2});
+  Tensor<float, 4> out({1, 1, 2, 2});
+  Tensor<float, 3> lse({1, 1, 2});
+  const auto large = constant_bias(constant, 10);
+  for (int round = 0; round < 2; ++round) {
+    attention_into(out, lse, q, k, v, large);
+    EXPECT_NEAR(attention_mass(q, k, lse, large)(0, 0, 0), 0.2, 1e-6);
+    attention_into(out, lse, q, k, v);
+    EXPECT_NEAR(attention_mass(q, k, lse)(0, 0, 0), 0.2, 1e-6);
+  }
+}
+
 TEST(MoreDigits, TheDefinitionKeepsThemToo) {
   const float constant = -1e9f;
   const Tensor<float, 4> q({1, 1, 2, 8}), k({1, 1, 10, 8}), v = random_tensor<float>({1, 1, 10, 4}, 1);

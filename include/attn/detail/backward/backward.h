@@ -29,8 +29,8 @@ Index backward_bytes(const Problem& problem, const LearnedSizes& learned, const 
   return most;
 }
 
-/// In each group, queries are brought in, all pairs are visited, and then the gradients that the tasks have left are
-/// added up, always in the same order.
+/// Runs a backward pass over tiles: queries are prepared, all pairs are visited, and then the gradients that the tasks
+/// have left are added up, always in the same order. See run_groups().
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void backward(const BackwardCall<T>& call, const Options& options) {
   const BackwardPlan<T> plan(call.tensors.problem, LearnedSizes::of(call.learned, call.tensors.score),

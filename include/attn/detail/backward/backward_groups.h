@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 
 #include "attn/detail/backward/backward_call.h"
 #include "attn/detail/flash/query_tiles.h"
@@ -60,8 +61,10 @@ void run_groups(const BackwardCall<T>& call, const Plan& plan, const Loop& loop,
       for_all(tasks, run);
     after(for_all);
     for (Index group = first; call.learned && group < first + groups; ++group) {
-      for (Index task = 0; learned.learning == Learning::apart && task < tasks; ++task)
-        for (Index slot = 0; slot < learned.slots; ++slot) sums[slot] += plan.sums_of(memory_of(group), task)[slot];
+      for (Index task = 0; learned.learning == Learning::apart && task < tasks; ++task) {
+        const auto* const own = plan.sums_of(memory_of(group), task);
+        for (Index slot = 0; slot < learned.slots; ++slot) sums[slot] += own[slot];
+      }
       if (learned.sinks > 0 && !call.accumulates) loop.learn_sinks(memory_of(group), group, sums + learned.slots);
     }
   }

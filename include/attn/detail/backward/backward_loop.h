@@ -135,7 +135,7 @@ class BackwardLoop {
     if (call_.tensors.score) store(call_.grad_weights);
   }
 
-  /// The gradients of the sinks of a tile of queries.
+  /// The gradients of the sinks of a group's heads.
   void learn_sinks(std::byte* group_memory, Index, GradientSum<T>* sums) const {
     for (Index i = 0; i < plan_.tiles_of_group(); ++i) {
       const PreparedQueries<T>& p = plan_.prepared(group_memory, i);

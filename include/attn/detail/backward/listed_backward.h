@@ -21,7 +21,7 @@ Index listed_backward_bytes(const Problem& problem, const LearnedSizes& learned,
   return backward_bytes_of(plan, listed_executor(plan, options).concurrency());
 }
 
-/// In each group, first the queries, then the keys.
+/// Runs a backward pass over listed keys: first the queries, then the keys. See run_groups().
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void listed_backward(const BackwardCall<T>& call, const ListedCall<T>& listed, const Options& options) {
   const ListedPlan<T> plan(call.tensors.problem, LearnedSizes::of(call.learned), listed.gathering(), options);

@@ -14,7 +14,7 @@ namespace attn::detail {
 ///
 ///     Index bytes() const { return Arena<T>::count([&](Arena<T>& arena) { lay_out(arena); }); }
 ///
-/// Every array takes a multiple of kUnit numbers.
+/// An array of T takes a multiple of kUnit numbers.
 template <class T, Index kUnit = 1>
 class Arena {
  public:
@@ -23,14 +23,15 @@ class Arena {
 
   /// An array of indeterminate numbers; null while counting.
   T* take(Index numbers) { return take_as<T>(padded(numbers, kUnit)); }
-  /// One of another type, whose alignment must be that of what was taken before.
+  /// An array of another type, to which the memory so far must be aligned.
   template <class X>
   X* take_as(Index count) {
     const Index begin = std::exchange(taken_, taken_ + count * static_cast<Index>(sizeof(X)));
     return memory_ ? reinterpret_cast<X*>(memory_ + begin) : nullptr;
   }
-  /// Leaves out some bytes, or the rest of a cache line.
+  /// Leaves out some bytes.
   void skip(Index bytes) { taken_ += bytes; }
+  /// Leaves out the rest of a cache line.
   void align() { taken_ = padded(taken_, kAlignment); }
 
   Index taken() const { return taken_; }

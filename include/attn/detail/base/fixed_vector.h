@@ -10,9 +10,9 @@
 
 namespace attn::detail {
 
-/// A vector whose capacity is given when it is made, and which takes nothing from the heap up to kInline elements. Each
-/// is constructed when it is added, which an array would do at once, and none ever moves, so elements may refer to each
-/// other. Small calls feel both: making all states was a fifth of the work for a single query, and a std::deque was a
+/// A vector whose capacity is given when it is made. Up to kInline elements take nothing from the heap. Each element is
+/// constructed when it is added; an array would construct all of them at once, which was a fifth of the work for a
+/// single query. Elements never move, so they may refer to each other; a std::deque, which promises that too, was a
 /// tenth of a call over one cache of a hundred tokens.
 template <class X, Index kInline = 1>
 class FixedVector {

@@ -16,7 +16,7 @@ namespace attn::detail {
 /// One N for each number of a tensor, in the tensor's order in memory; made when first needed. The forward pass leaves
 /// there what the backward pass, merge() and whoever else goes on from a result needs:
 ///
-/// - beside a log-sum-exp, what rounding took from it, 0 where that is nothing. A row whose scores are all near -1e9
+/// - beside a log-sum-exp, what rounding took from it, 0 where |lse| is below 8. A row whose scores are all near -1e9
 ///   has an lse whose float cannot hold the logarithm of the number of keys, and weights made from it alone would not
 ///   sum to 1.
 /// - beside an output of 16 bits, the output before it was rounded. The backward pass subtracts sum(grad_out * out)
@@ -136,8 +136,9 @@ class KeptLseRests {
   }
   T of(const T* lse) const { return LseRests<T>(*this).of(lse); }
 
-  /// Whether set() has anything to do. A number below 8 is rounded by at most two epsilons, which an exponential and a
-  /// sum err by anyway. So scores of ordinary size and some thousand keys need no memory, and short calls no time.
+  /// Whether set() has anything to do. Rounding takes at most two epsilons from an |lse| below 8, no more than an
+  /// exponential and a sum err by anyway. So ordinary scores of up to some 2000 keys need no memory, and short calls no
+  /// time.
   bool wants(T lse) const { return rests_ != nullptr || (digits_ != nullptr && !is_small(lse)); }
 
   /// Keeps what rounding took from `*lse`. What is kept of a row does not depend on other rows. Beside a container,

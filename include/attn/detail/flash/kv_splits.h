@@ -15,7 +15,9 @@ template <class T>
 class KvSplits {
  public:
   KvSplits(const Problem& problem, Index blocks, Index rows)
-      : kv_len_(problem.kv_len), v_dim_(problem.v_dim), rows_(rows), count_(count_for(blocks)) {}
+      : kv_len_(problem.kv_len), v_dim_(problem.v_dim), rows_(rows), count_(count_for(blocks)) {
+    split_bytes_ = Arena<T>::count([&](Arena<T>& arena) { lay_out(arena); });
+  }
 
   Index count() const { return count_; }
 
@@ -26,7 +28,7 @@ class KvSplits {
   }
 
   /// Bytes of what all splits of a block leave, in whole cache lines.
-  Index bytes() const { return count_ * split_bytes(); }
+  Index bytes() const { return count_ * split_bytes_; }
 
   /// Stores the state of the recurrence after a split in the memory of its block.
   void store_partial(const TileMemory<T>& m, Index rows, Index split, std::byte* of_block) const {
@@ -73,11 +75,8 @@ class KvSplits {
 
   static constexpr Index kMostSplits = 64;  ///< of all blocks together
 
-  Index split_bytes() const {
-    return Arena<T>::count([&](Arena<T>& arena) { lay_out(arena); });
-  }
   TileMemory<T> at(std::byte* of_block, Index split) const {
-    Arena<T> arena(of_block + split * split_bytes());
+    Arena<T> arena(of_block + split * split_bytes_);
     return lay_out(arena);
   }
   TileMemory<T> lay_out(Arena<T>& arena) const {
@@ -88,7 +87,7 @@ class KvSplits {
     return m;
   }
 
-  Index kv_len_, v_dim_, rows_, count_;
+  Index kv_len_, v_dim_, rows_, count_, split_bytes_;
 };
 
 }  // namespace ATTN_BUILT_FOR
