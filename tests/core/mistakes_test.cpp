@@ -1,6 +1,7 @@
 // Mistakes that a call finds when it runs: each message whole, as include/attn/errors.md has it.
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -304,6 +305,19 @@ TEST_F(Mistakes, SilentOffsetOfOtherSign) {
   EXPECT_EQ(right.out, attention(q_, k_, v_, causal()).out);
   EXPECT_TRUE((wrong.out.topRows(2).array() == 0).all());
   EXPECT_EQ(wrong.lse(0), -std::numeric_limits<float>::infinity());
+}
+
+TEST_F(Mistakes, SilentLseOfTooFewDigits) {
+  const auto mods = score_mod([](auto x, auto) { return x - 1e9f; });
+  const auto r = attention(q_, k_, v_, mods);
+  const auto sum = [&](const auto& lse) {
+    const auto mass = attention_mass(q_, k_, lse, mods);
+    return std::accumulate(mass.data(), mass.data() + mass.size(), 0.0f);
+  };
+  const auto right = r.lse;
+  const Eigen::VectorXf wrong = r.lse;
+  EXPECT_NEAR(sum(right), static_cast<float>(q_.rows()), 1e-4);
+  EXPECT_GT(sum(wrong), 2 * static_cast<float>(q_.rows()));
 }
 
 }  // namespace
