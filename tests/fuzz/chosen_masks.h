@@ -74,7 +74,8 @@ struct Rows {
     const Lens l = s.each[0];
     const Index heads = r.of<Index>({1, s.kv_heads, s.heads}), rows = r.percent(20) ? 1 : l.q_len;
     group = s.heads / heads;
-    offsets = &c.keep(Guard4<Index>(r, {1, r.percent(50) ? 1 : s.batch(), heads, rows + 1}, Role::input));
+    // Not as an input, whose elements may share memory: offsets go on from one to the next.
+    offsets = &c.keep(Guard4<Index>(r, {1, r.percent(50) ? 1 : s.batch(), heads, rows + 1}, Role::output));
     offsets->fill([&](Index, Index, Index, Index i) {
       const Index longest = r.percent(10) ? 2 * l.kv_len : std::max<Index>(l.kv_len / 6, 1),
                   count = i == 0 || l.kv_len == 0 || r.percent(20) ? 0 : r.from(0, longest);
