@@ -23,29 +23,11 @@ using attn::Tensor;
 /// The tanh of numbers that stay in the L1 cache, as the kernels form it.
 template <class T, int kBytes>
 struct TanhAlone {
-  using S = attn::detail::Simd<T, kBytes>;
+  using V = attn::detail::Vec<T, kBytes>;
   static ATTN_INLINE void run(T* to, const T* from, Index count) {
-    for (Index i = 0; i < count; i += S::kLanes) {
-      typename S::Vec x;
-      S::load(x, from + i);
-      S::tanh(x);
-      S::store(to + i, x);
-    }
+    for (Index i = 0; i < count; i += V::kLanes) tanh(V::load(from + i)).store(to + i);
   }
 };
-template <attn::detail::VectorSet, class Kernel>
-struct CompiledTanh;
-#define ATTN_BENCH_TANH(set, target, ...)                                                 \
-  template <class Kernel>                                                                 \
-  struct CompiledTanh<attn::detail::VectorSet::set, Kernel> {                             \
-    template <class T>                                                                    \
-    target __attribute__((noinline)) static void run(T* to, const T* from, Index count) { \
-      Kernel::run(to, from, count);                                                       \
-    }                                                                                     \
-  };
-ATTN_FOR_EACH_VECTOR_SET(ATTN_BENCH_TANH)
-#undef ATTN_BENCH_TANH
-
 /// Hyperbolic tangents per second, with the vectors that calls of this process use.
 template <class T>
 double measure_tanh_rate() {
@@ -57,10 +39,11 @@ double measure_tanh_rate() {
     return numbers;
   }();
   static std::vector<T> to(kCount);
-  return attn::detail::with_vectors(attn::detail::vectors_of(attn::default_isa()), []<attn::detail::VectorSet kSet>() {
-    using Kernel = TanhAlone<T, attn::detail::kVectorBytes<kSet>>;
+  using attn::detail::VectorSet;
+  return attn::detail::with_vectors<T>(attn::detail::vectors_of(attn::default_isa()), []<VectorSet kSet>() {
+    constexpr auto run = attn::detail::compiled<kSet, TanhAlone<T, attn::detail::kVectorBytes<kSet>>::run>;
     const double time = seconds([] {
-      for (Index i = 0; i < kTimes; ++i) CompiledTanh<kSet, Kernel>::run(to.data(), from.data(), kCount);
+      for (Index i = 0; i < kTimes; ++i) run(to.data(), from.data(), kCount);
     });
     return static_cast<double>(kCount * kTimes) / time;
   });

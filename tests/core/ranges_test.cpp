@@ -45,7 +45,7 @@ TEST(InstructionSets, AreTheirParts) {
     EXPECT_EQ(detail::isa_with(parts), isa) << to_string(isa);
     if (!available(isa)) continue;
     EXPECT_TRUE(detail::has_kernels(parts.vectors)) << to_string(isa);
-    EXPECT_EQ(detail::with_vectors(parts.vectors, []<detail::VectorSet kSet>() { return kSet; }), parts.vectors);
+    EXPECT_EQ(detail::with_vectors<float>(parts.vectors, []<detail::VectorSet kSet>() { return kSet; }), parts.vectors);
   }
   EXPECT_FALSE(available(static_cast<Isa>(-1)));
   EXPECT_FALSE(available(static_cast<Isa>(99)));

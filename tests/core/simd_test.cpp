@@ -7,71 +7,56 @@
 
 #include <gtest/gtest.h>
 
-#include "attn/detail/simd/simd.h"
+#include "attn/detail/simd/vec.h"
 
 namespace attn::test {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
+template <class V>
+ATTN_INLINE V exp_of(const V& x) {
+  return exp(x);
+}
+
 /// What is tested, on numbers in memory.
 template <class T, int kBytes>
 struct Operations {
-  using S = detail::Simd<T, kBytes>;
-  using Vec = typename S::Vec;
-  static constexpr int kLanes = S::kLanes;
+  using V = detail::Vec<T, kBytes>;
+  static constexpr int kLanes = V::kLanes;
 
   /// `count` numbers, whole vectors.
   static ATTN_INLINE void exp(T* x, Index count) {
-    for (Index i = 0; i < count; i += kLanes) {
-      Vec v;
-      S::load(v, x + i);
-      S::exp(v);
-      S::store(x + i, v);
-    }
+    for (Index i = 0; i < count; i += kLanes) exp_of(V::load(x + i)).store(x + i);
   }
-  static ATTN_INLINE T largest(const T* x) {
-    Vec v;
-    S::load(v, x);
-    return S::largest(v);
-  }
-  static ATTN_INLINE T total(const T* x) {
-    Vec v;
-    S::load(v, x);
-    return S::total(v);
-  }
+  static ATTN_INLINE T largest(const T* x) { return V::load(x).largest(); }
+  static ATTN_INLINE T total(const T* x) { return V::load(x).total(); }
   /// kLanes rows of kLanes numbers.
   static ATTN_INLINE void transpose(T* square) {
-    on_square(square, [](Vec* rows) { S::transpose(rows); });
+    detail::Array<V, kLanes> rows;
+    ATTN_UNROLL for (int i = 0; i < kLanes; ++i) rows[i] = V::load(square + i * kLanes);
+    V::transpose(rows);
+    ATTN_UNROLL for (int i = 0; i < kLanes; ++i) rows[i].store(square + i * kLanes);
   }
+  /// The sums of kLanes rows in place of the first of them.
   static ATTN_INLINE void sum_lanes(T* square) {
-    on_square(square, [](Vec* rows) { S::sum_lanes(rows); });
+    detail::Array<V, kLanes> rows;
+    ATTN_UNROLL for (int i = 0; i < kLanes; ++i) rows[i] = V::load(square + i * kLanes);
+    V::sum_lanes(rows).store(square);
   }
-  static ATTN_INLINE void drop_where_zero(T* x, const typename S::Int* kept) { S::drop_where_zero(x, kept); }
+  static ATTN_INLINE void drop_where_zero(T* x, const typename V::Int* kept) { detail::drop_where_zero<V>(x, kept); }
   static ATTN_INLINE void add_exactly(T* sum, T* rest, const T* x) {
-    Vec s, r, v;
-    S::load(s, sum);
-    S::load(r, rest);
-    S::load(v, x);
-    detail::add_exactly(s, r, v);
-    S::store(sum, s);
-    S::store(rest, r);
-  }
-
- private:
-  template <class Change>
-  static ATTN_INLINE void on_square(T* square, const Change& change) {
-    detail::Array<Vec, kLanes> rows;
-    ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::load(rows[i], square + i * kLanes);
-    change(rows);
-    ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::store(square + i * kLanes, rows[i]);
+    V s = V::load(sum), r = V::load(rest);
+    detail::add_exactly(s, r, V::load(x));
+    s.store(sum);
+    r.store(rest);
   }
 };
 
 /// The same compiled for a set of vectors.
 template <class T>
 struct Compiled {
-  using Int = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+  using Int = detail::IntOf<T>;
   Index lanes;
   void (*exp)(T*, Index);
   T (*largest)(const T*);
@@ -80,32 +65,29 @@ struct Compiled {
   void (*sum_lanes)(T*);
   void (*drop_where_zero)(T*, const Int*);
   void (*add_exactly)(T*, T*, const T*);
+
+  template <detail::VectorSet kSet>
+  static constexpr Compiled of() {
+    using O = Operations<T, detail::kVectorBytes<kSet>>;
+    using detail::compiled;
+    return {O::kLanes,
+            compiled<kSet, O::exp>,
+            compiled<kSet, O::largest>,
+            compiled<kSet, O::total>,
+            compiled<kSet, O::transpose>,
+            compiled<kSet, O::sum_lanes>,
+            compiled<kSet, O::drop_where_zero>,
+            compiled<kSet, O::add_exactly>};
+  }
 };
-#define ATTN_TEST_COMPILED(set, target, bytes, registers)                                         \
-  template <class T>                                                                              \
-  struct Set_##set {                                                                              \
-    using O = Operations<T, bytes>;                                                               \
-    using Int = typename Compiled<T>::Int;                                                        \
-    target static void exp(T* x, Index count) { O::exp(x, count); }                               \
-    target static T largest(const T* x) { return O::largest(x); }                                 \
-    target static T total(const T* x) { return O::total(x); }                                     \
-    target static void transpose(T* square) { O::transpose(square); }                             \
-    target static void sum_lanes(T* square) { O::sum_lanes(square); }                             \
-    target static void drop_where_zero(T* x, const Int* kept) { O::drop_where_zero(x, kept); }    \
-    target static void add_exactly(T* sum, T* rest, const T* x) { O::add_exactly(sum, rest, x); } \
-    static constexpr Compiled<T> kAll = {O::kLanes, exp,       largest,         total,            \
-                                         transpose, sum_lanes, drop_where_zero, add_exactly};     \
-  };
-ATTN_FOR_EACH_VECTOR_SET(ATTN_TEST_COMPILED)
-#undef ATTN_TEST_COMPILED
 
 /// Calls test(operations) with each set that this machine has.
 template <class T, class Test>
 void for_each_set(const Test& test) {
-#define ATTN_TEST_SET(set, ...)                  \
-  if (detail::cpu_has(detail::VectorSet::set)) { \
-    SCOPED_TRACE(#set);                          \
-    test(Set_##set<T>::kAll);                    \
+#define ATTN_TEST_SET(set, ...)                               \
+  if (detail::cpu_has(detail::VectorSet::set)) {              \
+    SCOPED_TRACE(#set);                                       \
+    test(Compiled<T>::template of<detail::VectorSet::set>()); \
   }
   ATTN_FOR_EACH_VECTOR_SET(ATTN_TEST_SET)
 #undef ATTN_TEST_SET

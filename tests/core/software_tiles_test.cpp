@@ -231,7 +231,7 @@ TEST(SoftwareRounding, IsThatOfTheManual) {
 }
 
 ATTN_TARGET_AVX512 void round_with_the_processor(Floats& low, const Floats& high) {
-  detail::Simd<float, 64>::Vec x, y;
+  detail::Vec<float, 64> x, y;
   std::memcpy(&x, low.numbers, sizeof(x));
   std::memcpy(&y, high.numbers, sizeof(y));
   detail::AmxTiles::round_to_bf16(x, y);

@@ -69,12 +69,12 @@ const std::byte* row_at(const void* from, Index stride, int row) {
   return static_cast<const std::byte*>(from) + row * stride;
 }
 
-using S = detail::Simd<float, 64>;
+using V = detail::Vec<float, 64>;
 
 /// sum += x * y, rounded once. It is an instruction and no operator, because flags decide whether compilers contract
 /// those.
-ATTN_TARGET_AVX512 ATTN_INLINE void add_product(S::Vec& sum, const S::IntVec& x, const S::IntVec& y) {
-  asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"((S::Vec)x), "v"((S::Vec)y));
+ATTN_TARGET_AVX512 ATTN_INLINE void add_product(V& sum, const V::IntRaw& x, const V::IntRaw& y) {
+  asm("vfmadd231ps %2, %1, %0" : "+v"(sum.raw) : "v"((V::Raw)x), "v"((V::Raw)y));
 }
 
 /// TDPBF16PS by its pseudo-code: the products of even and of odd numbers are summed apart, each from 0 on by fused
@@ -83,17 +83,17 @@ ATTN_TARGET_AVX512 ATTN_INLINE void add_product(S::Vec& sum, const S::IntVec& x,
 ATTN_TARGET_AVX512 __attribute__((noinline)) void add_dot_products(TileData& sum, const TileData& a,
                                                                    const TileData& b) {
   for (int i = 0; i < kRows; ++i) {
-    S::Vec even{}, odd{};
+    V even{}, odd{};
     for (int k = 0; k < kFloats; ++k) {
       const std::uint32_t pair = a.rows[i][k];
-      S::IntVec pairs;
+      V::IntRaw pairs;
       std::memcpy(&pairs, b.rows[k], kBytes);
-      add_product(even, S::IntVec{} + static_cast<std::int32_t>(pair << 16), pairs << 16);
-      add_product(odd, S::IntVec{} + static_cast<std::int32_t>(pair & 0xffff0000), pairs & -0x10000);
+      add_product(even, V::IntRaw{} + static_cast<std::int32_t>(pair << 16), pairs << 16);
+      add_product(odd, V::IntRaw{} + static_cast<std::int32_t>(pair & 0xffff0000), pairs & -0x10000);
     }
-    S::Vec before;
+    V before;
     std::memcpy(&before, sum.rows[i], kBytes);
-    const S::Vec after = before + (even + odd);
+    const V after = before + (even + odd);
     std::memcpy(sum.rows[i], &after, kBytes);
   }
 }

@@ -179,8 +179,8 @@ class DecodeTiles {
   }
   /// Whether rows lie side by side. Kernels of other scores read one row after the other.
   bool has_columns(const KvRows<T>& t) const {
-    return Simd<T, 16>::kVector && t.stride(2) == 1 && t.dtype() == DType::native && !t.is_paged() &&
-           !t.is_gathered() && tensors_.score == nullptr;
+    return kHasVectors<T> && t.stride(2) == 1 && t.dtype() == DType::native && !t.is_paged() && !t.is_gathered() &&
+           tensors_.score == nullptr;
   }
 
   RowsAhead<T> rows_ahead(TileRows rows) const {
@@ -241,12 +241,8 @@ class DecodeTiles {
   static void multiply_each(T* numbers, const float* scales, Index count) {
     Index j = 0;
     if constexpr (std::is_same_v<T, float>) {
-      using S = Simd<float, 16>;
-      for (typename S::Vec x, scale; j + S::kLanes <= count; j += S::kLanes) {
-        S::load(x, numbers + j);
-        S::load(scale, scales + j);
-        S::store(numbers + j, x * scale);
-      }
+      using V = Vec<float, 16>;
+      for (; j + V::kLanes <= count; j += V::kLanes) (V::load(numbers + j) * V::load(scales + j)).store(numbers + j);
     }
     for (; j < count; ++j) numbers[j] *= static_cast<T>(scales[j]);
   }

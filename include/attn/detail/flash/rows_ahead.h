@@ -5,7 +5,7 @@
 
 #include "attn/detail/base/cpu.h"
 #include "attn/detail/base/ranges.h"
-#include "attn/detail/simd/simd.h"
+#include "attn/detail/simd/vec.h"
 #include "attn/detail/tensor/kv_rows.h"
 
 namespace attn::detail {

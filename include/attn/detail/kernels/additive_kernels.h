@@ -21,43 +21,38 @@ inline namespace ATTN_BUILT_FOR {
 /// For tiles of queries: replaces score() of TileKernels.
 template <class T, int Bytes, int kVectors>
 struct AdditiveTileKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
-  static constexpr int kLanes = S::kLanes;
+  using V = Vec<T, Bytes>;
+  static constexpr int kLanes = V::kLanes;
   static constexpr Index kQueries = kVectors * kLanes;
 
   /// The scores of all pairs, and the maximum over the keys of each query.
   static ATTN_INLINE void score(const TileMemory<T>& m, Rows<T> key, Index keys, Index features) {
-    Array<Vec, kVectors> max;
-    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::splat(max[v], -std::numeric_limits<T>::infinity());
+    Array<V, kVectors> highest;
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) highest[v] = V::broadcast(-std::numeric_limits<T>::infinity());
     const T* row = key.data;
     for (Index j = 0; j < keys; ++j, row += key.stride) {
-      Array<Vec, kVectors> sum = {};
+      Array<V, kVectors> sum = {};
       for (Index h = 0; h < features; ++h) {
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-          Vec x;
-          S::load(x, m.query + h * kQueries + v * kLanes);
-          x += row[h];
-          S::tanh(x);
-          S::add_product(sum[v], x, m.score_weight[h]);
+          const V x = V::load(m.query + h * kQueries + v * kLanes) + row[h];
+          sum[v] += tanh(x) * m.score_weight[h];
         }
       }
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-        S::max_with(max[v], sum[v]);
-        S::store(m.scores + j * kQueries + v * kLanes, sum[v]);
+        highest[v] = max(highest[v], sum[v]);
+        sum[v].store(m.scores + j * kQueries + v * kLanes);
       }
     }
-    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(m.tile_max + v * kLanes, max[v]);
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) highest[v].store(m.tile_max + v * kLanes);
   }
 };
 
 /// For single queries, with lanes along the features: replaces score() of DecodeKernels.
 template <class T, int Bytes>
 struct AdditiveDecodeKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
+  using V = Vec<T, Bytes>;
   using Packing = PackingKernels<T, Bytes>;
-  static constexpr int kLanes = S::kLanes;
+  static constexpr int kLanes = V::kLanes;
 
   /// The scores of all pairs. Nothing is fetched ahead: the processor has time enough to fetch keys by itself.
   static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index features,
@@ -70,69 +65,44 @@ struct AdditiveDecodeKernels {
       std::copy_n(query + whole, rest, last_query);
       std::copy_n(weight + whole, rest, last_weight);
       for (Index j = 0; j < keys; j += kLanes) {
-        Array<Vec, kLanes> sum = {};
+        Array<V, kLanes> sum = {};
         ATTN_NO_UNROLL
         for (int a = 0; a < kLanes; ++a) {
           // Past the end the last key stands in; nobody reads its scores.
           const std::byte* const row = key.data + std::min<Index>(j + a, keys - 1) * key.stride * size;
-          Vec k;
-          for (Index h = 0; h < whole; h += kLanes) {
-            Packing::load(k, key.dtype, row + h * size);
-            add_terms(sum[a], query + h, k, weight + h);
-          }
+          for (Index h = 0; h < whole; h += kLanes)
+            add_terms(sum[a], query + h, Packing::load(key.dtype, row + h * size), weight + h);
           if (rest == 0) continue;
           for (Index h = 0; h < rest; ++h) last_key[h] = load_number<T>(key.dtype, row + (whole + h) * size);
-          S::load(k, last_key);
-          add_terms(sum[a], last_query, k, last_weight);
+          add_terms(sum[a], last_query, V::load(last_key), last_weight);
         }
-        S::sum_lanes(sum);
-        S::store(m.scores + r * m.row + j, sum[0]);
+        V::sum_lanes(sum).store(m.scores + r * m.row + j);
       }
     }
   }
 
  private:
-  static ATTN_INLINE void add_terms(Vec& sum, const T* query, const Vec& key, const T* weight) {
-    Vec x, w;
-    S::load(x, query);
-    S::load(w, weight);
-    x += key;
-    S::tanh(x);
-    sum += w * x;
+  static ATTN_INLINE void add_terms(V& sum, const T* query, const V& key, const T* weight) {
+    sum += V::load(weight) * tanh(V::load(query) + key);
   }
 };
-
-template <VectorSet, class Kernels>
-struct CompiledAdditive;
-#define ATTN_COMPILED(set, target, ...)              \
-  template <class Kernels>                           \
-  struct CompiledAdditive<VectorSet::set, Kernels> { \
-    template <class... Args>                         \
-    target static void score(Args... args) {         \
-      Kernels::score(args...);                       \
-    }                                                \
-  };
-ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
-#undef ATTN_COMPILED
 
 /// The kernels of kernel_family() with additive scores. They read TileMemory::score_weight.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 KernelFamily<T> additive_family(VectorSet vectors) {
   KernelFamily<T> family = kernel_family<T>(vectors);
-  with_vectors(vectors, [&]<VectorSet kSet>() {
-    constexpr VectorSet kOwn = Simd<T, 16>::kVector ? kSet : VectorSet::generic;
-    constexpr int kBytes = kVectorBytes<kOwn>;
+  with_vectors<T>(vectors, [&]<VectorSet kSet>() {
+    constexpr int kBytes = kVectorBytes<kSet>;
     static_assert(kMaxVectors == 3, "a kernel for each width of a tile");
-    family.by_vectors[0].score = CompiledAdditive<kOwn, AdditiveTileKernels<T, kBytes, 1>>::score;
-    family.by_vectors[1].score = CompiledAdditive<kOwn, AdditiveTileKernels<T, kBytes, 2>>::score;
-    family.by_vectors[2].score = CompiledAdditive<kOwn, AdditiveTileKernels<T, kBytes, 3>>::score;
+    family.by_vectors[0].score = compiled<kSet, AdditiveTileKernels<T, kBytes, 1>::score>;
+    family.by_vectors[1].score = compiled<kSet, AdditiveTileKernels<T, kBytes, 2>::score>;
+    family.by_vectors[2].score = compiled<kSet, AdditiveTileKernels<T, kBytes, 3>::score>;
     // This score reads keys of any type, and values of others than T are those of the family.
-    constexpr decltype(DecodeKernelSet<T>::score) kScore =
-        CompiledAdditive<kOwn, AdditiveDecodeKernels<T, kBytes>>::score;
+    constexpr auto kScore = compiled<kSet, AdditiveDecodeKernels<T, kBytes>::score>;
     family.decode.score = kScore;
     family.decode.attend = nullptr;
     if constexpr (std::is_same_v<T, float>) {
-      using Family = AnyFamilyOf<float, kOwn>;
+      using Family = AnyFamilyOf<float, kSet>;
       static constexpr DecodeProducts<float> kProducts[] = {{kScore, Family::kProducts[0].value},
                                                             {kScore, Family::kProducts[1].value},
                                                             {kScore, Family::kProducts[2].value}};

@@ -31,9 +31,8 @@ struct BackwardTile {
 
 template <class T, int Bytes, int kRegisters>
 struct BackwardKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
-  static constexpr int kLanes = S::kLanes;
+  using V = Vec<T, Bytes>;
+  static constexpr int kLanes = V::kLanes;
 
   /// How many keys, and vectors of features, add_rows forms the sums of in registers: 16 sums and 8, beside four or two
   /// vectors that each step loads.
@@ -44,28 +43,16 @@ struct BackwardKernels {
   /// * (dP - delta) (Dao et al. 2022, appendix B.2), times the slope of the score mods. The gradient of a dropped pair
   /// is 0, whatever its value is.
   static ATTN_INLINE void softmax(const BackwardTile<T>& t, Index queries, Index keys) {
-    Vec dropped;
-    S::splat(dropped, -std::numeric_limits<T>::infinity());
+    const V dropped = V::broadcast(-std::numeric_limits<T>::infinity());
     for (Index i = 0; i < queries; i += kLanes) {
-      Vec lse, lse_rest, delta;
-      S::load(lse, t.lse + i);
-      S::load(lse_rest, t.lse_rest + i);
-      S::load(delta, t.delta + i);
+      const V lse = V::load(t.lse + i), lse_rest = V::load(t.lse_rest + i), delta = V::load(t.delta + i);
       for (Index j = 0; j < keys; ++j) {
         const Index at = j * queries + i;
-        Vec score, weight, grad, slope;
-        S::load(score, t.scores + at);
-        S::load(grad, t.grad_scores + at);
-        weight = score - lse - lse_rest;
-        S::exp(weight);
-        grad = weight * (grad - delta);
-        if (t.slopes != nullptr) {
-          S::load(slope, t.slopes + at);
-          grad *= slope;
-        }
-        grad = score == dropped ? Vec{} : grad;
-        S::store(t.scores + at, weight);
-        S::store(t.grad_scores + at, grad);
+        const V score = V::load(t.scores + at), weight = exp(score - lse - lse_rest);
+        V grad = weight * (V::load(t.grad_scores + at) - delta);
+        if (t.slopes != nullptr) grad *= V::load(t.slopes + at);
+        weight.store(t.scores + at);
+        select(score == dropped, V{}, grad).store(t.grad_scores + at);
       }
     }
   }
@@ -81,10 +68,7 @@ struct BackwardKernels {
         const T* const row = rows.data + i * rows.stride + c;
         Index x = 0;
         for (; x + kLanes <= width; x += kLanes) {
-          Vec v;
-          S::load(v, row + x);
-          v *= factor;
-          S::store(to + x, v);
+          (V::load(row + x) * factor).store(to + x);
         }
         for (; x < width; ++x) to[x] = row[x] * factor;
         for (; x < padded_width; ++x) to[x] = 0;
@@ -94,27 +78,17 @@ struct BackwardKernels {
 
   /// to += from, both of `count` numbers, a multiple of the lanes.
   static ATTN_INLINE void add(T* to, const T* from, Index count) {
-    for (Index i = 0; i < count; i += kLanes) {
-      Vec sum, x;
-      S::load(sum, to + i);
-      S::load(x, from + i);
-      sum += x;
-      S::store(to + i, sum);
-    }
+    for (Index i = 0; i < count; i += kLanes) (V::load(to + i) + V::load(from + i)).store(to + i);
   }
 
   /// to[i] = a.row(i) · b.row(i).
   static ATTN_INLINE void dot_rows(Rows<T> a, Rows<T> b, Index rows, Index dim, T* to) {
     for (Index i = 0; i < rows; ++i) {
       const T *const x = a.data + i * a.stride, *const y = b.data + i * b.stride;
-      Vec sum = {}, u, v;
+      V sum{};
       Index c = 0;
-      for (; c + kLanes <= dim; c += kLanes) {
-        S::load(u, x + c);
-        S::load(v, y + c);
-        sum += u * v;
-      }
-      T all = S::total(sum);
+      for (; c + kLanes <= dim; c += kLanes) sum += V::load(x + c) * V::load(y + c);
+      T all = sum.total();
       for (; c < dim; ++c) all += x[c] * y[c];
       to[i] = all;
     }
@@ -152,28 +126,25 @@ struct BackwardKernels {
       Array<const T*, kKeys> weight;
       weight[0] = weights + j * stride;
       ATTN_UNROLL for (int a = 1; a < kKeys; ++a) weight[a] = weight[a - 1] + (j + a < keys ? stride : 0);
-      Array<Array<Vec, kColumns>, kKeys> sum = {};
+      Array<Array<V, kColumns>, kKeys> sum = {};
       const T* row = panel;
       for (Index i = 0; i < count; ++i, row += kColumns * kLanes) {
-        Array<Vec, kColumns> x;
+        Array<V, kColumns> x;
         ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
-          S::load(x[v], row + v * kLanes);
-          S::keep_in_register(x[v]);
+          x[v] = V::load(row + v * kLanes);
+          x[v].keep_in_register();
         }
         ATTN_UNROLL for (int a = 0; a < kKeys; ++a) {
           const T w = weight[a][i];
-          ATTN_UNROLL for (int v = 0; v < kColumns; ++v) S::add_product(sum[a][v], x[v], w);
-          if (a + 1 < kKeys) S::form_before(sum[a][0], weight[a + 1]);
+          ATTN_UNROLL for (int v = 0; v < kColumns; ++v) sum[a][v] += x[v] * w;
+          if (a + 1 < kKeys) sum[a][0].form_before(weight[a + 1]);
         }
       }
       ATTN_UNROLL for (int a = 0; a < kKeys; ++a) {
         if (j + a >= keys) break;
         T* const at = to + (j + a) * to_stride;
         ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
-          Vec before;
-          S::load(before, at + v * kLanes);
-          before += sum[a][v];
-          S::store(at + v * kLanes, before);
+          (V::load(at + v * kLanes) + sum[a][v]).store(at + v * kLanes);
         }
       }
     }
@@ -201,39 +172,17 @@ struct BackwardKernelSet {
   static void leave_rows(T*, Index, Index, T) {}
 };
 
-#define ATTN_KERNEL(name, target)         \
-  template <class... Args>                \
-  target static void name(Args... args) { \
-    Kernels::name(args...);               \
-  }
-template <VectorSet, class Kernels>
-struct CompiledBackward;
-#define ATTN_COMPILED(set, target, ...)              \
-  template <class Kernels>                           \
-  struct CompiledBackward<VectorSet::set, Kernels> { \
-    ATTN_KERNEL(softmax, target)                     \
-    ATTN_KERNEL(pack_panels, target)                 \
-    ATTN_KERNEL(dot_rows, target)                    \
-    ATTN_KERNEL(add, target)                         \
-    ATTN_KERNEL(add_rows, target)                    \
-  };
-ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
-#undef ATTN_KERNEL
-#undef ATTN_COMPILED
-
 /// The kernels for this set of vectors, which must be available; see kernel_family().
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 BackwardKernelSet<T> backward_kernels(VectorSet vectors) {
-  return with_vectors(vectors, []<VectorSet kSet>() -> BackwardKernelSet<T> {
-    constexpr VectorSet kOwn = Simd<T, 16>::kVector ? kSet : VectorSet::generic;
-    using Kernels = BackwardKernels<T, kVectorBytes<kOwn>, kVectorRegisters<kOwn>>;
-    using Compiled = CompiledBackward<kOwn, Kernels>;
+  return with_vectors<T>(vectors, []<VectorSet kSet>() -> BackwardKernelSet<T> {
+    using Kernels = BackwardKernels<T, kVectorBytes<kSet>, kVectorRegisters<kSet>>;
     return {.columns = Kernels::kLanes,
-            .softmax = Compiled::softmax,
-            .pack_panels = Compiled::pack_panels,
-            .dot_rows = Compiled::dot_rows,
-            .add = Compiled::add,
-            .add_rows = Compiled::add_rows};
+            .softmax = compiled<kSet, Kernels::softmax>,
+            .pack_panels = compiled<kSet, Kernels::pack_panels>,
+            .dot_rows = compiled<kSet, Kernels::dot_rows>,
+            .add = compiled<kSet, Kernels::add>,
+            .add_rows = compiled<kSet, Kernels::add_rows>};
   });
 }
 

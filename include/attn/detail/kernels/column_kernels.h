@@ -13,11 +13,10 @@ inline namespace ATTN_BUILT_FOR {
 /// transposed. Nothing outside the rows is read or written: at the end, vectors overlap or are half as long.
 template <class T, int Bytes>
 struct ColumnKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
+  using V = Vec<T, Bytes>;
   using Halves = ColumnKernels<T, Bytes / 2>;
-  static constexpr Index kLanes = S::kLanes;
-  static constexpr bool kHasHalves = S::kVector && Bytes > 16;
+  static constexpr Index kLanes = V::kLanes;
+  static constexpr bool kHasHalves = V::kIsVector && Bytes > 16;
 
   /// to (dim, queries) = factor * rows, whose columns lie `column` apart. Queries beyond the last row repeat it. A
   /// factor of 1 leaves all bits alone.
@@ -30,10 +29,9 @@ struct ColumnKernels {
         continue;
       }
       for (Index d = 0; d < dim; ++d) {
-        Vec last;
-        S::splat(last, from[d * column + rows - 1]);
+        V last = V::broadcast(from[d * column + rows - 1]);
         if (factor != T(1)) last *= factor;
-        S::store(to + d * queries + q, last);
+        last.store(to + d * queries + q);
       }
       if (left > 0) copy_few(to + q, queries, from + q, column, left, dim, factor);
     }
@@ -74,10 +72,10 @@ struct ColumnKernels {
 
   /// Transposes a square of kLanes rows.
   static ATTN_INLINE void transpose(const T* from, Index column, T* to, Index row) {
-    Array<Vec, kLanes> square;
-    ATTN_UNROLL for (int i = 0; i < kLanes; ++i, from += column) S::load(square[i], from);
-    S::transpose(square);
-    ATTN_UNROLL for (int i = 0; i < kLanes; ++i, to += row) S::store(to, square[i]);
+    Array<V, kLanes> square;
+    ATTN_UNROLL for (int i = 0; i < kLanes; ++i, from += column) square[i] = V::load(from);
+    V::transpose(square);
+    ATTN_UNROLL for (int i = 0; i < kLanes; ++i, to += row) square[i].store(to);
   }
 
   /// copy_columns() of fewer rows than a vector has lanes.
@@ -96,25 +94,17 @@ struct ColumnKernels {
   }
 
   static ATTN_INLINE void copy_vector(T* to, const T* from, T factor) {
-    Vec x;
-    S::load(x, from);
+    V x = V::load(from);
     if (factor != T(1)) x *= factor;
-    S::store(to, x);
+    x.store(to);
   }
 
  private:
   /// Stores the output of kLanes queries from `q` on.
   static ATTN_INLINE void store_vectors(const TileMemory<T>& m, Index queries, T* to, Index column, Index q,
                                         Index v_dim) {
-    Vec sum, inverse, x;
-    S::load(sum, m.sum + q);
-    inverse = T(1) / sum;
-    inverse = sum == Vec{} ? Vec{} : inverse;
-    for (Index c = 0; c < v_dim; ++c) {
-      S::load(x, m.out + c * queries + q);
-      x *= inverse;
-      S::store(to + q + c * column, x);
-    }
+    const V sum = V::load(m.sum + q), inverse = select(sum == V{}, V{}, T(1) / sum);
+    for (Index c = 0; c < v_dim; ++c) (V::load(m.out + c * queries + q) * inverse).store(to + q + c * column);
   }
 };
 

@@ -17,9 +17,8 @@ constexpr Index kFewestKeys = 16;
 /// TileMemory is as there. There must be kFewestKeys.
 template <class T, int Bytes, int kRegisters>
 struct DecodeColumnKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
-  static constexpr int kLanes = S::kLanes;
+  using V = Vec<T, Bytes>;
+  static constexpr int kLanes = V::kLanes;
   static_assert(kLanes <= kFewestKeys, "the last keys, which fill no vector, are taken with some before them");
   static constexpr int kWidth = kRegisters >= 32 ? 4 : 2;  // vectors of keys: 4 x 4 sums, of 32 registers
 
@@ -63,22 +62,22 @@ struct DecodeColumnKernels {
   template <int kRows, int kVectors>
   static ATTN_INLINE void score_keys(const TileMemory<T>& m, Index first, Index count, const T* key, Index column,
                                      Index j, Index head_dim) {
-    Array<Array<Vec, kVectors>, kRows> sum = {};
+    Array<Array<V, kVectors>, kRows> sum = {};
     Array<const T*, kRows> query;
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) query[r] = m.query + (first + std::min<Index>(r, count - 1)) * head_dim;
     key += j;
     for (Index d = 0; d < head_dim; ++d, key += column) {
-      Array<Vec, kVectors> k;
-      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(k[v], key + v * kLanes);
+      Array<V, kVectors> k;
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) k[v] = V::load(key + v * kLanes);
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
         const T q = query[r][d];
-        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::add_product(sum[r][v], k[v], q);
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) sum[r][v] += k[v] * q;
       }
     }
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
       T* const scores = m.scores + (first + r) * m.row + j;
       if (r >= count) break;
-      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(scores + v * kLanes, sum[r][v]);
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) sum[r][v].store(scores + v * kLanes);
     }
   }
 
@@ -95,14 +94,13 @@ struct DecodeColumnKernels {
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
       weights[r] = m.scores + (first + std::min<Index>(r, count - 1)) * m.row;
     }
-    Array<Vec, kLanes> sum = {};  // of row r and column i at r * kColumns + i
+    Array<V, kLanes> sum = {};  // of row r and column i at r * kColumns + i
     Index j = 0;
     for (; j + kLanes <= keys; j += kLanes) {
-      Array<Vec, kRows> w;
-      ATTN_UNROLL for (int r = 0; r < kRows; ++r) S::load(w[r], weights[r] + j);
+      Array<V, kRows> w;
+      ATTN_UNROLL for (int r = 0; r < kRows; ++r) w[r] = V::load(weights[r] + j);
       ATTN_UNROLL for (int i = 0; i < kColumns; ++i) {
-        Vec x;
-        S::load(x, of_column[i] + j);
+        const V x = V::load(of_column[i] + j);
         ATTN_UNROLL for (int r = 0; r < kRows; ++r) sum[r * kColumns + i] += w[r] * x;
       }
     }
@@ -111,20 +109,16 @@ struct DecodeColumnKernels {
       // with zeros for the values that have been added.
       Array<T, kLanes> numbers;
       ATTN_UNROLL for (int i = 0; i < kLanes; ++i) numbers[i] = i < kLanes - (keys - j) ? T(0) : T(1);
-      Array<Vec, kRows> w;
-      ATTN_UNROLL for (int r = 0; r < kRows; ++r) S::load(w[r], weights[r] + keys - kLanes);
-      Vec is_new;
-      S::load(is_new, numbers);
+      Array<V, kRows> w;
+      ATTN_UNROLL for (int r = 0; r < kRows; ++r) w[r] = V::load(weights[r] + keys - kLanes);
+      const V is_new = V::load(numbers);
       ATTN_UNROLL for (int i = 0; i < kColumns; ++i) {
-        Vec x;
-        S::load(x, of_column[i] + keys - kLanes);
-        x = is_new == Vec{} ? Vec{} : x;
+        const V x = select(is_new == V{}, V{}, V::load(of_column[i] + keys - kLanes));
         ATTN_UNROLL for (int r = 0; r < kRows; ++r) sum[r * kColumns + i] += w[r] * x;
       }
     }
-    S::sum_lanes(sum);
     Array<T, kLanes> total;
-    S::store(total, sum[0]);
+    V::sum_lanes(sum).store(total);
     for (int r = 0; r < kRows && r < count; ++r) {
       T* const out = m.out + (first + r) * v_dim + c;
       for (int i = 0; i < here; ++i) out[i] = out[i] * m.rescale[first + r] + total[r * kColumns + i];

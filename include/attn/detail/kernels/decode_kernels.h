@@ -27,12 +27,11 @@ struct DecodeProducts {
 /// (rows, v_dim).
 template <class T, int Bytes, int kRegisters, DType kStored = DType::native>
 struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
+  using V = Vec<T, Bytes>;
   using Packing = PackingKernels<T, Bytes>;
   using Columns = DecodeColumnKernels<T, Bytes, kRegisters>;
   using Row = DecodeRowKernels<T, Bytes, kRegisters>;
-  static constexpr int kLanes = S::kLanes;
+  static constexpr int kLanes = V::kLanes;
   static constexpr int kWidth = kRegisters >= 32 ? 4 : 2;  // vectors of columns: 4 x 4 sums, of 32 registers
 
   /// Vectors of columns for a single query, whose sums must hide the latency of an FMA by themselves: with kWidth, 64
@@ -54,40 +53,29 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     T* const scores = m.scores + row * m.row;
     // The last vector may reach past the keys; what lies there must weigh nothing.
     for (Index j = keys; j % kLanes != 0; ++j) scores[j] = -kInfinity;
-    Vec top, x;
-    S::splat(top, -kInfinity);
-    for (Index j = 0; j < keys; j += kLanes) {
-      S::load(x, scores + j);
-      S::max_with(top, x);
-    }
-    const T old = m.max[row], highest = S::largest(top), max = old > highest ? old : highest;
-    const T from = max == -kInfinity ? T(0) : max;  // as in TileKernels::softmax
-    Vec sum = {};
-    T rescale = 0;  // of nothing
-    if (old != -kInfinity) {
-      S::splat(x, old - from);
-      S::exp(x);
-      rescale = first_lane(x);
-    }
+    V top = V::broadcast(-kInfinity);
+    for (Index j = 0; j < keys; j += kLanes) top = max(top, V::load(scores + j));
+    const T old = m.max[row], of_keys = top.largest(), highest = old > of_keys ? old : of_keys;
+    const T from = highest == -kInfinity ? T(0) : highest;  // as in TileKernels::softmax
+    // Of nothing it is 0.
+    const T rescale = old == -kInfinity ? T(0) : exp(V::broadcast(old - from)).first();
     m.rescale[row] = rescale;
-    m.max[row] = max;
+    m.max[row] = highest;
     m.sum[row] *= rescale;
     m.sum_rest[row] *= rescale;
-    Vec rest = {};
+    V sum{}, rest{};
     for (Index j = 0; j < keys;) {
-      Vec of_tile = {};
+      V of_tile{};
       for (const Index end = std::min(j + kKeyTile, keys); j < end; j += kLanes) {
-        S::load(x, scores + j);
-        x -= from;
-        S::exp(x);
+        const V x = exp(V::load(scores + j) - from);
         fetching.template lines<4>();
         of_tile += x;
-        S::store(scores + j, x);
+        x.store(scores + j);
       }
       add_exactly(sum, rest, of_tile);
     }
     add_rest(sum, rest);
-    add_exactly(m.sum[row], m.sum_rest[row], S::total(sum));
+    add_exactly(m.sum[row], m.sum_rest[row], sum.total());
   }
 
   /// out = rescale * out + weights * values.
@@ -111,17 +99,10 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
 
  private:
   static constexpr bool kIsNarrow = kStored != DType::native;
-  static constexpr bool kReadsColumns = S::kVector && !kIsNarrow;
+  static constexpr bool kReadsColumns = V::kIsVector && !kIsNarrow;
 
   /// Whether the rows are those of a column-major matrix. DecodeTiles hands on no others with gaps between numbers.
   static ATTN_INLINE bool lie_side_by_side(const RowsToRead& rows, Index dim) { return rows.column != 1 && dim > 1; }
-
-  static ATTN_INLINE T first_lane(const Vec& x) {
-    if constexpr (S::kVector)
-      return x[0];
-    else
-      return x;
-  }
 
   /// Some of the keys that a call is given. Sums over the keys of a tile before them are in `sums`, (rows, v_dim), and
   /// those over all join the output: they have the same bits in however many parts they are formed.
@@ -190,32 +171,29 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     if (!part.run.is_first)
       ATTN_NO_UNROLL for (Index r = 0; r < count; ++r)
           std::copy_n(part.sums + (first + r) * v_dim + begin, width, numbers + r * kLanes);
-    Array<Vec, kRows> sum;
+    Array<V, kRows> sum;
     Array<const T*, kRows> weights;
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
-      S::load(sum[r], numbers + r * kLanes);
+      sum[r] = V::load(numbers + r * kLanes);
       weights[r] = m.scores + (first + std::min<Index>(r, count - 1)) * m.row;
     }
     Array<std::byte, kLanes* size> copied = {};
     const std::byte* row = value.data + (part.begin * value.stride + begin) * size;
     for (Index j = part.begin; j < part.end; ++j, row += value.stride * size) {
       if (v_dim < kLanes) std::memcpy(copied, row, static_cast<std::size_t>(width * size));
-      Vec x;
-      Packing::template load<kStored>(x, v_dim < kLanes ? copied : row);
+      const V x = Packing::template load<kStored>(v_dim < kLanes ? copied : row);
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) add_weighted<kRows>(sum[r], x, weights[r][j]);
     }
-    ATTN_UNROLL for (int r = 0; r < kRows; ++r) S::store(numbers + r * kLanes, sum[r]);
+    ATTN_UNROLL for (int r = 0; r < kRows; ++r) sum[r].store(numbers + r * kLanes);
     ATTN_NO_UNROLL for (Index r = 0; r < count; ++r) {
       T* const out = (part.run.is_last ? m.out : part.sums) + (first + r) * v_dim;
       T* const of_row = numbers + r * kLanes;
       if (part.run.is_last) {
         Array<T, kLanes> before = {};
         std::copy_n(out + begin, width, before);
-        Vec all, x;
-        S::load(all, of_row);
-        S::load(x, before);
-        S::add_fused(all, x, m.rescale[first + r]);
-        S::store(of_row, all);
+        V all = V::load(of_row);
+        all.add_fused(V::load(before), m.rescale[first + r]);
+        all.store(of_row);
       }
       std::copy(of_row + (c - begin), of_row + width, out + c);
     }
@@ -228,7 +206,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
                                       const Part& part, Index c, Index v_dim, Prefetcher& fetching) {
     constexpr Index size = kSizeOf<T, kStored>;
     const Index count = std::min<Index>(kRows, rows - first);
-    Array<Array<Vec, kColumns>, kRows> sum = {};
+    Array<Array<V, kColumns>, kRows> sum = {};
     Array<const T*, kRows> weights;
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
       weights[r] = m.scores + (first + std::min<Index>(r, count - 1)) * m.row;
@@ -236,8 +214,8 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     if (!part.run.is_first) {
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
         if (r < count) {
-          ATTN_UNROLL for (int v = 0; v < kColumns; ++v)
-              S::load(sum[r][v], part.sums + (first + r) * v_dim + c + v * kLanes);
+          ATTN_UNROLL for (int v = 0; v < kColumns; ++v) sum[r][v] =
+              V::load(part.sums + (first + r) * v_dim + c + v * kLanes);
         }
       }
     }
@@ -253,40 +231,35 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
       if (r < count) {
         T* const out = (part.run.is_last ? m.out : part.sums) + (first + r) * v_dim + c;
         ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
-          if (part.run.is_last) {
-            Vec before;
-            S::load(before, out + v * kLanes);
-            S::add_fused(sum[r][v], before, m.rescale[first + r]);
-          }
-          S::store(out + v * kLanes, sum[r][v]);
+          if (part.run.is_last) sum[r][v].add_fused(V::load(out + v * kLanes), m.rescale[first + r]);
+          sum[r][v].store(out + v * kLanes);
         }
       }
     }
   }
 
-  /// sum += x * weight, in a loop with kSums of them: see Simd::add_fused().
+  /// sum += x * weight, in a loop with kSums of them: see Vec::add_fused().
   template <int kSums>
-  static ATTN_INLINE void add_weighted(Vec& sum, const Vec& x, const T& weight) {
+  static ATTN_INLINE void add_weighted(V& sum, const V& x, const T& weight) {
     if constexpr (kSums == 1)
-      S::add_fused(sum, x, weight);
+      sum.add_fused(x, weight);
     else
-      S::add_product(sum, x, weight);
+      sum += x * weight;
   }
 
   /// The products of the weights of kRows and some columns of the values, whose rows lie `stride` bytes apart. kLines:
   /// see with_lines_together().
   template <int kRows, int kColumns, int kLines>
-  static ATTN_INLINE void add_products(Array<Vec, kColumns>* sum, const T* const* weights, const std::byte* value,
+  static ATTN_INLINE void add_products(Array<V, kColumns>* sum, const T* const* weights, const std::byte* value,
                                        Index stride, const Part& part, Prefetcher& fetching) {
     constexpr Index size = kSizeOf<T, kStored>, kBytes = kColumns * kLanes * size;
     constexpr int kApart = kRowsApart<kRows, kBytes, kLines>;
     const std::byte* row = value + part.begin * stride;
     for (Index j = part.begin, end = part.end; j < end; ++j, row += stride) {
-      Array<Vec, kColumns> x;
+      Array<V, kColumns> x;
       ATTN_UNROLL for (int v = 0; v < kColumns; ++v) {
-        Vec one;  // kept as in DecodeScoreKernels::add_products()
-        Packing::template load<kStored>(one, row + v * kLanes * size);
-        if constexpr (kRows > 1) S::keep_in_register(one);
+        V one = Packing::template load<kStored>(row + v * kLanes * size);  // as in DecodeScoreKernels::add_products()
+        if constexpr (kRows > 1) one.keep_in_register();
         x[v] = one;
       }
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) {

@@ -16,9 +16,8 @@ inline namespace ATTN_BUILT_FOR {
 /// open at a time to hide the latency of an FMA.
 template <class T, int Bytes, int kRegisters>
 struct DecodeRowKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
-  static constexpr int kLanes = S::kLanes;
+  using V = Vec<T, Bytes>;
+  static constexpr int kLanes = V::kLanes;
 
   /// scores = query * keys, kLanes keys at a time with a vector of sums each, which a tree of exchanges makes a vector
   /// of scores: in the order of DecodeScoreKernels, 8 heads of 512 keys took 1.1 times as long. Where keys fill no
@@ -46,26 +45,21 @@ struct DecodeRowKernels {
     for (Index next = 0; next < keys; next += kLanes) {
       const Index j = std::min(next, keys - kLanes);
       const T* const row = reinterpret_cast<const T*>(key.data) + j * key.stride;
-      Array<Vec, kLanes> sum = {};
+      Array<V, kLanes> sum = {};
       const auto add = [&]<int kVectors>(Index d) __attribute__((always_inline)) {
-        Array<Vec, kVectors> q;
-        ATTN_UNROLL for (int c = 0; c < kVectors; ++c) S::load(q[c], m.query + d + c * kLanes);
+        Array<V, kVectors> q;
+        ATTN_UNROLL for (int c = 0; c < kVectors; ++c) q[c] = V::load(m.query + d + c * kLanes);
         const T* at = row + d;
         ATTN_UNROLL for (int a = 0; a < kLanes; ++a, at += key.stride) {
           if constexpr (kVectors == kChunk)
             if (a % kKeysPerStep == 0) fetching.template step<kKeysPerStep * kVectors * Bytes>();
-          ATTN_UNROLL for (int c = 0; c < kVectors; ++c) {
-            Vec k;
-            S::load(k, at + c * kLanes);
-            sum[a] += q[c] * k;
-          }
+          ATTN_UNROLL for (int c = 0; c < kVectors; ++c) sum[a] += q[c] * V::load(at + c * kLanes);
         }
       };
       Index d = 0;
       for (; d + kChunk * kLanes <= head_dim; d += kChunk * kLanes) add.template operator()<kChunk>(d);
       for (; d < head_dim; d += kLanes) add.template operator()<1>(d);
-      S::sum_lanes(sum);
-      S::store(m.scores + j, sum[0]);
+      V::sum_lanes(sum).store(m.scores + j);
     }
     return true;
   }
@@ -108,26 +102,21 @@ struct DecodeRowKernels {
     constexpr int kVectors = 4;
     constexpr Index kBlock = 4 * kLanes;  // up to 4 KiB of sums, a twelfth of L1
     alignas(Bytes) Array<T, kBlock * kLanes> sums;
-    Array<Vec, kVectors> q;
-    ATTN_UNROLL for (int c = 0; c < kVectors; ++c) S::load(q[c], m.query + c * kLanes);
+    Array<V, kVectors> q;
+    ATTN_UNROLL for (int c = 0; c < kVectors; ++c) q[c] = V::load(m.query + c * kLanes);
     for (Index next = 0; next < keys; next += kBlock) {
       const Index first = std::min(next, keys - kLanes), count = std::min(kBlock, keys - first);
       const T* row = reinterpret_cast<const T*>(key.data) + first * key.stride;
       ATTN_NO_UNROLL for (Index a = 0; a < count; ++a, row += key.stride) {
-        Vec sum = {};
-        ATTN_UNROLL for (int c = 0; c < kVectors; ++c) {
-          Vec k;
-          S::load(k, row + c * kLanes);
-          sum += q[c] * k;
-        }
-        S::store(sums + a * kLanes, sum);
+        V sum{};
+        ATTN_UNROLL for (int c = 0; c < kVectors; ++c) sum += q[c] * V::load(row + c * kLanes);
+        sum.store(sums + a * kLanes);
       }
       ATTN_NO_UNROLL for (Index g = 0; g < count; g += kLanes) {
         const Index j = std::min(g, count - kLanes);
-        Array<Vec, kLanes> sum;
-        ATTN_UNROLL for (int a = 0; a < kLanes; ++a) S::load(sum[a], sums + (j + a) * kLanes);
-        S::sum_lanes(sum);
-        S::store(m.scores + first + j, sum[0]);
+        Array<V, kLanes> sum;
+        ATTN_UNROLL for (int a = 0; a < kLanes; ++a) sum[a] = V::load(sums + (j + a) * kLanes);
+        V::sum_lanes(sum).store(m.scores + first + j);
       }
     }
     return true;
@@ -151,24 +140,21 @@ struct DecodeRowKernels {
   /// in pages of 16 tokens ran at 0.7 of theirs: what they are followed by lies elsewhere.
   template <int kVectors, bool kFar = false>
   static ATTN_INLINE bool score_unrolled(const TileMemory<T>& m, const RowsToRead& key, Index keys) {
-    Array<Vec, kVectors> q;
-    ATTN_UNROLL for (int c = 0; c < kVectors; ++c) S::load(q[c], m.query + c * kLanes);
+    Array<V, kVectors> q;
+    ATTN_UNROLL for (int c = 0; c < kVectors; ++c) q[c] = V::load(m.query + c * kLanes);
     [[maybe_unused]] Index lead = 0;
     if constexpr (kFar) lead = Prefetcher::lead_of(kVectors * Bytes, key.stride * static_cast<Index>(sizeof(T)));
     for (Index next = 0; next < keys; next += kLanes) {
       const Index j = std::min(next, keys - kLanes);
       const T* row = reinterpret_cast<const T*>(key.data) + j * key.stride;
-      Array<Vec, kLanes> sum = {};
+      Array<V, kLanes> sum = {};
       ATTN_UNROLL for (int a = 0; a < kLanes; ++a, row += key.stride) {
         ATTN_UNROLL for (int c = 0; c < kVectors; ++c) {
-          Vec k;
           if constexpr (kFar) Prefetcher::line_after(row + c * kLanes, lead);
-          S::load(k, row + c * kLanes);
-          sum[a] += q[c] * k;
+          sum[a] += q[c] * V::load(row + c * kLanes);
         }
       }
-      S::sum_lanes(sum);
-      S::store(m.scores + j, sum[0]);
+      V::sum_lanes(sum).store(m.scores + j);
     }
     return true;
   }
@@ -187,16 +173,14 @@ struct DecodeRowKernels {
   static ATTN_INLINE void add_columns(T* out, const T* weights, T rescale, const T* value, Index stride, Index keys,
                                       Fetching& fetching) {
     constexpr int kKeys = kKeysOf<kVectors>;
-    Array<Array<Vec, kVectors>, kKeys> sum = {};
+    Array<Array<V, kVectors>, kKeys> sum = {};
     [[maybe_unused]] Index lead = 0;
     if constexpr (kFar) lead = Prefetcher::lead_of(kVectors * Bytes, stride * static_cast<Index>(sizeof(T)));
-    const auto add = [&](Vec * to, Index j) __attribute__((always_inline)) {
+    const auto add = [&](V * to, Index j) __attribute__((always_inline)) {
       const T w = weights[j];
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-        Vec x;
         if constexpr (kFar) Prefetcher::line_after(value + v * kLanes, lead);
-        S::load(x, value + v * kLanes);
-        S::add_product(to[v], x, w);
+        to[v] += V::load(value + v * kLanes) * w;
       }
       value += stride;
     };
@@ -212,11 +196,9 @@ struct DecodeRowKernels {
       }
     }
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-      Vec before;
-      S::load(before, out + v * kLanes);
       ATTN_UNROLL for (int i = 1; i < kKeys; ++i) sum[0][v] += sum[i][v];
-      S::add_product(sum[0][v], before, rescale);
-      S::store(out + v * kLanes, sum[0][v]);
+      sum[0][v] += V::load(out + v * kLanes) * rescale;
+      sum[0][v].store(out + v * kLanes);
     }
   }
 };

@@ -52,11 +52,10 @@ inline Index keys_in_l1(Index width) {
 /// With 32 vector registers a step of four rows is 16 FMAs for 8 vectors loaded. kStored: what keys hold.
 template <class T, int Bytes, int kRegisters, DType kStored = DType::native>
 struct DecodeScoreKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
+  using V = Vec<T, Bytes>;
   using Packing = PackingKernels<T, Bytes>;
   using Row = DecodeRowKernels<T, Bytes, kRegisters>;
-  static constexpr int kLanes = S::kLanes;
+  static constexpr int kLanes = V::kLanes;
   static_assert(kKeyTile % kLanes == 0, "whole vectors of scores are stored");
   static_assert(kKeyTile % (kRegisters / 2) == 0, "scores of keys are stored in groups");
 
@@ -127,22 +126,19 @@ struct DecodeScoreKernels {
     T* const scores = m.scores + first * m.row;
     const Index row = m.row;
     for (Index j = 0; j < keys; j += at_a_time) {
-      Array<Vec, kSums> sum = {};  // of row r and key a at r * kKeys + a
+      Array<V, kSums> sum = {};  // of row r and key a at r * kKeys + a
       Array<T, kSums> total;
       ATTN_NO_UNROLL for (int g = 0; g < kKeys; g += kGroup) {
         if (j + g >= keys) break;
         const std::byte* at = key.data + std::min(j + g, last) * stride;
-        Array<Vec, kRows* kGroup> sum_of_group = {};
+        Array<V, kRows* kGroup> sum_of_group = {};
         with_lines_together<kStored, kRows, kBytesOfStep<kRows>>(
             rows, fetching, [&]<int kLines>() __attribute__((always_inline)) {
               add_products<kRows, kLines>(sum_of_group, query, at, step, whole, fetching);
             });
         ATTN_UNROLL for (int s = 0; s < kRows * kGroup; ++s) sum[g + s] = sum_of_group[s];
       }
-      ATTN_UNROLL for (int s = 0; s < kSums; s += kLanes) {
-        S::sum_lanes(sum + s);
-        S::store(total + s, sum[s]);
-      }
+      ATTN_UNROLL for (int s = 0; s < kSums; s += kLanes) V::sum_lanes(sum + s).store(total + s);
       if (whole < head_dim) {
         for (int g = 0; g < kKeys && j + g < keys; g += kGroup)
           for (int a = 0; a < kGroup; ++a)
@@ -163,26 +159,25 @@ struct DecodeScoreKernels {
   /// products take is kept in a register: with -march=native on Zen 5, g++ 12 read keys and queries again for each of
   /// them, and four queries took 2.2 times as long. kLines: see with_lines_together().
   template <int kRows, int kLines>
-  static ATTN_INLINE void add_products(Vec* sum, const T* const* query, const std::byte* at, Index step, Index whole,
+  static ATTN_INLINE void add_products(V* sum, const T* const* query, const std::byte* at, Index step, Index whole,
                                        Prefetcher& fetching) {
     constexpr int kGroup = kGroupOf<kRows>;
     constexpr Index size = kSizeOf<T, kStored>, kBytes = kBytesOfStep<kRows>;
     constexpr int kApart = kRowsApart<kRows, kBytes, kLines>;
     const auto add = [&](Index d) __attribute__((always_inline)) {
-      Array<Vec, kGroup> k;
+      Array<V, kGroup> k;
       ATTN_UNROLL for (int a = 0; a < kGroup; ++a) {
-        Vec x;  // g++ 12 stores what is kept if it is an element of an array
-        Packing::template load<kStored>(x, at + a * step);
-        if constexpr (kRows > 1) S::keep_in_register(x);
+        // g++ 12 stores what is kept if it is an element of an array.
+        V x = Packing::template load<kStored>(at + a * step);
+        if constexpr (kRows > 1) x.keep_in_register();
         k[a] = x;
       }
       at += kLanes * size;
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
         if constexpr (kLines > 0)
           if (r % kApart == 0) fetching.template step<kBytes * kApart / kRows>();
-        Vec q;
-        S::load(q, query[r] + d);
-        S::keep_in_register(q);
+        V q = V::load(query[r] + d);
+        q.keep_in_register();
         ATTN_UNROLL for (int a = 0; a < kGroup; ++a) sum[r * kGroup + a] += q * k[a];
       }
     };

@@ -26,8 +26,7 @@ inline namespace ATTN_BUILT_FOR {
 template <int Bytes, int kRegisters>
 struct VnniKernels : private VnniVectors<Bytes> {
   using Vectors = VnniVectors<Bytes>;
-  using typename Vectors::S, typename Vectors::Vec, typename Vectors::Ints, typename Vectors::Bits,
-      typename Vectors::Scale;
+  using typename Vectors::V, typename Vectors::Ints, typename Vectors::Bits, typename Vectors::Scale;
   using Vectors::kLanes, Vectors::kParts, Vectors::load, Vectors::load_four, Vectors::store, Vectors::add_dots,
       Vectors::join_digits, Vectors::sort_digits, Vectors::transpose_parts;
   static constexpr Index kColumns = Bytes;
@@ -41,20 +40,14 @@ struct VnniKernels : private VnniVectors<Bytes> {
 
   static ATTN_INLINE bool arrange_query(const float* query, Index head_dim, float* to) {
     Bits top = {};
-    Vec x;
-    for (Index d = 0; d < head_dim; d += kLanes) {
-      S::load(x, query + d);
-      Vectors::max_bits(top, (Bits)x & 0x7fffffffu);
-    }
+    for (Index d = 0; d < head_dim; d += kLanes) Vectors::max_bits(top, (Bits)V::load(query + d).raw & 0x7fffffffu);
     // The largest integer whose digits are at least -128 and at most 127 is 2^23 / 1.0039.
     const Scale scale = Scale::of(Vectors::largest(top) * 1.004f, 22);
     Array<Ints, 3> sums = {};
     std::byte* const digits = reinterpret_cast<std::byte*>(to + kHeader);
     for (Index d = 0; d < head_dim; d += kLanes) {
-      S::load(x, query + d);
-      x *= scale.factor;
       Ints number;
-      Vectors::round(number, x);
+      Vectors::round(number, V::load(query + d) * scale.factor);
       // A digit from 0 to 255 becomes that less 128, which is what has been added in its place.
       number = (number + 0x808080) ^ 0x808080;
       ATTN_UNROLL for (int i = 0; i < 3; ++i) sums[i] += (number << (24 - 8 * i)) >> 24;
@@ -98,11 +91,7 @@ struct VnniKernels : private VnniVectors<Bytes> {
 
   static ATTN_INLINE void multiply(float* numbers, const float* scales, Index count) {
     Index j = 0;
-    for (Vec x, scale; j + kLanes <= count; j += kLanes) {
-      S::load(x, numbers + j);
-      S::load(scale, scales + j);
-      S::store(numbers + j, x * scale);
-    }
+    for (; j + kLanes <= count; j += kLanes) (V::load(numbers + j) * V::load(scales + j)).store(numbers + j);
     for (; j < count; ++j) numbers[j] *= scales[j];
   }
 
@@ -161,11 +150,8 @@ struct VnniKernels : private VnniVectors<Bytes> {
       }
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-          if (r < count && j + v * kLanes < keys) {
-            Vec x;
-            join_digits(x, &sum[v][3 * r]);
-            S::store(m.scores + (first + r) * m.row + j + v * kLanes, x * header[r].unit);
-          }
+          if (r < count && j + v * kLanes < keys)
+            (join_digits(&sum[v][3 * r]) * header[r].unit).store(m.scores + (first + r) * m.row + j + v * kLanes);
         }
       }
     }
@@ -173,24 +159,23 @@ struct VnniKernels : private VnniVectors<Bytes> {
 
   /// The weights of a tile, with zeros behind them: the digits of four keys in 16 bytes, as those of a query.
   static ATTN_INLINE bool arrange_weights(const float* weights, Index keys, std::byte* digits, float& unit) {
-    Array<Vec, kKeyTile / kLanes> x;
+    Array<V, kKeyTile / kLanes> x;
     const Index vectors = ceil_div(keys, kLanes);
     Bits top = {};
     for (Index i = 0; i < vectors; ++i) {
       if ((i + 1) * kLanes <= keys) {
-        S::load(x[i], weights + i * kLanes);
+        x[i] = V::load(weights + i * kLanes);
       } else {
         Array<float, kLanes> rest = {};
         std::copy_n(weights + i * kLanes, keys - i * kLanes, rest);
-        S::load(x[i], rest);
+        x[i] = V::load(rest);
       }
-      Vectors::max_bits(top, (Bits)x[i]);
+      Vectors::max_bits(top, (Bits)x[i].raw);
     }
     const Scale scale = Scale::of(Vectors::largest(top), 23);
     for (Index i = 0; i < vectors; ++i) {
-      const Vec scaled = x[i] * scale.factor;
       Ints number;
-      Vectors::round(number, scaled);
+      Vectors::round(number, x[i] * scale.factor);
       sort_digits(number);
       store(digits + i * 4 * kLanes, number);
     }
@@ -206,7 +191,7 @@ struct VnniKernels : private VnniVectors<Bytes> {
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) weights[r] =
         digits + (first + std::min<Index>(r, count - 1)) * kWeightBytes;
     for (Index c = 0; c < v_dim; c += kColumns) {
-      Array<Array<Vec, 4>, kRows> out;  // part i of vector v has columns 16 i + 4 v and the three behind
+      Array<Array<V, 4>, kRows> out;  // part i of vector v has columns 16 i + 4 v and the three behind
       add_columns<0, kRows>(out, weights, value, keys, c, fetching);
       add_columns<1, kRows>(out, weights, value, keys, c, fetching);
       ATTN_UNROLL for (int r = 0; r < kRows; ++r) if (r < count)
@@ -216,7 +201,7 @@ struct VnniKernels : private VnniVectors<Bytes> {
 
   /// Half of kColumns: of each 16 the lower eight, or the upper.
   template <int kHalf, int kRows>
-  static ATTN_INLINE void add_columns(Array<Vec, 4>* out, const Array<const std::byte*, kRows>& weights,
+  static ATTN_INLINE void add_columns(Array<V, 4>* out, const Array<const std::byte*, kRows>& weights,
                                       const RowsToRead& value, Index keys, Index c, Prefetcher& fetching) {
     Array<Ints, 6 * kRows> sum;
     ATTN_UNROLL for (int i = 0; i < 6 * kRows; ++i) sum[i] = Ints{};
@@ -241,23 +226,21 @@ struct VnniKernels : private VnniVectors<Bytes> {
       if constexpr (kMany) low = next_low, high = next_high;
     }
     ATTN_UNROLL for (int r = 0; r < kRows; ++r) {
-      join_digits(out[r][2 * kHalf], &sum[6 * r]);
-      join_digits(out[r][2 * kHalf + 1], &sum[6 * r + 3]);
+      out[r][2 * kHalf] = join_digits(&sum[6 * r]);
+      out[r][2 * kHalf + 1] = join_digits(&sum[6 * r + 3]);
     }
   }
 
   /// Part i of x[v] has columns 16 i + 4 v and the three behind.
-  static ATTN_INLINE void add_out(const Array<Vec, 4>& x, float unit, float rescale, float* out) {
+  static ATTN_INLINE void add_out(const Array<V, 4>& x, float unit, float rescale, float* out) {
     constexpr int kTransposed = 4 / kParts;  // so many at a time become vectors of kLanes neighbours
     ATTN_UNROLL for (int t = 0; t < kTransposed; ++t) {
-      Array<Vec, kParts> sum;
-      ATTN_UNROLL for (int i = 0; i < kParts; ++i) sum[i] = x[t * kParts + i];
+      Array<typename V::Raw, kParts> sum;
+      ATTN_UNROLL for (int i = 0; i < kParts; ++i) sum[i] = x[t * kParts + i].raw;
       transpose_parts(sum);
       ATTN_UNROLL for (int i = 0; i < kParts; ++i) {
         float* const to = out + 16 * i + t * kLanes;
-        Vec before;
-        S::load(before, to);
-        S::store(to, before * rescale + sum[i] * unit);
+        (V::load(to) * rescale + V{sum[i]} * unit).store(to);
       }
     }
   }
@@ -267,14 +250,17 @@ struct VnniKernels : private VnniVectors<Bytes> {
 /// Those for numbers of 8 bits and a set of vectors, or null where there are none.
 inline const DotKernels<float>* dot_kernels([[maybe_unused]] VectorSet vectors) {
 #if ATTN_X86
-  return with_vectors(vectors, []<VectorSet kSet>() -> const DotKernels<float>* {
+  return with_vectors<float>(vectors, []<VectorSet kSet>() -> const DotKernels<float>* {
     if constexpr (kSet == VectorSet::generic) {
       return nullptr;
     } else {
       using Kernels = VnniKernels<kVectorBytes<kSet>, kVectorRegisters<kSet>>;
-      using For = Compiled<kSet, Kernels>;
-      static constexpr DotKernels<float> kKernels{Kernels::kColumns, Kernels::kHeader, For::arrange_query,
-                                                  For::score,        For::value,       For::multiply};
+      static constexpr DotKernels<float> kKernels{Kernels::kColumns,
+                                                  Kernels::kHeader,
+                                                  compiled<kSet, Kernels::arrange_query>,
+                                                  compiled<kSet, Kernels::score>,
+                                                  compiled<kSet, Kernels::value>,
+                                                  compiled<kSet, Kernels::multiply>};
       return &kKernels;
     }
   });

@@ -25,52 +25,35 @@ struct Block {
 
 template <class T, int Bytes>
 struct FeatureKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
-  static constexpr int kLanes = S::kLanes;
+  using V = Vec<T, Bytes>;
+  static constexpr int kLanes = V::kLanes;
 
   /// Numbers become x + 1 above 0 and e^x below (Katharopoulos et al. 2020, eq. 7). NaN stays NaN.
   static ATTN_INLINE void elu1(const Block<T>& b) {
-    each_vector(b, [](Vec& x) {
-      Vec below = x > Vec{} ? Vec{} : x;
-      S::exp(below);
-      x = x > Vec{} ? x + T(1) : below;
-    });
+    each_vector(b, [](const V& x) { return select(x > V{}, x + T(1), exp(select(x > V{}, V{}, x))); });
   }
   static ATTN_INLINE void relu(const Block<T>& b) {
-    each_vector(b, [](Vec& x) { x = x < Vec{} ? Vec{} : x; });
+    each_vector(b, [](const V& x) { return select(x < V{}, V{}, x); });
   }
 
   /// Numbers become e^(number - less[i]) in row i; infinite beyond what T holds.
   static ATTN_INLINE void exp_less(const Block<T>& b, const T* less) {
     for (Index i = 0; i < b.rows; ++i)
       for (Index c = 0; c < b.columns; c += kLanes) {
-        Vec x, infinity;
-        S::load(x, b.row(i) + c);
-        S::splat(infinity, std::numeric_limits<T>::infinity());
-        x -= less[i];
-        if constexpr (S::kVector) {
-          const Vec given = x;
-          S::exp(x);
-          x = given > -Exp2Constants<T>::kSmallest ? infinity : x;
-        } else {
-          x = std::exp(x);
-        }
-        S::store(b.row(i) + c, x);
+        const V x = V::load(b.row(i) + c) - less[i];
+        V y = exp(x);
+        if constexpr (V::kIsVector)
+          y = select(x > -Exp2Constants<T>::kSmallest, V::broadcast(std::numeric_limits<T>::infinity()), y);
+        y.store(b.row(i) + c);
       }
   }
 
   /// Finds the largest number of each row, ignoring NaN.
-  static ATTN_INLINE void row_max(const Block<T>& b, T* max) {
+  static ATTN_INLINE void row_max(const Block<T>& b, T* largest) {
     for (Index i = 0; i < b.rows; ++i) {
-      Vec most;
-      S::splat(most, -std::numeric_limits<T>::infinity());
-      for (Index c = 0; c < b.columns; c += kLanes) {
-        Vec x;
-        S::load(x, b.row(i) + c);
-        most = x > most ? x : most;
-      }
-      max[i] = S::largest(most);
+      V most = V::broadcast(-std::numeric_limits<T>::infinity());
+      for (Index c = 0; c < b.columns; c += kLanes) most = max(V::load(b.row(i) + c), most);
+      largest[i] = most.largest();
     }
   }
 
@@ -78,21 +61,14 @@ struct FeatureKernels {
   /// except where numbers leave the range of normal ones, and these are far below the largest.
   static ATTN_INLINE void balance(const Block<T>& b, T* factor) {
     for (Index i = 0; i < b.rows; ++i) {
-      Vec most = {};
+      V most{};
       for (Index c = 0; c < b.columns; c += kLanes) {
-        Vec x;
-        S::load(x, b.row(i) + c);
-        x = x < Vec{} ? -x : x;
-        most = x > most ? x : most;
+        const V x = V::load(b.row(i) + c);
+        most = max(select(x < V{}, -x, x), most);
       }
-      const T f = inverse_power(S::largest(most));
+      const T f = inverse_power(most.largest());
       factor[i] = f;
-      for (Index c = 0; c < b.columns; c += kLanes) {
-        Vec x;
-        S::load(x, b.row(i) + c);
-        x *= f;
-        S::store(b.row(i) + c, x);
-      }
+      for (Index c = 0; c < b.columns; c += kLanes) (V::load(b.row(i) + c) * f).store(b.row(i) + c);
     }
   }
 
@@ -100,20 +76,15 @@ struct FeatureKernels {
   template <class Change>
   static ATTN_INLINE void each_vector(const Block<T>& b, const Change& change) {
     for (Index i = 0; i < b.rows; ++i)
-      for (Index c = 0; c < b.columns; c += kLanes) {
-        Vec x;
-        S::load(x, b.row(i) + c);
-        change(x);
-        S::store(b.row(i) + c, x);
-      }
+      for (Index c = 0; c < b.columns; c += kLanes) change(V::load(b.row(i) + c)).store(b.row(i) + c);
   }
 
   /// 2^-e for a number from 2^e to 2^(e + 1); 1 for 0 and for what is not finite. The exponent is held within the
   /// powers whose inverse is a normal number.
   static ATTN_INLINE T inverse_power(T x) {
     if (!(x > T(0)) || x > std::numeric_limits<T>::max()) return T(1);
-    if constexpr (S::kVector) {
-      using Int = typename S::Int;
+    if constexpr (V::kIsVector) {
+      using Int = typename V::Int;
       constexpr int kBits = Exp2Constants<T>::kMantissaBits;
       constexpr Int kBias = std::numeric_limits<T>::max_exponent - 1;
       const Int e = std::max<Int>(std::bit_cast<Int>(x) >> kBits, 1);

@@ -20,9 +20,8 @@ constexpr Index kNearTokens = 16;
 
 template <class T, int Bytes>
 struct GateKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
-  static constexpr int kLanes = S::kLanes;
+  using V = Vec<T, Bytes>;
+  static constexpr int kLanes = V::kLanes;
 
   /// scores(i, j) = sum over features of query_i * key_j * factor_(j + 1) * .. * factor_i, for j <= i. The key decays
   /// as it passes from query to query, so that no decay is ever divided by another.
@@ -30,17 +29,10 @@ struct GateKernels {
     for (Index i = 0; i < n.tokens; ++i) std::fill_n(scores.row(i), i + 1, T(0));
     for (Index c = 0; c < n.columns; c += kLanes)
       for (Index j = 0; j < n.tokens; ++j) {
-        Vec key;
-        S::load(key, n.key.data + j * n.key.stride + c);
+        V key = V::load(n.key.data + j * n.key.stride + c);
         for (Index i = j; i < n.tokens; ++i) {
-          Vec x;
-          if (i > j) {
-            S::load(x, n.factor.data + i * n.factor.stride + c);
-            key *= x;
-          }
-          S::load(x, n.query.data + i * n.query.stride + c);
-          x *= key;
-          scores.row(i)[j] += S::total(x);
+          if (i > j) key *= V::load(n.factor.data + i * n.factor.stride + c);
+          scores.row(i)[j] += (V::load(n.query.data + i * n.query.stride + c) * key).total();
         }
       }
   }
@@ -52,38 +44,27 @@ struct GateKernels {
     for (Index c = 0; c < n.columns; c += kLanes)
       for (Index j = 0; j < n.tokens; ++j) {
         // For each token i >= j: what the later queries make of key_j, with the decays between i and them.
-        Array<Vec, kNearTokens> asked;
-        Vec sum = {}, x;
+        Array<V, kNearTokens> asked;
+        V sum{};
         for (Index i = n.tokens; i-- > j;) {
-          S::load(x, n.query.data + i * n.query.stride + c);
-          S::add_product(sum, x, grad_scores.data[i * grad_scores.stride + j]);
+          sum += V::load(n.query.data + i * n.query.stride + c) * grad_scores.data[i * grad_scores.stride + j];
           asked[i] = sum;
-          S::load(x, n.factor.data + i * n.factor.stride + c);
-          if (i > j) sum *= x;
+          if (i > j) sum *= V::load(n.factor.data + i * n.factor.stride + c);
         }
         add(grad_key.row(j) + c, sum);
-        Vec key;
-        S::load(key, n.key.data + j * n.key.stride + c);
+        V key = V::load(n.key.data + j * n.key.stride + c);
         for (Index i = j; i < n.tokens; ++i) {
           if (i > j) {
-            S::load(x, n.factor.data + i * n.factor.stride + c);
-            key *= x;
-            sum = key * asked[i];
-            add(grad_gate.row(i) + c, sum);
+            key *= V::load(n.factor.data + i * n.factor.stride + c);
+            add(grad_gate.row(i) + c, key * asked[i]);
           }
-          x = key * grad_scores.data[i * grad_scores.stride + j];
-          add(grad_query.row(i) + c, x);
+          add(grad_query.row(i) + c, key * grad_scores.data[i * grad_scores.stride + j]);
         }
       }
   }
 
  private:
-  static ATTN_INLINE void add(T* to, const Vec& x) {
-    Vec old;
-    S::load(old, to);
-    old += x;
-    S::store(to, old);
-  }
+  static ATTN_INLINE void add(T* to, const V& x) { (V::load(to) + x).store(to); }
 };
 
 }  // namespace ATTN_BUILT_FOR

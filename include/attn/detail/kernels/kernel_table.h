@@ -151,57 +151,21 @@ class InUse {
   void (*end_)();
 };
 
-// One function of the set. The text of the kernel takes on the instruction set of this function, whatever the flags of
-// the program. Without a width of its own, clang would cut vectors of 512 bits in two where -march=native prefers 256.
-#define ATTN_KERNEL(name, target, Result)   \
-  template <class... Args>                  \
-  target static Result name(Args... args) { \
-    return Kernels::name(args...);          \
-  }
-
-template <VectorSet, class Kernels>
-struct Compiled;
-#define ATTN_COMPILED(set, target, ...)           \
-  template <class Kernels>                        \
-  struct Compiled<VectorSet::set, Kernels> {      \
-    ATTN_KERNEL(load_columns, target, void)       \
-    ATTN_KERNEL(score, target, void)              \
-    ATTN_KERNEL(softmax, target, auto)            \
-    ATTN_KERNEL(value, target, auto)              \
-    ATTN_KERNEL(attend, target, void)             \
-    ATTN_KERNEL(store_out, target, void)          \
-    ATTN_KERNEL(copy_columns, target, void)       \
-    ATTN_KERNEL(store_columns, target, void)      \
-    ATTN_KERNEL(pack_rows, target, void)          \
-    ATTN_KERNEL(unpack_rows, target, void)        \
-    ATTN_KERNEL(multiply, target, void)           \
-    ATTN_KERNEL(find_max, target, void)           \
-    ATTN_KERNEL(all_finite, target, bool)         \
-    ATTN_KERNEL(find_dropped, target, void)       \
-    ATTN_KERNEL(value_by_selection, target, void) \
-    ATTN_KERNEL(end_stretch, target, void)        \
-    ATTN_KERNEL(finish, target, void)             \
-    ATTN_KERNEL(arrange_query, target, bool)      \
-  };
-ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
-#undef ATTN_KERNEL
-#undef ATTN_COMPILED
-
 template <class T, VectorSet kSet>
 struct FamilyOf {
   static constexpr int kBytes = kVectorBytes<kSet>, kRegisters = kVectorRegisters<kSet>;
-  using Decode = Compiled<kSet, DecodeKernels<T, kBytes, kRegisters>>;
-  using LoneKernels = LoneQueryKernels<T, kBytes, kRegisters, Decode::score>;
-  using Lone = Compiled<kSet, LoneKernels>;
-  using Packing = Compiled<kSet, PackingKernels<T, kBytes, false>>;
-  using Masked = Compiled<kSet, MaskedKernels<T, kBytes>>;
-  using Total = Compiled<kSet, TotalKernels<T, kBytes>>;
+  using Decode = DecodeKernels<T, kBytes, kRegisters>;
+  static constexpr auto kDecodeScore = compiled<kSet, Decode::score>;
+  using Lone = LoneQueryKernels<T, kBytes, kRegisters, kDecodeScore>;
+  using Packing = PackingKernels<T, kBytes, false>;
+  using Masked = MaskedKernels<T, kBytes>;
+  using Total = TotalKernels<T, kBytes>;
 
   template <int kVectors>
   static constexpr KernelSet<T> tiles() {
-    using Kernels = TileKernels<T, kBytes, kRegisters, kVectors>;
-    using Tiles = Compiled<kSet, Kernels>;
-    return {Kernels::kQueries, Tiles::score, Tiles::softmax, Tiles::value};
+    using Tiles = TileKernels<T, kBytes, kRegisters, kVectors>;
+    return {Tiles::kQueries, compiled<kSet, Tiles::score>, compiled<kSet, Tiles::softmax>,
+            compiled<kSet, Tiles::value>};
   }
 
   static constexpr KernelFamily<T> kKernels = {
@@ -214,21 +178,22 @@ struct FamilyOf {
                  .defers_value_product = false,
                  .fetches = true},
       .widest = kMaxVectors,
-      .decode = {Decode::score, Decode::softmax, Decode::value, Lone::attend, LoneKernels::kFarColumns},
+      .decode = {kDecodeScore, compiled<kSet, Decode::template softmax<Prefetcher>>, compiled<kSet, Decode::value>,
+                 compiled<kSet, Lone::attend>, Lone::kFarColumns},
       .by_vectors = {tiles<1>(), tiles<2>(), tiles<3>()},
-      .load_columns = Packing::load_columns,
-      .store_out = Packing::store_out,
-      .copy_columns = Packing::copy_columns,
-      .store_columns = Packing::store_columns,
-      .pack_rows = Packing::pack_rows,
-      .unpack_rows = Packing::unpack_rows,
-      .multiply = Packing::multiply,
-      .find_max = Masked::find_max,
-      .all_finite = Masked::all_finite,
-      .find_dropped = Masked::find_dropped,
-      .value_by_selection = Masked::value_by_selection,
-      .end_stretch = Total::end_stretch,
-      .finish = Total::finish};
+      .load_columns = compiled<kSet, Packing::load_columns>,
+      .store_out = compiled<kSet, Packing::store_out>,
+      .copy_columns = compiled<kSet, Packing::copy_columns>,
+      .store_columns = compiled<kSet, Packing::store_columns>,
+      .pack_rows = compiled<kSet, Packing::pack_rows>,
+      .unpack_rows = compiled<kSet, Packing::unpack_rows>,
+      .multiply = compiled<kSet, Packing::multiply>,
+      .find_max = compiled<kSet, Masked::find_max>,
+      .all_finite = compiled<kSet, Masked::all_finite>,
+      .find_dropped = compiled<kSet, Masked::find_dropped>,
+      .value_by_selection = compiled<kSet, Masked::value_by_selection>,
+      .end_stretch = compiled<kSet, Total::end_stretch>,
+      .finish = compiled<kSet, Total::finish>};
 };
 
 /// FamilyOf, for keys and values of any type: beside queries of float they may hold numbers of 16 or 8 bits.
@@ -237,28 +202,27 @@ struct AnyFamilyOf : FamilyOf<T, kSet> {};
 template <VectorSet kSet>
 struct AnyFamilyOf<float, kSet> {
   using Native = FamilyOf<float, kSet>;
-  using Packing = Compiled<kSet, PackingKernels<float, Native::kBytes>>;
+  using Packing = PackingKernels<float, Native::kBytes>;
   template <DType kStored>
-  using Decode = Compiled<kSet, DecodeKernels<float, Native::kBytes, Native::kRegisters, kStored>>;
+  static constexpr DecodeProducts<float> products() {
+    using Decode = DecodeKernels<float, Native::kBytes, Native::kRegisters, kStored>;
+    return {compiled<kSet, Decode::score>, compiled<kSet, Decode::value>};
+  }
 
-  static constexpr DecodeProducts<float> kProducts[] = {{Decode<DType::f16>::score, Decode<DType::f16>::value},
-                                                        {Decode<DType::bf16>::score, Decode<DType::bf16>::value},
-                                                        {Decode<DType::i8>::score, Decode<DType::i8>::value}};
+  static constexpr DecodeProducts<float> kProducts[] = {products<DType::f16>(), products<DType::bf16>(),
+                                                        products<DType::i8>()};
   static constexpr KernelFamily<float> kKernels = [] {
     KernelFamily<float> family = Native::kKernels;
     family.decode.others = kProducts;
-    family.pack_rows = Packing::pack_rows;
-    family.unpack_rows = Packing::unpack_rows;
+    family.pack_rows = compiled<kSet, Packing::pack_rows>;
+    family.unpack_rows = compiled<kSet, Packing::unpack_rows>;
     return family;
   }();
 };
 
 template <class T, template <class, VectorSet> class Family>
 const KernelFamily<T>& family_among(VectorSet vectors) {
-  if constexpr (!Simd<T, 16>::kVector)
-    return Family<T, VectorSet::generic>::kKernels;
-  else
-    return with_vectors(vectors, []<VectorSet kSet>() -> const KernelFamily<T>& { return Family<T, kSet>::kKernels; });
+  return with_vectors<T>(vectors, []<VectorSet kSet>() -> const KernelFamily<T>& { return Family<T, kSet>::kKernels; });
 }
 
 /// The kernels for this set of vectors, which must be available. Scalars without vectors have only one set.

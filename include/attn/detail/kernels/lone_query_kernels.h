@@ -30,11 +30,10 @@ struct LoneQuery {
 /// Without DecodeRowKernels::score() 8 heads of 64 keys took 1.03 to 1.1 times as long.
 template <class T, int Bytes, int kRegisters, decltype(DecodeProducts<T>::score) kScore>
 struct LoneQueryKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
+  using V = Vec<T, Bytes>;
   using Decode = DecodeKernels<T, Bytes, kRegisters>;
   using Row = DecodeRowKernels<T, Bytes, kRegisters>;
-  static constexpr int kLanes = S::kLanes;
+  static constexpr int kLanes = V::kLanes;
 
   /// Rows of a multiple of so many numbers are read nearly in the order of memory, by few instructions, so that what
   /// the processor fetches by itself is in time: on Zen 5 rows of 64, 128, 256, 512 and 1024 floats came from memory at
@@ -81,11 +80,7 @@ struct LoneQueryKernels {
  private:
   static ATTN_INLINE void multiply(T* to, const T* from, Index size, T factor) {
     Index i = 0;
-    for (Vec x; i + kLanes <= size; i += kLanes) {
-      S::load(x, from + i);
-      x *= factor;
-      S::store(to + i, x);
-    }
+    for (; i + kLanes <= size; i += kLanes) (V::load(from + i) * factor).store(to + i);
     for (; i < size; ++i) to[i] = from[i] * factor;
   }
 };

@@ -12,9 +12,8 @@ inline namespace ATTN_BUILT_FOR {
 /// The width of a tile is an argument here, not a type, so that this is compiled once for each instruction set.
 template <class T, int Bytes>
 struct MaskedKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
-  static constexpr Index kLanes = S::kLanes;
+  using V = Vec<T, Bytes>;
+  static constexpr Index kLanes = V::kLanes;
 
   /// Finds tile_max from the scores in memory, after mods changed them.
   static ATTN_INLINE void find_max(const TileMemory<T>& m, Index queries, Index keys) {
@@ -22,20 +21,15 @@ struct MaskedKernels {
     for (; i + kLanes <= queries; i += kLanes) {
       // Four keys at a time, because each maximum waits for the one before: this takes a quarter of the time.
       constexpr int kAtATime = 4;
-      Array<Vec, kAtATime> max;
-      Vec x;
-      ATTN_UNROLL for (int a = 0; a < kAtATime; ++a) S::splat(max[a], -std::numeric_limits<T>::infinity());
+      Array<V, kAtATime> highest;
+      ATTN_UNROLL for (int a = 0; a < kAtATime; ++a) highest[a] = V::broadcast(-std::numeric_limits<T>::infinity());
       Index j = 0;
       for (; j + kAtATime <= keys; j += kAtATime) ATTN_UNROLL for (int a = 0; a < kAtATime; ++a) {
-          S::load(x, m.scores + (j + a) * queries + i);
-          S::max_with(max[a], x);
+          highest[a] = max(highest[a], V::load(m.scores + (j + a) * queries + i));
         }
-      for (; j < keys; ++j) {
-        S::load(x, m.scores + j * queries + i);
-        S::max_with(max[0], x);
-      }
-      ATTN_UNROLL for (int a = 1; a < kAtATime; ++a) S::max_with(max[0], max[a]);
-      S::store(m.tile_max + i, max[0]);
+      for (; j < keys; ++j) highest[0] = max(highest[0], V::load(m.scores + j * queries + i));
+      ATTN_UNROLL for (int a = 1; a < kAtATime; ++a) highest[0] = max(highest[0], highest[a]);
+      highest[0].store(m.tile_max + i);
     }
     for (; i < queries; ++i) {
       T max = -std::numeric_limits<T>::infinity();
@@ -46,19 +40,19 @@ struct MaskedKernels {
 
   /// Whether all values of the tile are finite. x - x is 0 for a finite x and NaN for any other.
   static ATTN_INLINE bool all_finite(Rows<T> value, Index keys, Index v_dim) {
-    Vec sum = {}, x;
+    V sum{};
     T rest = 0;
     for (Index j = 0; j < keys; ++j) {
       const T* row = value.data + j * value.stride;
       Index c = 0;
       for (; c + kLanes <= v_dim; c += kLanes) {
-        S::load(x, row + c);
+        const V x = V::load(row + c);
         sum += x - x;
       }
       for (; c < v_dim; ++c) rest += row[c] - row[c];
     }
     Array<T, kLanes> lanes;
-    S::store(lanes, sum);
+    sum.store(lanes);
     for (const T lane : lanes) rest += lane;
     return rest == T(0);
   }

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "attn/detail/kernels/column_kernels.h"
-#include "attn/detail/simd/half_simd.h"
+#include "attn/detail/simd/half_vec.h"
 #include "attn/detail/tensor/dtype_view.h"
 
 namespace attn::detail {
@@ -16,10 +16,9 @@ inline namespace ATTN_BUILT_FOR {
 /// numbers than T.
 template <class T, int Bytes, bool kOthers = std::is_same_v<T, float>>
 struct PackingKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
+  using V = Vec<T, Bytes>;
   using Columns = ColumnKernels<T, Bytes>;
-  static constexpr Index kLanes = S::kLanes;
+  static constexpr Index kLanes = V::kLanes;
 
   /// load_columns() for rows that lie side by side.
   static ATTN_INLINE void copy_columns(T* to, Index queries, const T* from, Index column, Index rows, Index dim,
@@ -40,21 +39,20 @@ struct PackingKernels {
       // A single row, such as the last of 17 queries, and the columns that repeat it are no square to be transposed.
       if (kLanes > 1 && q + 1 >= rows) {
         for (Index d = 0; d < whole_dim; ++d) {
-          Vec x;
-          S::splat(x, row(q)[d]);
+          V x = V::broadcast(row(q)[d]);
           if (factor != T(1)) x *= factor;
-          S::store(to + d * queries + q, x);
+          x.store(to + d * queries + q);
         }
         continue;
       }
       for (Index d = 0; d < whole_dim; d += kLanes) {
-        Array<Vec, kLanes> square;
-        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::load(square[i], row(q + i) + d);
+        Array<V, kLanes> square;
+        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) square[i] = V::load(row(q + i) + d);
         if (factor != T(1)) {
           ATTN_UNROLL for (int i = 0; i < kLanes; ++i) square[i] *= factor;
         }
-        S::transpose(square);
-        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::store(to + (d + i) * queries + q, square[i]);
+        V::transpose(square);
+        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) square[i].store(to + (d + i) * queries + q);
       }
     }
     for (Index q = whole_dim < dim ? 0 : whole; q < queries; ++q)
@@ -68,19 +66,13 @@ struct PackingKernels {
     const Index whole_dim = v_dim / kLanes * kLanes,
                 whole = rows % kLanes == 1 ? rows - 1 : std::min(queries / kLanes * kLanes, padded(rows, kLanes));
     for (Index q = 0; q < whole; q += kLanes) {
-      Vec sum, inverse;
-      S::load(sum, m.sum + q);
-      inverse = T(1) / sum;
-      inverse = sum == Vec{} ? Vec{} : inverse;
+      const V sum = V::load(m.sum + q), inverse = select(sum == V{}, V{}, T(1) / sum);
       for (Index c = 0; c < whole_dim; c += kLanes) {
-        Array<Vec, kLanes> square;
+        Array<V, kLanes> square;
+        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) { square[i] = V::load(m.out + (c + i) * queries + q) * inverse; }
+        V::transpose(square);
         ATTN_UNROLL for (int i = 0; i < kLanes; ++i) {
-          S::load(square[i], m.out + (c + i) * queries + q);
-          square[i] *= inverse;
-        }
-        S::transpose(square);
-        ATTN_UNROLL for (int i = 0; i < kLanes; ++i) {
-          if (q + i < rows) S::store(to + (q + i) * stride + c, square[i]);
+          if (q + i < rows) square[i].store(to + (q + i) * stride + c);
         }
       }
     }
@@ -95,7 +87,7 @@ struct PackingKernels {
   static ATTN_INLINE void pack_rows(const RowsToRead& from, Index rows, Index columns, T* to) {
     if (from.dtype == DType::native && from.stride == 1 && from.column != 1) {
       const T* const numbers = reinterpret_cast<const T*>(from.data);
-      Index r = S::kVector ? Columns::pack_columns(numbers, from.column, rows, columns, to) : 0;
+      Index r = V::kIsVector ? Columns::pack_columns(numbers, from.column, rows, columns, to) : 0;
       for (; r < rows; ++r)
         for (Index c = 0; c < columns; ++c) to[r * columns + c] = numbers[r + c * from.column];
       return;
@@ -108,19 +100,17 @@ struct PackingKernels {
         const std::byte* row = from.data + r * from.stride * size;
         T* const packed = to + r * columns;
         for (Index c = 0; c < whole_columns; c += kLanes, row += kLanes * size) {
-          Vec x;
-          load(x, from.dtype, row);
-          S::store(packed + c, x);
+          load(from.dtype, row).store(packed + c);
         }
       }
     } else if constexpr (kOthers) {  // those of T were packed above
       for (Index r = 0; r < whole_rows; r += kLanes) {
         for (Index c = 0; c < whole_columns; c += kLanes) {
-          Array<Vec, kLanes> square;
+          Array<V, kLanes> square;
           for (Index i = 0; i < kLanes; ++i)
-            load(square[i], from.dtype, from.data + (r + (c + i) * from.column) * size);
-          S::transpose(square);
-          ATTN_UNROLL for (int i = 0; i < kLanes; ++i) S::store(to + (r + i) * columns + c, square[i]);
+            square[i] = load(from.dtype, from.data + (r + (c + i) * from.column) * size);
+          V::transpose(square);
+          ATTN_UNROLL for (int i = 0; i < kLanes; ++i) square[i].store(to + (r + i) * columns + c);
         }
       }
     }
@@ -135,9 +125,7 @@ struct PackingKernels {
     const Index size = size_of_number<T>(to.dtype);
     for (Index r = 0; r < rows; ++r) {
       for (Index c = 0; c < whole_columns; c += kLanes) {
-        Vec x;
-        S::load(x, from + r * columns + c);
-        store(to.dtype, to.data + (r * to.stride + c) * size, x);
+        store(to.dtype, to.data + (r * to.stride + c) * size, V::load(from + r * columns + c));
       }
       for (Index c = whole_columns; c < columns; ++c) store_number(to, r, c, from[r * columns + c]);
     }
@@ -147,55 +135,51 @@ struct PackingKernels {
   static ATTN_INLINE void multiply(T* numbers, Index count, T factor) {
     if (factor == T(1)) return;
     Index i = 0;
-    for (Vec x; i + kLanes <= count; i += kLanes) {
-      S::load(x, numbers + i);
-      x *= factor;
-      S::store(numbers + i, x);
-    }
+    for (; i + kLanes <= count; i += kLanes) (V::load(numbers + i) * factor).store(numbers + i);
     for (; i < count; ++i) numbers[i] *= factor;
   }
 
   /// Loads a vector of neighbouring numbers.
   template <DType kDType>
-  static ATTN_INLINE void load(Vec& x, const std::byte* from) {
+  static ATTN_INLINE V load(const std::byte* from) {
     if constexpr (kDType == DType::native)
-      S::load(x, reinterpret_cast<const T*>(from));
+      return V::load(reinterpret_cast<const T*>(from));
     else if constexpr (kDType == DType::f16)
-      HalfSimd<Bytes>::widen_f16(x, from);
+      return HalfVec<Bytes>::widen_f16(from);
     else if constexpr (kDType == DType::bf16)
-      HalfSimd<Bytes>::widen_bf16(x, from);
+      return HalfVec<Bytes>::widen_bf16(from);
     else
-      HalfSimd<Bytes>::widen_i8(x, from);
+      return HalfVec<Bytes>::widen_i8(from);
   }
-  static ATTN_INLINE void load(Vec& x, DType dtype, const std::byte* from) {
+  static ATTN_INLINE V load(DType dtype, const std::byte* from) {
     if constexpr (!kOthers)
-      return load<DType::native>(x, from);
+      return load<DType::native>(from);
     else
       switch (dtype) {
         case DType::native:
-          return load<DType::native>(x, from);
+          return load<DType::native>(from);
         case DType::f16:
-          return load<DType::f16>(x, from);
+          return load<DType::f16>(from);
         case DType::bf16:
-          return load<DType::bf16>(x, from);
+          return load<DType::bf16>(from);
         case DType::i8:
-          return load<DType::i8>(x, from);
+          return load<DType::i8>(from);
       }
     __builtin_unreachable();
   }
 
  private:
-  static ATTN_INLINE void store(DType dtype, std::byte* to, const Vec& x) {
+  static ATTN_INLINE void store(DType dtype, std::byte* to, const V& x) {
     if constexpr (!kOthers)
-      return S::store(reinterpret_cast<T*>(to), x);
+      return x.store(reinterpret_cast<T*>(to));
     else
       switch (dtype) {
         case DType::native:
-          return S::store(reinterpret_cast<T*>(to), x);
+          return x.store(reinterpret_cast<T*>(to));
         case DType::f16:
-          return HalfSimd<Bytes>::narrow_f16(to, x);
+          return HalfVec<Bytes>::narrow_f16(to, x);
         case DType::bf16:
-          return HalfSimd<Bytes>::narrow_bf16(to, x);
+          return HalfVec<Bytes>::narrow_bf16(to, x);
         case DType::i8:  // integers have scales, and KvPages writes them
           break;
       }

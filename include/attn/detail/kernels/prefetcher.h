@@ -6,7 +6,7 @@
 
 #include "attn/detail/base/cpu.h"
 #include "attn/detail/base/ranges.h"
-#include "attn/detail/simd/simd.h"
+#include "attn/detail/simd/vec.h"
 #include "attn/detail/tensor/dtype_view.h"
 
 namespace attn::detail {

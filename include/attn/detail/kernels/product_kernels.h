@@ -37,11 +37,11 @@ struct Product {
 
 template <class T, int Bytes, int kRegisters>
 struct ProductKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
-  static constexpr int kLanes = S::kLanes;
+  using V = Vec<T, Bytes>;
+  static constexpr int kLanes = V::kLanes;
   static constexpr int kRows = 6, kVectors = kRegisters >= 32 ? 4 : 2;
-  static_assert(!S::kVector || kRows * kVectors + kVectors + 1 <= kRegisters, "a step of a product stays in registers");
+  static_assert(!V::kIsVector || kRows * kVectors + kVectors + 1 <= kRegisters,
+                "a step of a product stays in registers");
 
   static ATTN_INLINE void product(const Product<T>& p) {
     Index c = 0;
@@ -66,7 +66,7 @@ struct ProductKernels {
   /// Computes the rows i .. i + kR - 1 of the vectors from column c on.
   template <int kR, int kV>
   static ATTN_INLINE void tile(const Product<T>& p, Index i, Index c) {
-    Array<Array<Vec, kV>, kR> sum = {};
+    Array<Array<V, kV>, kR> sum = {};
     const T* left = p.left + i * p.left_row;
     const T* right = p.right + c;
     // All of these rows take the steps [0, i), or none do; likewise the steps from i + kR on. Some rows take those
@@ -92,28 +92,26 @@ struct ProductKernels {
     if (p.before != T(0)) {
       ATTN_UNROLL for (int a = 0; a < kR; ++a) {
         ATTN_UNROLL for (int v = 0; v < kV; ++v) {
-          Vec old;
-          S::load(old, out + a * p.to_stride + v * kLanes);
-          S::add_product(sum[a][v], old, p.before);
+          sum[a][v] += V::load(out + a * p.to_stride + v * kLanes) * p.before;
         }
       }
     }
     ATTN_UNROLL for (int a = 0; a < kR; ++a) {
-      ATTN_UNROLL for (int v = 0; v < kV; ++v) S::store(out + a * p.to_stride + v * kLanes, sum[a][v]);
+      ATTN_UNROLL for (int v = 0; v < kV; ++v) sum[a][v].store(out + a * p.to_stride + v * kLanes);
     }
   }
 
   /// Takes one step for the rows that `takes` says.
   template <int kR, int kV, class Takes>
-  static ATTN_INLINE void step(Array<Array<Vec, kV>, kR>& sum, const T*& left, const T*& right, const Product<T>& p,
+  static ATTN_INLINE void step(Array<Array<V, kV>, kR>& sum, const T*& left, const T*& right, const Product<T>& p,
                                const Takes& takes) {
-    Array<Vec, kV> r;
-    ATTN_UNROLL for (int v = 0; v < kV; ++v) S::load(r[v], right + v * kLanes);
+    Array<V, kV> r;
+    ATTN_UNROLL for (int v = 0; v < kV; ++v) r[v] = V::load(right + v * kLanes);
     ATTN_UNROLL for (int a = 0; a < kR; ++a) {
       if (!takes(a)) continue;
       const T x = left[a * p.left_row];
-      ATTN_UNROLL for (int v = 0; v < kV; ++v) S::add_product(sum[a][v], r[v], x);
-      S::form_before(sum[a][0], left);
+      ATTN_UNROLL for (int v = 0; v < kV; ++v) sum[a][v] += r[v] * x;
+      sum[a][0].form_before(left);
     }
     left += p.left_step;
     right += p.right_stride;

@@ -29,9 +29,8 @@ struct StateStep {
 
 template <class T, int Bytes, int kRegisters>
 struct RecurrenceKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
-  static constexpr int kLanes = S::kLanes;
+  using V = Vec<T, Bytes>;
+  static constexpr int kLanes = V::kLanes;
 
   /// The decays between the tokens of a chunk with gates g: decays (rows, stride) gets e^(g[j + 1] + .. + g[i]) at row
   /// i, column j <= i, and what stands at j > i is indeterminate. from_start[i] gets e^(g[0] + .. + g[i]). The sums are
@@ -42,12 +41,7 @@ struct RecurrenceKernels {
     T sum = 0;
     for (Index i = 0; i < n; ++i) from_start[i] = sum += gate[i];
     for (Index i = 0; i < n; ++i) {
-      for (Index c = 0; c < i; c += kLanes) {
-        Vec x;
-        S::load(x, to.row(i - 1) + c);
-        x += gate[i];
-        S::store(to.row(i) + c, x);
-      }
+      for (Index c = 0; c < i; c += kLanes) (V::load(to.row(i - 1) + c) + gate[i]).store(to.row(i) + c);
       to.row(i)[i] = 0;
     }
     for (Index i = 0; i < n; ++i) exp_row(to.row(i), i + 1);
@@ -57,86 +51,64 @@ struct RecurrenceKernels {
   /// For gates with a number for each feature: to_i = e^(gate_begin + .. + gate_i).
   static ATTN_INLINE void decays_from(Rows<T> gate, const Block<T>& to) {
     for (Index c = 0; c < to.columns; c += kLanes) {
-      Vec sum = {};
+      V sum{};
       for (Index i = 0; i < to.rows; ++i) add_gate(sum, gate, to, i, i, c);
     }
   }
   /// to_j = e^(gate_(j + 1) + .. + gate_(rows - 1)).
   static ATTN_INLINE void decays_to(Rows<T> gate, const Block<T>& to) {
     for (Index c = 0; c < to.columns; c += kLanes) {
-      Vec sum = {};
+      V sum{};
       for (Index j = to.rows; j-- > 0;) add_gate(sum, gate, to, j == to.rows - 1 ? -1 : j + 1, j, c);
     }
   }
 
   /// to *= by, number by number.
   static ATTN_INLINE void multiply_by(const Block<T>& to, Rows<T> by) {
-    each(to, [&](Index i, Index c, Vec& x) {
-      Vec y;
-      S::load(y, by.data + i * by.stride + c);
-      x *= y;
-    });
+    each(to, [&](Index i, Index c, const V& x) { return x * V::load(by.data + i * by.stride + c); });
   }
   /// to_i = factor[i] * from_i, which may be the same rows.
   static ATTN_INLINE void scale_rows(const Block<T>& to, Rows<T> from, const T* factor) {
     for (Index i = 0; i < to.rows; ++i)
-      for (Index c = 0; c < to.columns; c += kLanes) {
-        Vec x;
-        S::load(x, from.data + i * from.stride + c);
-        x *= factor[i];
-        S::store(to.row(i) + c, x);
-      }
+      for (Index c = 0; c < to.columns; c += kLanes)
+        (V::load(from.data + i * from.stride + c) * factor[i]).store(to.row(i) + c);
   }
   /// to = plus - factor[i] * to.
   static ATTN_INLINE void subtract_from(const Block<T>& to, const T* factor, Rows<T> plus) {
-    each(to, [&](Index i, Index c, Vec& x) {
-      Vec y;
-      S::load(y, plus.data + i * plus.stride + c);
-      x = y - x * factor[i];
-    });
+    each(to, [&](Index i, Index c, const V& x) { return V::load(plus.data + i * plus.stride + c) - x * factor[i]; });
   }
   /// to_i += factor[i] * from_i.
   static ATTN_INLINE void add_rows(const Block<T>& to, Rows<T> from, const T* factor) {
-    each(to, [&](Index i, Index c, Vec& x) {
-      Vec y;
-      S::load(y, from.data + i * from.stride + c);
-      S::add_product(x, y, factor[i]);
-    });
+    each(to, [&](Index i, Index c, const V& x) { return x + V::load(from.data + i * from.stride + c) * factor[i]; });
   }
 
   /// sums[i] += a_i * b_i, the dot product of two rows.
   static ATTN_INLINE void add_dots(T* sums, Rows<T> a, Rows<T> b, Index rows, Index columns) {
     for (Index i = 0; i < rows; ++i) {
-      Vec sum = {};
-      for (Index c = 0; c < columns; c += kLanes) {
-        Vec x, y;
-        S::load(x, a.data + i * a.stride + c);
-        S::load(y, b.data + i * b.stride + c);
-        sum += x * y;
-      }
-      sums[i] += S::total(sum);
+      V sum{};
+      for (Index c = 0; c < columns; c += kLanes)
+        sum += V::load(a.data + i * a.stride + c) * V::load(b.data + i * b.stride + c);
+      sums[i] += sum.total();
     }
   }
 
   /// to_i = from_0 + .. + from_i.
   static ATTN_INLINE void running_sums(const Block<T>& to, Rows<T> from) {
     for (Index c = 0; c < to.columns; c += kLanes) {
-      Vec sum = {}, x;
+      V sum{};
       for (Index i = 0; i < to.rows; ++i) {
-        S::load(x, from.data + i * from.stride + c);
-        sum += x;
-        S::store(to.row(i) + c, sum);
+        sum += V::load(from.data + i * from.stride + c);
+        sum.store(to.row(i) + c);
       }
     }
   }
   /// to_i = from_i + .. + from_(rows - 1).
   static ATTN_INLINE void running_sums_back(const Block<T>& to, Rows<T> from) {
     for (Index c = 0; c < to.columns; c += kLanes) {
-      Vec sum = {}, x;
+      V sum{};
       for (Index i = to.rows; i-- > 0;) {
-        S::load(x, from.data + i * from.stride + c);
-        sum += x;
-        S::store(to.row(i) + c, sum);
+        sum += V::load(from.data + i * from.stride + c);
+        sum.store(to.row(i) + c);
       }
     }
   }
@@ -155,12 +127,10 @@ struct RecurrenceKernels {
   static ATTN_INLINE void substitute_back(const Block<T>& w, T* u, Rows<T> a, const T* beta, Index begin, Index end) {
     for (Index c = 0; c < w.columns; c += kLanes)
       for (Index i = end; i-- > begin;) {
-        Vec sum;
-        S::load(sum, w.row(i) + c);
+        V sum = V::load(w.row(i) + c);
         for (Index j = i + 1; j < end; ++j) add_row(sum, u + j * w.stride + c, a.data[j * a.stride + i]);
-        S::store(w.row(i) + c, sum);
-        sum *= beta[i];
-        S::store(u + i * w.stride + c, sum);
+        sum.store(w.row(i) + c);
+        (sum * beta[i]).store(u + i * w.stride + c);
       }
   }
 
@@ -176,97 +146,71 @@ struct RecurrenceKernels {
  private:
   static ATTN_INLINE void exp_row(T* row, Index count) {
     Index c = 0;
-    for (Vec x; c + kLanes <= count; c += kLanes) {
-      S::load(x, row + c);
-      S::exp(x);
-      S::store(row + c, x);
-    }
+    for (; c + kLanes <= count; c += kLanes) exp(V::load(row + c)).store(row + c);
     if (c == count) return;
     Array<T, kLanes> rest = {};
     for (Index i = c; i < count; ++i) rest[i - c] = row[i];
-    Vec x;
-    S::load(x, rest);
-    S::exp(x);
-    S::store(rest, x);
+    exp(V::load(rest)).store(rest);
     for (Index i = c; i < count; ++i) row[i] = rest[i - c];
   }
 
   /// Adds gate_i to sum, unless i is -1, and stores the sum's exponential in row `to_row`.
-  static ATTN_INLINE void add_gate(Vec& sum, Rows<T> gate, const Block<T>& to, Index i, Index to_row, Index c) {
-    if (i >= 0) {
-      Vec g;
-      S::load(g, gate.data + i * gate.stride + c);
-      sum += g;
-    }
-    Vec e = sum;
-    S::exp(e);
-    S::store(to.row(to_row) + c, e);
+  static ATTN_INLINE void add_gate(V& sum, Rows<T> gate, const Block<T>& to, Index i, Index to_row, Index c) {
+    if (i >= 0) sum += V::load(gate.data + i * gate.stride + c);
+    exp(sum).store(to.row(to_row) + c);
   }
 
   template <class Change>
   static ATTN_INLINE void each(const Block<T>& b, const Change& change) {
     for (Index i = 0; i < b.rows; ++i)
-      for (Index c = 0; c < b.columns; c += kLanes) {
-        Vec x;
-        S::load(x, b.row(i) + c);
-        change(i, c, x);
-        S::store(b.row(i) + c, x);
-      }
+      for (Index c = 0; c < b.columns; c += kLanes) change(i, c, V::load(b.row(i) + c)).store(b.row(i) + c);
   }
 
-  static ATTN_INLINE void add_row(Vec& sum, const T* row, T factor) {
-    Vec x;
-    S::load(x, row);
-    S::add_product(sum, x, factor);
-  }
+  static ATTN_INLINE void add_row(V& sum, const T* row, T factor) { sum += V::load(row) * factor; }
 
   template <int kVectors>
   static ATTN_INLINE void substitute_in(const Block<T>& w, T* u, Rows<T> a, const T* beta, Index begin, Index end,
                                         Index c) {
     for (Index i = begin; i < end; ++i) {
-      Array<Vec, kVectors> sum;
-      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(sum[v], w.row(i) + c + v * kLanes);
+      Array<V, kVectors> sum;
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) sum[v] = V::load(w.row(i) + c + v * kLanes);
       for (Index j = begin; j < i; ++j) {
         const T x = a.data[i * a.stride + j];
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) add_row(sum[v], u + j * w.stride + c + v * kLanes, x);
       }
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-        S::store(w.row(i) + c + v * kLanes, sum[v]);
-        sum[v] *= beta[i];
-        S::store(u + i * w.stride + c + v * kLanes, sum[v]);
+        sum[v].store(w.row(i) + c + v * kLanes);
+        (sum[v] * beta[i]).store(u + i * w.stride + c + v * kLanes);
       }
     }
   }
 
   template <int kVectors>
   static ATTN_INLINE void step_columns(const StateStep<T>& s, Index c, T query_key) {
-    Array<Vec, kVectors> value, out = {};
-    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(value[v], s.value + c + v * kLanes);
+    Array<V, kVectors> value, out = {};
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) value[v] = V::load(s.value + c + v * kLanes);
     if (!s.beta) {
       T* row = s.state + c;
       for (Index f = 0; f < s.features; ++f, row += s.stride) {
         const T decay = s.decay[f * s.decay_step], k = s.key[f], q = s.query[f];
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-          Vec x;
-          S::load(x, row + v * kLanes);
-          x = x * decay + value[v] * k;
-          S::store(row + v * kLanes, x);
-          S::add_product(out[v], x, q);
+          const V x = V::load(row + v * kLanes) * decay + value[v] * k;
+          x.store(row + v * kLanes);
+          out[v] += x * q;
         }
       }
     } else {
       // What is written depends on the whole state, so the state is read twice. The first time also gives the query's
       // part.
-      Array<Vec, kVectors> seen = {};
+      Array<V, kVectors> seen = {};
       T* row = s.state + c;
       for (Index f = 0; f < s.features; ++f, row += s.stride) {
         const T k = s.key[f], q = s.query[f];
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-          Vec x;
-          S::load(x, row + v * kLanes);
-          S::keep_in_register(x);
-          S::add_product(seen[v], x, k);
-          S::add_product(out[v], x, q);
+          V x = V::load(row + v * kLanes);
+          x.keep_in_register();
+          seen[v] += x * k;
+          out[v] += x * q;
         }
       }
       const T decay = s.decay[0], beta = *s.beta;
@@ -278,17 +222,12 @@ struct RecurrenceKernels {
       for (Index f = 0; f < s.features; ++f, row += s.stride) {
         const T k = s.key[f];
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-          Vec x;
-          S::load(x, row + v * kLanes);
-          x = x * decay + value[v] * k;
-          S::store(row + v * kLanes, x);
+          const V x = V::load(row + v * kLanes) * decay + value[v] * k;
+          x.store(row + v * kLanes);
         }
       }
     }
-    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-      out[v] *= s.scale;
-      S::store(s.out + c + v * kLanes, out[v]);
-    }
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) { (out[v] * s.scale).store(s.out + c + v * kLanes); }
   }
 };
 

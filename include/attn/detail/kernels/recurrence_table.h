@@ -39,83 +39,42 @@ struct RecurrenceFamily {
                          const Block<T>& grad_key, const Block<T>& grad_gate);
 };
 
-// One function of the set, as in kernel_table.h.
-#define ATTN_KERNEL(name, target)         \
-  template <class... Args>                \
-  target static void name(Args... args) { \
-    Kernels::name(args...);               \
-  }
-
-template <VectorSet, class Kernels>
-struct CompiledRecurrence;
-#define ATTN_COMPILED(set, target, ...)                \
-  template <class Kernels>                             \
-  struct CompiledRecurrence<VectorSet::set, Kernels> { \
-    ATTN_KERNEL(product, target)                       \
-    ATTN_KERNEL(elu1, target)                          \
-    ATTN_KERNEL(relu, target)                          \
-    ATTN_KERNEL(exp_less, target)                      \
-    ATTN_KERNEL(row_max, target)                       \
-    ATTN_KERNEL(balance, target)                       \
-    ATTN_KERNEL(decays, target)                        \
-    ATTN_KERNEL(decays_from, target)                   \
-    ATTN_KERNEL(decays_to, target)                     \
-    ATTN_KERNEL(multiply_by, target)                   \
-    ATTN_KERNEL(scale_rows, target)                    \
-    ATTN_KERNEL(subtract_from, target)                 \
-    ATTN_KERNEL(add_rows, target)                      \
-    ATTN_KERNEL(add_dots, target)                      \
-    ATTN_KERNEL(running_sums, target)                  \
-    ATTN_KERNEL(running_sums_back, target)             \
-    ATTN_KERNEL(substitute, target)                    \
-    ATTN_KERNEL(substitute_back, target)               \
-    ATTN_KERNEL(step, target)                          \
-    ATTN_KERNEL(near_scores, target)                   \
-    ATTN_KERNEL(near_gradients, target)                \
-  };
-ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
-#undef ATTN_KERNEL
-#undef ATTN_COMPILED
-
 template <class T, VectorSet kSet>
 struct RecurrenceFamilyOf {
   static constexpr int kBytes = kVectorBytes<kSet>, kRegisters = kVectorRegisters<kSet>;
-  using Products = CompiledRecurrence<kSet, ProductKernels<T, kBytes, kRegisters>>;
-  using Features = CompiledRecurrence<kSet, FeatureKernels<T, kBytes>>;
-  using Recurrence = CompiledRecurrence<kSet, RecurrenceKernels<T, kBytes, kRegisters>>;
-  using Gates = CompiledRecurrence<kSet, GateKernels<T, kBytes>>;
+  using Features = FeatureKernels<T, kBytes>;
+  using Recurrence = RecurrenceKernels<T, kBytes, kRegisters>;
+  using Gates = GateKernels<T, kBytes>;
 
-  static constexpr RecurrenceFamily<T> kKernels = {.product = Products::product,
-                                                   .elu1 = Features::elu1,
-                                                   .relu = Features::relu,
-                                                   .exp_less = Features::exp_less,
-                                                   .row_max = Features::row_max,
-                                                   .balance = Features::balance,
-                                                   .decays = Recurrence::decays,
-                                                   .decays_from = Recurrence::decays_from,
-                                                   .decays_to = Recurrence::decays_to,
-                                                   .multiply_by = Recurrence::multiply_by,
-                                                   .scale_rows = Recurrence::scale_rows,
-                                                   .subtract_from = Recurrence::subtract_from,
-                                                   .add_rows = Recurrence::add_rows,
-                                                   .add_dots = Recurrence::add_dots,
-                                                   .running_sums = Recurrence::running_sums,
-                                                   .running_sums_back = Recurrence::running_sums_back,
-                                                   .substitute = Recurrence::substitute,
-                                                   .substitute_back = Recurrence::substitute_back,
-                                                   .step = Recurrence::step,
-                                                   .near_scores = Gates::near_scores,
-                                                   .near_gradients = Gates::near_gradients};
+  static constexpr RecurrenceFamily<T> kKernels = {
+      .product = compiled<kSet, ProductKernels<T, kBytes, kRegisters>::product>,
+      .elu1 = compiled<kSet, Features::elu1>,
+      .relu = compiled<kSet, Features::relu>,
+      .exp_less = compiled<kSet, Features::exp_less>,
+      .row_max = compiled<kSet, Features::row_max>,
+      .balance = compiled<kSet, Features::balance>,
+      .decays = compiled<kSet, Recurrence::decays>,
+      .decays_from = compiled<kSet, Recurrence::decays_from>,
+      .decays_to = compiled<kSet, Recurrence::decays_to>,
+      .multiply_by = compiled<kSet, Recurrence::multiply_by>,
+      .scale_rows = compiled<kSet, Recurrence::scale_rows>,
+      .subtract_from = compiled<kSet, Recurrence::subtract_from>,
+      .add_rows = compiled<kSet, Recurrence::add_rows>,
+      .add_dots = compiled<kSet, Recurrence::add_dots>,
+      .running_sums = compiled<kSet, Recurrence::running_sums>,
+      .running_sums_back = compiled<kSet, Recurrence::running_sums_back>,
+      .substitute = compiled<kSet, Recurrence::substitute>,
+      .substitute_back = compiled<kSet, Recurrence::substitute_back>,
+      .step = compiled<kSet, Recurrence::step>,
+      .near_scores = compiled<kSet, Gates::near_scores>,
+      .near_gradients = compiled<kSet, Gates::near_gradients>};
 };
 
 /// The kernels for these vectors, which must be available.
 template <class T>
 const RecurrenceFamily<T>& recurrence_family(VectorSet vectors) {
-  if constexpr (!Simd<T, 16>::kVector)
-    return RecurrenceFamilyOf<T, VectorSet::generic>::kKernels;
-  else
-    return with_vectors(
-        vectors, []<VectorSet kSet>() -> const RecurrenceFamily<T>& { return RecurrenceFamilyOf<T, kSet>::kKernels; });
+  return with_vectors<T>(
+      vectors, []<VectorSet kSet>() -> const RecurrenceFamily<T>& { return RecurrenceFamilyOf<T, kSet>::kKernels; });
 }
 
 }  // namespace ATTN_BUILT_FOR

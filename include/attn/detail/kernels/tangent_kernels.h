@@ -28,100 +28,63 @@ struct TangentTile {
 
 template <class T, int Bytes>
 struct TangentKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
-  static constexpr int kLanes = S::kLanes;
+  using V = Vec<T, Bytes>;
+  static constexpr int kLanes = V::kLanes;
 
   /// Adds the two parts of the tangents of scores, and multiplies them by the slopes of the mods and by the weights. A
   /// pair that weighs nothing gets 0: what stands at dropped pairs may be anything.
   static ATTN_INLINE void weigh(const TangentTile<T>& t, Index queries, Index keys) {
     for (Index i = 0; i < queries; i += kLanes) {
-      Vec sum, factor;
-      S::load(sum, t.sum + i);
-      if (t.rescale != nullptr) {
-        S::load(factor, t.rescale + i);
-        sum *= factor;
-      }
+      V sum = V::load(t.sum + i);
+      if (t.rescale != nullptr) sum *= V::load(t.rescale + i);
       // Sixteen products are added up, then those sums, as for the weights: short chains, which are worked on side by
       // side.
       for (Index j = 0; j < keys;) {
-        Vec some = {};
+        V some{};
         for (const Index end = std::min<Index>(j + 16, keys); j < end; ++j) {
           const Index at = j * queries + i;
-          Vec weight, tangent;
-          S::load(weight, t.weights + at);
-          load_tangent(tangent, t, at);
-          tangent = weight == Vec{} ? Vec{} : weight * tangent;
+          const V weight = V::load(t.weights + at), tangent = select(weight == V{}, V{}, weight * load_tangent(t, at));
           some += tangent;
-          S::store(t.tangents + at, tangent);
+          tangent.store(t.tangents + at);
         }
         sum += some;
       }
-      S::store(t.sum + i, sum);
+      sum.store(t.sum + i);
     }
   }
 
   /// The same for sigmoids, after scores have become weights: a weight grows by weight * (1 - weight) times what its
   /// score does, whatever the others do. A dropped pair has none.
   static ATTN_INLINE void weigh_sigmoids(const TangentTile<T>& t, Index queries, Index keys) {
-    Vec dropped;
-    S::splat(dropped, -std::numeric_limits<T>::infinity());
+    const V dropped = V::broadcast(-std::numeric_limits<T>::infinity());
     for (Index i = 0; i < queries; i += kLanes) {
-      Vec less;
-      S::load(less, t.less + i);
+      const V less = V::load(t.less + i);
       for (Index j = 0; j < keys; ++j) {
         const Index at = j * queries + i;
-        Vec score, tangent, rest;
-        S::load(score, t.weights + at);
-        load_tangent(tangent, t, at);
-        Vec weight = score - less;
-        S::sigmoid(weight, rest);
-        tangent = score == dropped ? Vec{} : weight * rest * tangent;
-        S::store(t.weights + at, weight);
-        S::store(t.tangents + at, tangent);
+        const V score = V::load(t.weights + at);
+        const auto [weight, rest] = sigmoid(score - less);
+        const V tangent = weight * rest * load_tangent(t, at);
+        weight.store(t.weights + at);
+        select(score == dropped, V{}, tangent).store(t.tangents + at);
       }
     }
   }
 
  private:
   /// Both parts of the tangents of a vector of scores, times the slopes of the mods.
-  static ATTN_INLINE void load_tangent(Vec& tangent, const TangentTile<T>& t, Index at) {
-    Vec other;
-    S::load(tangent, t.tangents + at);
-    S::load(other, t.others + at);
-    tangent += other;
-    if (t.slopes != nullptr) {
-      S::load(other, t.slopes + at);
-      tangent *= other;
-    }
+  static ATTN_INLINE V load_tangent(const TangentTile<T>& t, Index at) {
+    const V tangent = V::load(t.tangents + at) + V::load(t.others + at);
+    return t.slopes == nullptr ? tangent : tangent * V::load(t.slopes + at);
   }
 };
-
-template <VectorSet, class Kernels>
-struct CompiledTangents;
-#define ATTN_COMPILED(set, target, ...)                                              \
-  template <class Kernels>                                                           \
-  struct CompiledTangents<VectorSet::set, Kernels> {                                 \
-    template <class Tile>                                                            \
-    target static void weigh(const Tile& tile, Index queries, Index keys) {          \
-      Kernels::weigh(tile, queries, keys);                                           \
-    }                                                                                \
-    template <class Tile>                                                            \
-    target static void weigh_sigmoids(const Tile& tile, Index queries, Index keys) { \
-      Kernels::weigh_sigmoids(tile, queries, keys);                                  \
-    }                                                                                \
-  };
-ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
-#undef ATTN_COMPILED
 
 /// The kernel for this set of vectors, which must be available; see kernel_family().
 template <class T>
 auto weigh_tangents(VectorSet vectors, bool of_sigmoids) {
   using Kernel = void (*)(const TangentTile<T>&, Index queries, Index keys);
-  return with_vectors(vectors, [of_sigmoids]<VectorSet kSet>() -> Kernel {
-    constexpr VectorSet kOwn = Simd<T, 16>::kVector ? kSet : VectorSet::generic;
-    using Compiled = CompiledTangents<kOwn, TangentKernels<T, kVectorBytes<kOwn>>>;
-    return of_sigmoids ? Compiled::template weigh_sigmoids<TangentTile<T>> : Compiled::template weigh<TangentTile<T>>;
+  return with_vectors<T>(vectors, [of_sigmoids]<VectorSet kSet>() -> Kernel {
+    using Kernels = TangentKernels<T, kVectorBytes<kSet>>;
+    return of_sigmoids ? compiled<kSet, Kernels::weigh_sigmoids> : compiled<kSet, Kernels::weigh>;
   });
 }
 

@@ -35,23 +35,21 @@ inline namespace ATTN_BUILT_FOR {
 
 template <class T, int Bytes, int kRegisters, int kVectors>
 struct TileKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
-  static constexpr int kLanes = S::kLanes;
+  using V = Vec<T, Bytes>;
+  static constexpr int kLanes = V::kLanes;
   static constexpr Index kQueries = kVectors * kLanes;
   static constexpr int kRows = kRegisters >= 32 ? 8 : 4;
   static_assert(kVectors <= kMaxVectors && kRows <= kMaxRows);
-  static_assert(!S::kVector || kRows * kVectors + kVectors + 1 <= kRegisters, "a step of a product stays in registers");
+  static_assert(!V::kIsVector || kRows * kVectors + kVectors + 1 <= kRegisters,
+                "a step of a product stays in registers");
   static_assert(kKeyTile % kRows == 0, "scores are stored by kRows keys at a time");
-  static_assert(!S::kVector || kAlignment % Bytes == 0, "vectors of a tile's memory do not cross cache lines");
+  static_assert(!V::kIsVector || kAlignment % Bytes == 0, "vectors of a tile's memory do not cross cache lines");
 
   /// scores = keys * query, and the maximum over the keys of each query.
   static ATTN_INLINE void score(const TileMemory<T>& m, Rows<T> key, Index keys, Index head_dim) {
     // The maximum waits in memory while the product runs: the register tile leaves no room for it.
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-      Vec lowest;
-      S::splat(lowest, -std::numeric_limits<T>::infinity());
-      S::store(m.tile_max + v * kLanes, lowest);
+      V::broadcast(-std::numeric_limits<T>::infinity()).store(m.tile_max + v * kLanes);
     }
     Index j = 0;
     for (; keys - j > kRows / 2; j += kRows) score_keys<kRows>(m, key, j, keys, head_dim);
@@ -61,71 +59,56 @@ struct TileKernels {
   /// One step of the online softmax (Milakov & Gimelshein 2018, algorithm 3): scores become weights, and max, sum and
   /// rescale are brought up to date. Returns whether any maximum moved, so that `out` must be rescaled.
   static ATTN_INLINE bool softmax(const TileMemory<T>& m, Index keys, Rows<T> value, Index v_dim) {
-    Vec infinity, rise = {};
-    Array<Vec, kVectors> old, max;
-    S::splat(infinity, std::numeric_limits<T>::infinity());
+    const V infinity = V::broadcast(std::numeric_limits<T>::infinity());
+    V rise{};
+    Array<V, kVectors> old, highest;
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-      S::load(old[v], m.max + v * kLanes);
-      S::load(max[v], m.tile_max + v * kLanes);
-      S::max_with(max[v], old[v]);
-      Vec by = max[v] - old[v];  // NaN where both are -inf
-      S::max_with(by, rise);
-      rise = by;
+      old[v] = V::load(m.max + v * kLanes);
+      highest[v] = max(V::load(m.tile_max + v * kLanes), old[v]);
+      rise = max(highest[v] - old[v], rise);  // NaN where both are -inf
     }
-    const bool moved = S::largest(rise) > T(0);
+    const bool moved = rise.largest() > T(0);
     if (moved) {
-      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(m.max + v * kLanes, max[v]);
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) highest[v].store(m.max + v * kLanes);
     }
     // A query that has kept no key yet has max -inf, and -inf - -inf is NaN. Scores are measured from 0 instead, where
     // e^-inf is the right weight.
-    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) max[v] = max[v] == -infinity ? Vec{} : max[v];
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) highest[v] = select(highest[v] == -infinity, V{}, highest[v]);
     if (moved) {
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-        old[v] -= max[v];
-        S::exp(old[v]);
-        S::store(m.rescale + v * kLanes, old[v]);
+        const V rescale = exp(old[v] - highest[v]);
+        rescale.store(m.rescale + v * kLanes);
         for (T* numbers : {m.sum, m.sum_rest}) {
-          Vec x;
-          S::load(x, numbers + v * kLanes);
-          x *= old[v];
-          S::store(numbers + v * kLanes, x);
+          (V::load(numbers + v * kLanes) * rescale).store(numbers + v * kLanes);
         }
       }
     }
     // Sixteen weights are added up, then those sums over a tile (in the memory of its maxima), then the sums of all
     // tiles.
     T *const scores = m.scores, *const tile_sum = m.tile_max;
-    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(tile_sum + v * kLanes, Vec{});
+    ATTN_UNROLL for (int v = 0; v < kVectors; ++v) V{}.store(tile_sum + v * kLanes);
     // Values are fetched into L1 meanwhile, if there is room for them.
     const Index fetched = keys * v_dim <= kMostFetched ? v_dim : 0;
     for (Index j = 0; j < keys;) {
-      Array<Vec, kVectors> sum = {};
+      Array<V, kVectors> sum = {};
       for (const Index end = std::min<Index>(j + 16, keys); j < end; ++j) {
         for (Index c = 0; c < fetched; c += kLine) __builtin_prefetch(value.data + j * value.stride + c);
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-          Vec x;
-          S::load(x, scores + j * kQueries + v * kLanes);
-          x -= max[v];
-          S::exp(x);
+          const V x = exp(V::load(scores + j * kQueries + v * kLanes) - highest[v]);
           sum[v] += x;
-          S::store(scores + j * kQueries + v * kLanes, x);
+          x.store(scores + j * kQueries + v * kLanes);
         }
       }
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-        Vec before;
-        S::load(before, tile_sum + v * kLanes);
-        sum[v] += before;
-        S::store(tile_sum + v * kLanes, sum[v]);
+        sum[v] += V::load(tile_sum + v * kLanes);
+        sum[v].store(tile_sum + v * kLanes);
       }
     }
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-      Vec sum, rest, added;
-      S::load(sum, m.sum + v * kLanes);
-      S::load(rest, m.sum_rest + v * kLanes);
-      S::load(added, tile_sum + v * kLanes);
-      add_exactly(sum, rest, added);
-      S::store(m.sum + v * kLanes, sum);
-      S::store(m.sum_rest + v * kLanes, rest);
+      V sum = V::load(m.sum + v * kLanes), rest = V::load(m.sum_rest + v * kLanes);
+      add_exactly(sum, rest, V::load(tile_sum + v * kLanes));
+      sum.store(m.sum + v * kLanes);
+      rest.store(m.sum_rest + v * kLanes);
     }
     return moved;
   }
@@ -151,25 +134,24 @@ struct TileKernels {
     Array<const T*, kKeys> row;
     row[0] = key.data + j * key.stride;
     ATTN_UNROLL for (int a = 1; a < kKeys; ++a) row[a] = row[a - 1] + (j + a < keys ? key.stride : 0);
-    Array<Array<Vec, kVectors>, kKeys> sum = {};
+    Array<Array<V, kVectors>, kKeys> sum = {};
     for (Index d = 0; d < head_dim; ++d) {
-      Array<Vec, kVectors> q;
-      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(q[v], m.query + d * kQueries + v * kLanes);
+      Array<V, kVectors> q;
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) q[v] = V::load(m.query + d * kQueries + v * kLanes);
       ATTN_UNROLL for (int a = 0; a < kKeys; ++a) {
         const T k = row[a][d];
-        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::add_product(sum[a][v], q[v], k);
-        if (a + 1 < kKeys) S::form_before(sum[a][0], row[a + 1]);
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) sum[a][v] += q[v] * k;
+        if (a + 1 < kKeys) sum[a][0].form_before(row[a + 1]);
       }
     }
     T* const scores = m.scores + j * kQueries;
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-      Vec max;
-      S::load(max, m.tile_max + v * kLanes);
+      V highest = V::load(m.tile_max + v * kLanes);
       ATTN_UNROLL for (int a = 0; a < kKeys; ++a) {
-        S::max_with(max, sum[a][v]);
-        S::store(scores + a * kQueries + v * kLanes, sum[a][v]);
+        highest = max(highest, sum[a][v]);
+        sum[a][v].store(scores + a * kQueries + v * kLanes);
       }
-      S::store(m.tile_max + v * kLanes, max);
+      highest.store(m.tile_max + v * kLanes);
     }
   }
 
@@ -215,38 +197,30 @@ struct TileKernels {
   template <class Offset>
   static ATTN_INLINE void add_columns(const TileMemory<T>& m, Rows<T> value, Index keys, T* out, OutUpdate update,
                                       Lines lines, const Offset& offset) {
-    Array<Array<Vec, kVectors>, kRows> sum = {};
+    Array<Array<V, kVectors>, kRows> sum = {};
     const T *weights = m.scores, *row = value.data;
     for (Index j = 0; j < keys; ++j, weights += kQueries, row += value.stride) {
       lines.fetch_one();
-      Array<Vec, kVectors> w;
-      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(w[v], weights + v * kLanes);
+      Array<V, kVectors> w;
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) w[v] = V::load(weights + v * kLanes);
       ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
         const T x = row[offset(a)];
-        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::add_product(sum[a][v], w[v], x);
-        S::form_before(sum[a][0], row);
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) sum[a][v] += w[v] * x;
+        sum[a][0].form_before(row);
       }
     }
     if (update == OutUpdate::add) {
       ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
-        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-          Vec before;
-          S::load(before, out + a * kQueries + v * kLanes);
-          sum[a][v] += before;
-        }
+        ATTN_UNROLL for (int v = 0; v < kVectors; ++v) { sum[a][v] += V::load(out + a * kQueries + v * kLanes); }
       }
     } else if (update == OutUpdate::rescale_and_add) {
       ATTN_UNROLL for (int v = 0; v < kVectors; ++v) {
-        Vec factor, before;
-        S::load(factor, m.rescale + v * kLanes);
-        ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
-          S::load(before, out + a * kQueries + v * kLanes);
-          sum[a][v] += before * factor;
-        }
+        const V factor = V::load(m.rescale + v * kLanes);
+        ATTN_UNROLL for (int a = 0; a < kRows; ++a) { sum[a][v] += V::load(out + a * kQueries + v * kLanes) * factor; }
       }
     }
     ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
-      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(out + a * kQueries + v * kLanes, sum[a][v]);
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) sum[a][v].store(out + a * kQueries + v * kLanes);
     }
   }
 };

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "attn/detail/simd/simd.h"
+#include "attn/detail/simd/vec.h"
 #include "attn/tensor.h"
 
 namespace attn::detail {

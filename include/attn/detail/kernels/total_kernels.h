@@ -14,9 +14,8 @@ enum class OutLayout { by_column, by_query };
 
 template <class T, int Bytes>
 struct TotalKernels {
-  using S = Simd<T, Bytes>;
-  using Vec = typename S::Vec;
-  static constexpr Index kLanes = S::kLanes;
+  using V = Vec<T, Bytes>;
+  static constexpr Index kLanes = V::kLanes;
 
   /// Adds the present stretch to the totals; the first stretch becomes the totals. m.out is of no use afterwards.
   static ATTN_INLINE void end_stretch(const TileMemory<T>& m, Index queries, Index v_dim, OutLayout layout,
@@ -29,13 +28,10 @@ struct TotalKernels {
     } else {
       if (find_factors(m, queries)) rescale_totals(m, queries, v_dim, layout);
       for (Index i = 0; i < in_vectors; i += kLanes) {
-        Vec out, rest, x;
-        S::load(out, totals.out + i);
-        S::load(rest, totals.out_rest + i);
-        S::load(x, m.out + i);
-        add_exactly(out, rest, x);
-        S::store(totals.out + i, out);
-        S::store(totals.out_rest + i, rest);
+        V out = V::load(totals.out + i), rest = V::load(totals.out_rest + i);
+        add_exactly(out, rest, V::load(m.out + i));
+        out.store(totals.out + i);
+        rest.store(totals.out_rest + i);
       }
       for (Index i = in_vectors; i < size; ++i) add_exactly(totals.out[i], totals.out_rest[i], m.out[i]);
     }
@@ -53,11 +49,10 @@ struct TotalKernels {
   /// to = sums with their rests.
   static ATTN_INLINE void add_rests(T* to, const T* sums, const T* rests, Index size) {
     Index i = 0;
-    for (Vec sum, rest; i + kLanes <= size; i += kLanes) {
-      S::load(sum, sums + i);
-      S::load(rest, rests + i);
-      add_rest(sum, rest);
-      S::store(to + i, sum);
+    for (; i + kLanes <= size; i += kLanes) {
+      V sum = V::load(sums + i);
+      add_rest(sum, V::load(rests + i));
+      sum.store(to + i);
     }
     for (; i < size; ++i) {
       to[i] = sums[i];
@@ -83,14 +78,9 @@ struct TotalKernels {
     for (T* out : {m.totals.out, m.totals.out_rest})
       for (Index r = 0; r < rows; ++r, out += columns) {
         Index c = 0;
-        for (Vec x, factor; c + kLanes <= columns; c += kLanes) {
-          S::load(x, out + c);
-          if (by_query)
-            S::splat(factor, m.rescale[r]);
-          else
-            S::load(factor, m.rescale + c);
-          x *= factor;
-          S::store(out + c, x);
+        for (; c + kLanes <= columns; c += kLanes) {
+          const V factor = by_query ? V::broadcast(m.rescale[r]) : V::load(m.rescale + c);
+          (V::load(out + c) * factor).store(out + c);
         }
         for (; c < columns; ++c) out[c] *= m.rescale[by_query ? r : c];
       }

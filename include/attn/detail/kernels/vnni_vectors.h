@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "attn/detail/simd/simd.h"
+#include "attn/detail/simd/vec.h"
 #include "attn/detail/tensor/dtype_view.h"
 
 #if ATTN_X86
@@ -35,12 +35,12 @@ struct VnniInstructions;
 /// AVX512-VNNI.
 template <>
 struct VnniInstructions<64> {
-  using Vec = Simd<float, 64>::Vec;
-  using Ints = Simd<float, 64>::IntVec;
+  using V = Vec<float, 64>;
+  using Ints = V::IntRaw;
 
-  ATTN_ASSEMBLY(ATTN_TARGET_AVX512) void round(Ints& x, const Vec& from) {
+  ATTN_ASSEMBLY(ATTN_TARGET_AVX512) void round(Ints& x, const V& from) {
     Ints in_register;  // g++ 12 stores what assembly gives to an element of an array each time
-    asm("vcvtps2dq %1, %0" : "=v"(in_register) : "v"(from));
+    asm("vcvtps2dq %1, %0" : "=v"(in_register) : "v"(from.raw));
     x = in_register;
   }
   ATTN_ASSEMBLY(ATTN_TARGET_AVX512) void load_four(Ints& x, const void* from) {
@@ -58,12 +58,12 @@ struct VnniInstructions<64> {
 /// AVX-VNNI.
 template <>
 struct VnniInstructions<32> {
-  using Vec = Simd<float, 32>::Vec;
-  using Ints = Simd<float, 32>::IntVec;
+  using V = Vec<float, 32>;
+  using Ints = V::IntRaw;
 
-  ATTN_ASSEMBLY(ATTN_TARGET_AVX2) void round(Ints& x, const Vec& from) {
+  ATTN_ASSEMBLY(ATTN_TARGET_AVX2) void round(Ints& x, const V& from) {
     Ints in_register;
-    asm("vcvtps2dq %1, %0" : "=x"(in_register) : "x"(from));
+    asm("vcvtps2dq %1, %0" : "=x"(in_register) : "x"(from.raw));
     x = in_register;
   }
   ATTN_ASSEMBLY(ATTN_TARGET_AVX2) void load_four(Ints& x, const void* from) {
@@ -82,10 +82,9 @@ struct VnniInstructions<32> {
 /// Vectors of `Bytes`, 64 or 32, which other instructions take as parts of 16 bytes.
 template <int Bytes>
 struct VnniVectors : VnniInstructions<Bytes> {
-  using S = Simd<float, Bytes>;
-  using Vec = typename S::Vec;
-  using Ints = typename S::IntVec;
-  static constexpr int kLanes = S::kLanes, kParts = Bytes / 16;
+  using V = Vec<float, Bytes>;
+  using Ints = typename V::IntRaw;
+  static constexpr int kLanes = V::kLanes, kParts = Bytes / 16;
   typedef std::uint32_t Bits __attribute__((vector_size(Bytes)));
   typedef std::int32_t IntsInMemory __attribute__((vector_size(Bytes), aligned(1), may_alias));
 
@@ -141,9 +140,10 @@ struct VnniVectors : VnniInstructions<Bytes> {
   }
 
   /// Digits of sums, the lowest first, to what they stand for in units.
-  static ATTN_INLINE void join_digits(Vec& x, const Ints* sums) {
-    x = __builtin_convertvector(sums[2], Vec) * 0x1p16f +
-        (__builtin_convertvector(sums[1], Vec) * 0x1p8f + __builtin_convertvector(sums[0], Vec));
+  static ATTN_INLINE V join_digits(const Ints* sums) {
+    using Raw = typename V::Raw;
+    return {__builtin_convertvector(sums[2], Raw) * 0x1p16f +
+            (__builtin_convertvector(sums[1], Raw) * 0x1p8f + __builtin_convertvector(sums[0], Raw))};
   }
 
   /// 16 bytes of each of two vectors: numbers of `Number` in turn, of the lower half of each, or the upper.
@@ -159,21 +159,21 @@ struct VnniVectors : VnniInstructions<Bytes> {
     zip<Number, kHalf>(x, a, b, std::make_integer_sequence<int, Bytes / static_cast<int>(sizeof(Number))>());
   }
   /// Every other part of two vectors, those of `a` first: parts 0 and 2, or, kOdd, 1 and 3.
-  template <int kOdd, class V, int... i>
-  static ATTN_INLINE void take_parts(V& x, const V& a, const V& b, std::integer_sequence<int, i...>) {
+  template <int kOdd, class Raw, int... i>
+  static ATTN_INLINE void take_parts(Raw& x, const Raw& a, const Raw& b, std::integer_sequence<int, i...>) {
     x = __builtin_shufflevector(a, b, (i / 4 * 8 + 4 * kOdd + i % 4)...);
   }
   /// Part i of vector j becomes part j of vector i.
-  template <class V>
-  static ATTN_INLINE void transpose_parts(Array<V, kParts>& x) {
+  template <class Raw>
+  static ATTN_INLINE void transpose_parts(Array<Raw, kParts>& x) {
     constexpr std::make_integer_sequence<int, kLanes> kAll;
-    V even, odd;
+    Raw even, odd;
     take_parts<0>(even, x[0], x[1], kAll);
     take_parts<1>(odd, x[0], x[1], kAll);
     if constexpr (kParts == 2) {
       x[0] = even, x[1] = odd;
     } else {
-      V even2, odd2;
+      Raw even2, odd2;
       take_parts<0>(even2, x[2], x[3], kAll);
       take_parts<1>(odd2, x[2], x[3], kAll);
       take_parts<0>(x[0], even, even2, kAll);
@@ -231,9 +231,9 @@ struct VnniVectors : VnniInstructions<Bytes> {
 
  private:
   /// Every lane becomes what join(lane, other) makes of itself and the one kDistance away, then half as far.
-  template <int kDistance, class V, class Join, int... i>
-  static ATTN_INLINE void fold(V& x, const Join& join, std::integer_sequence<int, i...> lanes) {
-    const V other = __builtin_shufflevector(x, x, (i ^ kDistance)...);
+  template <int kDistance, class Raw, class Join, int... i>
+  static ATTN_INLINE void fold(Raw& x, const Join& join, std::integer_sequence<int, i...> lanes) {
+    const Raw other = __builtin_shufflevector(x, x, (i ^ kDistance)...);
     join(x, other);
     if constexpr (kDistance > 1) fold<kDistance / 2>(x, join, lanes);
   }

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "attn/detail/mods/pair_grid.h"
-#include "attn/detail/simd/simd.h"
+#include "attn/detail/simd/vec.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -18,10 +18,9 @@ enum class WeightOrder {
 
 template <class T, int kBytes>
 struct DropoutKernels {
-  using S = Simd<T, kBytes>;
-  using Vec = typename S::Vec;
-  static constexpr int kLanes = S::kLanes;
-  template <class Number, bool = S::kVector>
+  using V = Vec<T, kBytes>;
+  static constexpr int kLanes = V::kLanes;
+  template <class Number, bool = V::kIsVector>
   struct LanesOf {
     using type = Number;
   };
@@ -111,39 +110,22 @@ struct DropoutKernels {
 
   /// Multiplies what is not kept by 0: numbers become 0, NaN stays NaN, and infinity becomes NaN.
   static ATTN_INLINE void zero(T* weights, const Kept& kept) {
-    Vec x;
-    S::load(x, weights);
-    if constexpr (!S::kVector)
-      x = kept ? x : x * T(0);
+    const V x = V::load(weights);
+    typename V::Mask is_kept;
+    if constexpr (!V::kIsVector)
+      is_kept.raw = kept != 0;
     else if constexpr (sizeof(T) == 4)
-      x = kept ? x : x * T(0);
+      is_kept.raw = kept;
     else
-      x = __builtin_convertvector(kept, typename S::IntVec) ? x : x * T(0);
-    S::store(weights, x);
+      is_kept.raw = __builtin_convertvector(kept, typename V::IntRaw);
+    select(is_kept, x, x * T(0)).store(weights);
   }
   /// zero() for the lower or upper half of pairs, which are finite.
   static ATTN_INLINE void zero_half(T* pairs, const Kept& kept, bool is_lower) {
-    Vec x;
-    S::load(x, pairs);
-    x = (Vec)((Kept)x & (kept | (is_lower ? -0x10000 : 0xffff)));
-    S::store(pairs, x);
+    const Kept bits = (Kept)V::load(pairs).raw & (kept | (is_lower ? -0x10000 : 0xffff));
+    V{(typename V::Raw)bits}.store(pairs);
   }
 };
-
-/// DropoutKernels compiled for a set of vectors.
-template <VectorSet, class Kernels>
-struct CompiledDropout;
-#define ATTN_COMPILED(set, target, ...)                                                  \
-  template <class Kernels>                                                               \
-  struct CompiledDropout<VectorSet::set, Kernels> {                                      \
-    template <WeightOrder kOrder, class T>                                               \
-    target static void drop(T* weights, Index queries, Index keys, const PairGrid& grid, \
-                            const DroppedPairs& dropped) {                               \
-      Kernels::template drop<kOrder>(weights, queries, keys, grid, dropped);             \
-    }                                                                                    \
-  };
-ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
-#undef ATTN_COMPILED
 
 /// Sets the weights of the pairs that `mod` drops to 0.
 template <class T>
@@ -151,17 +133,18 @@ void drop_weights(VectorSet vectors, T* weights, WeightOrder order, Index querie
                   const DropoutMod& mod) {
   const DroppedPairs dropped(mod);
   if (dropped.none()) return;
-  with_vectors(vectors, [&]<VectorSet kSet>() {
-    constexpr VectorSet kOwn = Simd<T, 16>::kVector ? kSet : VectorSet::generic;
-    using Compiled = CompiledDropout<kOwn, DropoutKernels<T, kVectorBytes<kOwn>>>;
+  with_vectors<T>(vectors, [&]<VectorSet kSet>() {
+    using Kernels = DropoutKernels<T, kVectorBytes<kSet>>;
+    const auto drop = [&]<WeightOrder kOrder>() {
+      compiled<kSet, Kernels::template drop<kOrder>>(weights, queries, keys, grid, dropped);
+    };
     switch (order) {
       case WeightOrder::keys_by_queries:
-        return Compiled::template drop<WeightOrder::keys_by_queries>(weights, queries, keys, grid, dropped);
+        return drop.template operator()<WeightOrder::keys_by_queries>();
       case WeightOrder::one_query:
-        return Compiled::template drop<WeightOrder::one_query>(weights, queries, keys, grid, dropped);
+        return drop.template operator()<WeightOrder::one_query>();
       case WeightOrder::bf16_pairs:
-        if constexpr (std::is_same_v<T, float>)
-          return Compiled::template drop<WeightOrder::bf16_pairs>(weights, queries, keys, grid, dropped);
+        if constexpr (std::is_same_v<T, float>) return drop.template operator()<WeightOrder::bf16_pairs>();
     }
   });
 }

@@ -25,7 +25,7 @@ class ScoreSlopesOf final : public ScoreSlopes<T> {
   explicit ScoreSlopesOf(const Mods& mods) : mods_(mods) {}
 
   void apply(VectorSet vectors, T* scores, T* slopes, Index stride, const Tile& tile, bool masked) const override {
-    with_vectors(vectors, [&]<VectorSet kSet>() {
+    with_vectors<T>(vectors, [&]<VectorSet kSet>() {
       using Own = std::remove_cvref_t<decltype(mods_.of(tile.batch))>;
       using Loops = ModLoops<T, Own, kVectorBytes<kSet>, true>;
       CompiledMods<kSet, Loops>::all_pairs(mods_.of(tile.batch), ScoreTile<T>{scores, stride, tile, slopes}, masked);

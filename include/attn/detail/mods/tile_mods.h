@@ -8,7 +8,7 @@
 
 #include "attn/detail/mods/call_mods.h"
 #include "attn/detail/mods/dropout_kernels.h"
-#include "attn/detail/simd/simd.h"
+#include "attn/detail/simd/vec.h"
 #include "attn/dual.h"
 
 namespace attn::detail {
@@ -68,8 +68,8 @@ struct ScoreTile {
 /// kSlopes: the derivatives of modded scores are wanted too, for which mods are called with dual numbers.
 template <class T, class Mods, int kBytes, bool kSlopes = false>
 struct ModLoops {
-  using S = Simd<T, kBytes>;
-  static constexpr int kLanes = S::kLanes;
+  using V = Vec<T, kBytes>;
+  static constexpr int kLanes = V::kLanes;
 
   /// What the predicate says of all pairs of a tile. Most tiles that are kept in part differ in a corner.
   static ATTN_INLINE Coverage examine(const Mods& mods, const Tile& t) {
@@ -148,7 +148,7 @@ struct ModLoops {
 
   /// As above, where masks say of 16 keys at once which of them the queries keep.
   static ATTN_INLINE void words_of_block(const Mods& mods, const ScoreTile<T>& t) {
-    using Int = typename S::Int;
+    using Int = typename V::Int;
     Position p{t.tile.batch, t.tile.head, t.tile.q.begin, t.tile.kv.begin};
     Array<Int, kLanes> words;
     mods.template words<kLanes>(p, t.tile.kv.size(), words);
@@ -163,7 +163,7 @@ struct ModLoops {
               -static_cast<Int>(mods.keep_beside_words(Position{p.batch, p.head, p.q + i, p.kv})) & words[i] & bit;
       else
         for (int i = 0; i < kLanes; ++i) kept[i] = words[i] & bit;
-      S::drop_where_zero(row, kept);
+      drop_where_zero<V>(row, kept);
     }
   }
 
@@ -185,7 +185,7 @@ struct ModLoops {
 
   template <bool kMasked>
   static ATTN_INLINE void vector_of_pairs(const Mods& mods, T* scores, [[maybe_unused]] T* slopes, const Position& p) {
-    using Int = typename S::Int;
+    using Int = typename V::Int;
     if constexpr (Mods::kHasScores && kSlopes) {
       Array<T, kLanes> x, slope;
       for (int i = 0; i < kLanes; ++i) {
@@ -202,7 +202,7 @@ struct ModLoops {
     if constexpr (kMasked) {
       Array<Int, kLanes> kept;
       for (int i = 0; i < kLanes; ++i) kept[i] = -static_cast<Int>(mods.keep(Position{p.batch, p.head, p.q + i, p.kv}));
-      S::drop_where_zero(scores, kept);
+      drop_where_zero<V>(scores, kept);
     }
   }
 };
@@ -244,7 +244,7 @@ class TileModsOf final : public TileMods<T> {
   double sink(Index head) const override { return mods_.of(0).sink(head); }
 
   void apply(VectorSet vectors, T* scores, Index stride, const Tile& tile, bool masked) const override {
-    with_vectors(vectors, [&]<VectorSet kSet>() {
+    with_vectors<T>(vectors, [&]<VectorSet kSet>() {
       Compiled<kSet>::all_pairs(mods_.of(tile.batch), ScoreTile<T>{scores, stride, tile}, masked);
     });
   }
@@ -264,7 +264,8 @@ class TileModsOf final : public TileMods<T> {
   }
 
   Coverage examine(VectorSet vectors, const Tile& tile) const {
-    return with_vectors(vectors, [&]<VectorSet kSet>() { return Compiled<kSet>::examine(mods_.of(tile.batch), tile); });
+    return with_vectors<T>(vectors,
+                           [&]<VectorSet kSet>() { return Compiled<kSet>::examine(mods_.of(tile.batch), tile); });
   }
 
  private:

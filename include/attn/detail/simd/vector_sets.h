@@ -1,6 +1,8 @@
 // The sets of vectors that kernels and mods are compiled for.
 #pragma once
 
+#include <type_traits>
+
 #include "attn/isa.h"
 #include "attn/types.h"
 
@@ -40,16 +42,40 @@ constexpr int kVectorRegisters = 0;
 ATTN_FOR_EACH_VECTOR_SET(ATTN_VECTOR_SET)
 #undef ATTN_VECTOR_SET
 
-/// Calls use.template operator()<VectorSet>() for `vectors`, which must have kernels, and returns its result.
-template <class Use>
+/// Whether there are vectors of T. A scalar without (long double) is its own vector of one lane.
+template <class T>
+constexpr bool kHasVectors = std::is_same_v<T, float> || std::is_same_v<T, double>;
+
+/// Calls use.template operator()<VectorSet>() for `vectors`, which must have kernels, and returns its result. Of a
+/// scalar T without vectors only the generic kernels exist.
+template <class T, class Use>
 decltype(auto) with_vectors([[maybe_unused]] VectorSet vectors, const Use& use) {
+  if constexpr (!kHasVectors<T>) {
+    return use.template operator()<VectorSet::generic>();
+  } else {
 #define ATTN_VECTOR_SET(set, ...)                                                  \
   if constexpr (has_kernels(VectorSet::set) && VectorSet::set != kPromisedVectors) \
     if (vectors == VectorSet::set) return use.template operator()<VectorSet::set>();
-  ATTN_FOR_EACH_VECTOR_SET(ATTN_VECTOR_SET)
+    ATTN_FOR_EACH_VECTOR_SET(ATTN_VECTOR_SET)
 #undef ATTN_VECTOR_SET
-  return use.template operator()<kPromisedVectors>();
+    return use.template operator()<kPromisedVectors>();
+  }
 }
+
+/// A kernel for an instruction set. Kernels are forced inline into call(), whose attribute says which instructions they
+/// may have, whatever the flags of the program.
+template <VectorSet, auto kKernel>
+struct Compiled;
+#define ATTN_COMPILED(set, target, ...)                                  \
+  template <class Result, class... Args, Result (*kKernel)(Args...)>     \
+  struct Compiled<VectorSet::set, kKernel> {                             \
+    target static Result call(Args... args) { return kKernel(args...); } \
+  };
+ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
+#undef ATTN_COMPILED
+
+template <VectorSet kSet, auto kKernel>
+inline constexpr auto compiled = Compiled<kSet, kKernel>::call;
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

@@ -40,19 +40,16 @@ struct AmxBackwardKernels {
   /// queries. The weights of the other queries may be anything.
   ATTN_TARGET_AVX512 static void add_rows(const float* weights, Index, Index keys, const float* panels, Index count,
                                           Index row, float* to) {
-    IntVec lane, first, second;
+    IntRaw lane, first, second;
     for (int i = 0; i < kLanes; ++i) lane[i] = i;
     first = lane < static_cast<std::int32_t>(count);
     second = lane + kLanes < static_cast<std::int32_t>(count);
     alignas(64) Array<float, kKeyTile * kLanes> rounded;  // (keys, 32) of bf16
     for (Index j = 0; j < keys; ++j) {
-      Vec low, high;
-      S::load(low, weights + j * kQueries);
-      S::load(high, weights + j * kQueries + kLanes);
-      low = (Vec)((IntVec)low & first);
-      high = (Vec)((IntVec)high & second);
+      V low = only(first, weights + j * kQueries);
+      const V high = only(second, weights + j * kQueries + kLanes);
       Tiles::round_to_bf16(low, high);
-      S::store(rounded + j * kLanes, low);
+      low.store(rounded + j * kLanes);
     }
     const Index whole = keys / kStep * kStep;
     if (whole < keys) std::fill(rounded + keys * kLanes, rounded + (whole + kStep) * kLanes, 0.0f);
@@ -67,11 +64,8 @@ struct AmxBackwardKernels {
       add_square(rounded + whole * kLanes, rest, kColumns);
       for (Index j = whole; j < keys; ++j)
         for (Index i = 0; i < kColumns; i += kLanes) {
-          Vec sum, x;
-          S::load(sum, to + j * row + c + i);
-          S::load(x, rest + (j - whole) * kColumns + i);
-          sum += x;
-          S::store(to + j * row + c + i, sum);
+          float* const sum = to + j * row + c + i;
+          (V::load(sum) + V::load(rest + (j - whole) * kColumns + i)).store(sum);
         }
     }
   }
@@ -82,12 +76,11 @@ struct AmxBackwardKernels {
     constexpr auto kAll = std::make_integer_sequence<int, 32>();
     for (Index j = 0; j < padded(keys, kStep); j += 2)
       for (Index i = 0; i < kQueries; i += kLanes) {
-        Vec first = {}, second = {};
-        if (j < keys) S::load(first, weights + j * kQueries + i);
-        if (j + 1 < keys) S::load(second, weights + (j + 1) * kQueries + i);
+        V first{}, second{};
+        if (j < keys) first = V::load(weights + j * kQueries + i);
+        if (j + 1 < keys) second = V::load(weights + (j + 1) * kQueries + i);
         Tiles::round_to_bf16(first, second);
-        take_halves_in_turn(first, kAll);
-        S::store(to + j / 2 * kQueries + i, first);
+        halves_in_turn(first, kAll).store(to + j / 2 * kQueries + i);
       }
     return to;
   }
@@ -95,22 +88,17 @@ struct AmxBackwardKernels {
   /// Puts the sums of add_rows() in the order of the columns, times a factor.
   ATTN_TARGET_AVX512 static void finish_rows(float* sums, Index rows, Index row, float factor) {
     for (float* at = sums; at < sums + rows * row; at += kColumns) {
-      Vec low, high;
-      S::load(low, at);
-      S::load(high, at + kLanes);
-      const Vec first = Bf16Packing::in_order<0>(low, high) * factor,
-                second = Bf16Packing::in_order<8>(low, high) * factor;
-      S::store(at, first);
-      S::store(at + kLanes, second);
+      const V low = V::load(at), high = V::load(at + kLanes);
+      (Bf16Packing::in_order<0>(low, high) * factor).store(at);
+      (Bf16Packing::in_order<8>(low, high) * factor).store(at + kLanes);
     }
   }
 
  private:
-  using S = Simd<float, 64>;
-  using Vec = S::Vec;
-  using IntVec = S::IntVec;
+  using V = Vec<float, 64>;
+  using IntRaw = V::IntRaw;
   typedef std::int16_t Words __attribute__((vector_size(64)));
-  static constexpr int kLanes = S::kLanes;
+  static constexpr int kLanes = V::kLanes;
   static constexpr Index kStep = 2 * AmxTiles::kRows, kTileBytes = AmxTiles::kRows * AmxTiles::kBytes;
   static_assert(kQueries == AmxTiles::kColumns, "a tile of queries is one step of the products over queries");
 
@@ -134,10 +122,15 @@ struct AmxBackwardKernels {
     Tiles::store(tmm3, below + kLanes, stride);
   }
 
+  /// The numbers in the lanes that a mask keeps, else 0.
+  ATTN_TARGET_AVX512 static ATTN_INLINE V only(const IntRaw& kept, const float* from) {
+    return {(V::Raw)((IntRaw)V::load(from).raw & kept)};
+  }
+
   template <int... i>
-  ATTN_TARGET_AVX512 static ATTN_INLINE void take_halves_in_turn(Vec& x, std::integer_sequence<int, i...>) {
-    const Words words = (Words)x;
-    x = (Vec)__builtin_shufflevector(words, words, (i / 2 + i % 2 * 16)...);
+  ATTN_TARGET_AVX512 static ATTN_INLINE V halves_in_turn(const V& x, std::integer_sequence<int, i...>) {
+    const Words words = (Words)x.raw;
+    return {(V::Raw)__builtin_shufflevector(words, words, (i / 2 + i % 2 * 16)...)};
   }
 };
 

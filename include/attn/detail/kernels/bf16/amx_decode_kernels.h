@@ -57,10 +57,9 @@ struct AmxDecodeKernels {
     for (Index r = 0; r < rows; r += 4)
       for (Index j = 0; j < kKeyTile; j += kLanes) {
         for (Index d = 0; r == 0 && d < head_dim; d += kStep) fetching.lines<8>();
-        Array<Vec, 4> x;
+        Array<V, 4> x;
         load_queries(x, products + j * kMost + r);
-        for (Index i = 0; i < std::min<Index>(4, rows - r); ++i)
-          S::store(m.scores + (r + i) * m.row + j, x[i] * m.scale);
+        for (Index i = 0; i < std::min<Index>(4, rows - r); ++i) (x[i] * m.scale).store(m.scores + (r + i) * m.row + j);
       }
   }
 
@@ -72,11 +71,10 @@ struct AmxDecodeKernels {
     alignas(64) Array<float, kMost * kStep> weights;
     for (Index r = 0; r < rows; ++r)
       for (Index j = 0; j < kKeyTile; j += kStep) {
-        Vec low, high;
-        S::load(low, m.scores + r * m.row + j);
-        S::load(high, m.scores + r * m.row + j + kLanes);
+        V low = V::load(m.scores + r * m.row + j);
+        const V high = V::load(m.scores + r * m.row + j + kLanes);
         Tiles::round_to_bf16(low, high);
-        S::store(weights + r * kStep + j / 2, low);
+        low.store(weights + r * kStep + j / 2);
       }
     Tiles::load(tmm2, weights, 4 * kStep);
     Tiles::load(tmm5, weights + kLanes, 4 * kStep);
@@ -102,30 +100,30 @@ struct AmxDecodeKernels {
   }
 
  private:
-  using S = Simd<float, 64>;
-  using Vec = S::Vec;
-  static constexpr int kLanes = S::kLanes;
+  using V = Vec<float, 64>;
+  static constexpr int kLanes = V::kLanes;
   static constexpr Index kStep = AmxTiles::kColumns, kQueryColumns = 32, kRowBytes = 4 * kMost,
                          kTileBytes = AmxTiles::kRows * AmxTiles::kBytes;
   static_assert(kKeyTile == 4 * AmxTiles::kRows, "the products of a tile of keys are registers 0 to 3");
 
   /// In each 16 bytes of the result, numbers 0 to 3 of a and 4 to 7 of b, as named.
   template <int i0, int i1, int i2, int i3, int... e>
-  ATTN_TARGET_AVX512 static ATTN_INLINE Vec choose(const Vec& a, const Vec& b, std::integer_sequence<int, e...>) {
+  ATTN_TARGET_AVX512 static ATTN_INLINE V choose(const V& a, const V& b, std::integer_sequence<int, e...>) {
     constexpr int kFrom[] = {i0, i1, i2, i3};
-    return __builtin_shufflevector(a, b, (e / 4 * 4 + (kFrom[e % 4] < 4 ? kFrom[e % 4] : kFrom[e % 4] + 12))...);
+    return {
+        __builtin_shufflevector(a.raw, b.raw, (e / 4 * 4 + (kFrom[e % 4] < 4 ? kFrom[e % 4] : kFrom[e % 4] + 12))...)};
   }
   template <int i0, int i1, int i2, int i3>
-  ATTN_TARGET_AVX512 static ATTN_INLINE Vec choose(const Vec& a, const Vec& b) {
+  ATTN_TARGET_AVX512 static ATTN_INLINE V choose(const V& a, const V& b) {
     return choose<i0, i1, i2, i3>(a, b, std::make_integer_sequence<int, 16>());
   }
 
   /// Four queries of 16 keys, of (keys, 16) products, to a vector of keys for each query.
-  ATTN_TARGET_AVX512 static ATTN_INLINE void load_queries(Array<Vec, 4>& x, const float* from) {
-    Array<Vec, 4> k;  // 16 bytes i of k[j] have key 4i + j
-    ATTN_UNROLL for (int j = 0; j < 4; ++j) Bf16Packing::load_lanes(k[j], from + j * kMost, 4 * kRowBytes);
-    const Vec low = choose<0, 4, 1, 5>(k[0], k[1]), high = choose<0, 4, 1, 5>(k[2], k[3]),
-              low2 = choose<2, 6, 3, 7>(k[0], k[1]), high2 = choose<2, 6, 3, 7>(k[2], k[3]);
+  ATTN_TARGET_AVX512 static ATTN_INLINE void load_queries(Array<V, 4>& x, const float* from) {
+    Array<V, 4> k;  // 16 bytes i of k[j] have key 4i + j
+    ATTN_UNROLL for (int j = 0; j < 4; ++j) Bf16Packing::load_lanes(k[j].raw, from + j * kMost, 4 * kRowBytes);
+    const V low = choose<0, 4, 1, 5>(k[0], k[1]), high = choose<0, 4, 1, 5>(k[2], k[3]),
+            low2 = choose<2, 6, 3, 7>(k[0], k[1]), high2 = choose<2, 6, 3, 7>(k[2], k[3]);
     x[0] = choose<0, 1, 4, 5>(low, high);
     x[1] = choose<2, 3, 6, 7>(low, high);
     x[2] = choose<0, 1, 4, 5>(low2, high2);
@@ -145,15 +143,9 @@ struct AmxDecodeKernels {
   }
 
   ATTN_TARGET_AVX512 static ATTN_INLINE void add_sums(const float* sums, float rescale, float* out) {
-    Vec a, b, x, y;
-    S::load(a, sums);
-    S::load(b, sums + kLanes);
-    S::load(x, out);
-    S::load(y, out + kLanes);
-    x = x * rescale + Bf16Packing::in_order<0>(a, b);
-    y = y * rescale + Bf16Packing::in_order<8>(a, b);
-    S::store(out, x);
-    S::store(out + kLanes, y);
+    const V a = V::load(sums), b = V::load(sums + kLanes);
+    (V::load(out) * rescale + Bf16Packing::in_order<0>(a, b)).store(out);
+    (V::load(out + kLanes) * rescale + Bf16Packing::in_order<8>(a, b)).store(out + kLanes);
   }
 };
 

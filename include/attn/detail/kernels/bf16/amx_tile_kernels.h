@@ -85,9 +85,8 @@ struct AmxKernels {
   }
 
  private:
-  using S = Simd<float, 64>;
-  using Vec = S::Vec;
-  static constexpr int kLanes = S::kLanes;
+  using V = Vec<float, 64>;
+  static constexpr int kLanes = V::kLanes;
   static constexpr Index kStep = AmxTiles::kColumns, kRows = AmxTiles::kRows;
   static constexpr Index kRowBytes = 4 * kQueries, kTileBytes = kRows * AmxTiles::kBytes;
 

@@ -43,11 +43,11 @@ struct Bf16Packing {
       else
         load_part<kOthers>({first, from.dtype, from.stride, from.column}, rows, count, part);
       for (Index r = 0; r < rows; ++r) {
-        Vec low, high;
-        S::load(low, floats.data + r * floats.stride);
-        S::load(high, floats.data + r * floats.stride + kColumns / 2);
+        const float* const row = floats.data + r * floats.stride;
+        V low = V::load(row);
+        const V high = V::load(row + kColumns / 2);
         Instructions::round_to_bf16(low, high);
-        S::store(reinterpret_cast<float*>(packed + 2 * (r * padded_columns + c)), low);
+        low.store(reinterpret_cast<float*>(packed + 2 * (r * padded_columns + c)));
       }
     }
   }
@@ -74,8 +74,8 @@ struct Bf16Packing {
   }
 
   /// Loads four times 16 bytes, `stride` bytes apart.
-  template <class V>
-  ATTN_TARGET_AVX512 static ATTN_INLINE void load_lanes(V& x, const void* from, Index stride) {
+  template <class Raw>
+  ATTN_TARGET_AVX512 static ATTN_INLINE void load_lanes(Raw& x, const void* from, Index stride) {
     const auto* const row = static_cast<const std::byte*>(from);
     asm("vmovdqu32 %1, %x0" : "=v"(x) : "m"(*reinterpret_cast<const Lane*>(row)));
     insert<1>(x, row + stride);
@@ -96,27 +96,24 @@ struct Bf16Packing {
 
   /// Numbers in the order of the columns, 0 to 15 (kFirst 0) or 16 to 31 (kFirst 8). `low` and `high` have one number
   /// for each pair of pair_up().
-  template <int kFirst, class V>
-  ATTN_TARGET_AVX512 static ATTN_INLINE V in_order(const V& low, const V& high) {
+  template <int kFirst>
+  ATTN_TARGET_AVX512 static ATTN_INLINE Vec<float, 64> in_order(const Vec<float, 64>& low, const Vec<float, 64>& high) {
     return fours_in_turn<kFirst>(low, high, std::make_integer_sequence<int, 16>());
   }
 
  private:
-  using S = Simd<float, 64>;
-  using Vec = S::Vec;
+  using V = Vec<float, 64>;
   typedef std::int16_t Words __attribute__((vector_size(64)));
   typedef Words WordsAnywhere __attribute__((may_alias, aligned(1)));
   typedef Words WordsInMemory __attribute__((may_alias));
   static constexpr Index kBlock = 8;  // columns of values that fill 16 bytes
-  static_assert(2 * kColumns == Bf16Instructions::kBytes && S::kLanes == Bf16Instructions::kPairs,
+  static_assert(2 * kColumns == Bf16Instructions::kBytes && V::kLanes == Bf16Instructions::kPairs,
                 "a row of pairs is a vector");
 
   /// Loads rows of up to 32 columns as floats, padded with zeros.
   template <bool kOthers>
   ATTN_TARGET_AVX512 static void load_part(const RowsToRead& from, Index rows, Index count, float* part) {
-    constexpr decltype(KernelFamily<float>::pack_rows) kPackRows =
-        Compiled<VectorSet::avx512, PackingKernels<float, 64, kOthers>>::pack_rows;
-    kPackRows(from, rows, count, part);
+    compiled<VectorSet::avx512, PackingKernels<float, 64, kOthers>::pack_rows>(from, rows, count, part);
     // Begins with the last row, because rows of fewer columns move apart.
     for (Index r = rows; count < kColumns && r-- > 0;) {
       std::copy_backward(part + r * count, part + (r + 1) * count, part + r * kColumns + count);
@@ -127,14 +124,14 @@ struct Bf16Packing {
   struct __attribute__((may_alias)) Lane {
     Array<std::byte, 16> bytes;
   };
-  template <int kLane, class V>
-  ATTN_TARGET_AVX512 static ATTN_INLINE void insert(V& x, const void* from) {
+  template <int kLane, class Raw>
+  ATTN_TARGET_AVX512 static ATTN_INLINE void insert(Raw& x, const void* from) {
     asm("vinserti32x4 %2, %1, %0, %0" : "+v"(x) : "m"(*static_cast<const Lane*>(from)), "i"(kLane));
   }
 
-  template <int first, class V, int... e>
+  template <int first, int... e>
   ATTN_TARGET_AVX512 static ATTN_INLINE V fours_in_turn(const V& a, const V& b, std::integer_sequence<int, e...>) {
-    return __builtin_shufflevector(a, b, (first + e / 8 * 4 + e % 4 + e / 4 % 2 * 16)...);
+    return {__builtin_shufflevector(a.raw, b.raw, (first + e / 8 * 4 + e % 4 + e / 4 % 2 * 16)...)};
   }
 
   /// Takes words of a and b in turn: from the lower half of each 16 bytes, and from the upper half.

@@ -20,23 +20,21 @@ struct Bf16Softmax {
   /// because bf16 has the exponents of float.
   ATTN_TARGET_AVX512 static bool softmax(const TileMemory<float>& m, Index keys, Rows<float>, Index) {
     const Index whole = padded(keys, kStep);
-    Vec infinity, most;
-    S::splat(infinity, std::numeric_limits<float>::infinity());
-    S::splat(most, kMostSum);
-    for (Index i = keys * kQueries; i < whole * kQueries; i += kLanes) S::store(m.scores + i, -infinity);
+    const V infinity = V::broadcast(std::numeric_limits<float>::infinity()), most = V::broadcast(kMostSum);
+    for (Index i = keys * kQueries; i < whole * kQueries; i += kLanes) (-infinity).store(m.scores + i);
 
-    Array<Vec, 2> max, tile_sum;
-    for (int h : {0, 1}) S::load(max[h], m.max + h * kLanes);
-    if (!any<kEqual>(max[0], -infinity) && !any<kEqual>(max[1], -infinity)) {
-      weigh(m, whole, max, tile_sum);
+    Array<V, 2> highest, tile_sum;
+    for (int h : {0, 1}) highest[h] = V::load(m.max + h * kLanes);
+    if (!any<kEqual>(highest[0], -infinity) && !any<kEqual>(highest[1], -infinity)) {
+      weigh(m, whole, highest, tile_sum);
       // The comparison is also true for NaN.
       if (!any<kNotLessEqual>(tile_sum[0], most) && !any<kNotLessEqual>(tile_sum[1], most)) {
         add_to_sum(m, tile_sum);
         return false;
       }
     }
-    for (int h : {0, 1}) raise_max(m, whole, h, max[h]);
-    weigh(m, whole, max, tile_sum);
+    for (int h : {0, 1}) raise_max(m, whole, h, highest[h]);
+    weigh(m, whole, highest, tile_sum);
     add_to_sum(m, tile_sum);
     return true;
   }
@@ -44,35 +42,27 @@ struct Bf16Softmax {
   /// See KernelFamily::scale_scores.
   ATTN_TARGET_AVX512 static void scale_scores(TileMemory<float>& m, Index keys) {
     if (m.scale == 1) return;
-    for (Index i = 0; i < keys * kQueries; i += kLanes) {
-      Vec x;
-      S::load(x, m.scores + i);
-      x *= m.scale;
-      S::store(m.scores + i, x);
-    }
+    for (Index i = 0; i < keys * kQueries; i += kLanes) (V::load(m.scores + i) * m.scale).store(m.scores + i);
     m.scale = 1;
   }
 
   /// out *= rescale.
   ATTN_TARGET_AVX512 static ATTN_INLINE void rescale_out(const TileMemory<float>& m, Index columns) {
-    Array<Vec, 2> factor;
-    for (int h : {0, 1}) S::load(factor[h], m.rescale + h * kLanes);
+    Array<V, 2> factor;
+    for (int h : {0, 1}) factor[h] = V::load(m.rescale + h * kLanes);
     for (Index c = 0; c < columns; ++c) {
       ATTN_UNROLL for (int h = 0; h < 2; ++h) {
-        Vec x;
-        S::load(x, m.out + c * kQueries + h * kLanes);
-        x *= factor[h];
-        S::store(m.out + c * kQueries + h * kLanes, x);
+        (V::load(m.out + c * kQueries + h * kLanes) * factor[h]).store(m.out + c * kQueries + h * kLanes);
       }
     }
   }
 
  private:
-  using S = Simd<float, 64>;
-  using Vec = S::Vec;
-  using IntVec = S::IntVec;
+  using V = Vec<float, 64>;
+  using Raw = V::Raw;
+  using IntRaw = V::IntRaw;
   typedef std::int16_t Words __attribute__((vector_size(64)));
-  static constexpr int kLanes = S::kLanes;
+  static constexpr int kLanes = V::kLanes;
   static constexpr Index kStep = Bf16Instructions::kColumns;
   static constexpr float kLog2e = std::numbers::log2e_v<float>;
 
@@ -82,68 +72,53 @@ struct Bf16Softmax {
   // Predicates of vcmpps.
   static constexpr int kEqual = 0, kNotLessEqual = 0x16;
   template <int kPredicate>
-  ATTN_TARGET_AVX512 static ATTN_INLINE bool any(const Vec& a, const Vec& b) {
+  ATTN_TARGET_AVX512 static ATTN_INLINE bool any(const V& a, const V& b) {
     std::uint16_t lanes;
-    asm("vcmpps %3, %2, %1, %0" : "=Yk"(lanes) : "v"(a), "v"(b), "i"(kPredicate));
+    asm("vcmpps %3, %2, %1, %0" : "=Yk"(lanes) : "v"(a.raw), "v"(b.raw), "i"(kPredicate));
     return lanes != 0;
   }
 
-  /// x = 2^x, exactly 0 for -inf and 1 for 0; NaN stays NaN. The polynomial is of degree 3 with 2^0 = 1 and 2^1 = 2,
+  /// 2^x, exactly 0 for -inf and 1 for 0; NaN stays NaN. The polynomial is of degree 3 with 2^0 = 1 and 2^1 = 2,
   /// and has the least relative error on [0, 1] of all such: 1.03e-4, a 19th of an eps of bf16. Without 2^1 = 2 the
   /// error would be 8.6e-5, but also at 1, where the largest weights lie: the product of a score and log2(e) is
   /// rounded, and may fall short of the maximum's.
-  ATTN_TARGET_AVX512 static ATTN_INLINE void exp2(Vec& x) {
+  ATTN_TARGET_AVX512 static ATTN_INLINE V exp2(const V& x) {
     constexpr float kC1 = 0.69542427f, kC2 = 0.22630804f, kC3 = 0.07826769f;
-    Vec f;
-    asm("vreduceps $1, %1, %0" : "=v"(f) : "v"(x));  // x - floor(x), 0 for an infinite x
-    Vec p = f * kC3 + kC2;
+    Raw f;
+    asm("vreduceps $1, %1, %0" : "=v"(f) : "v"(x.raw));  // x - floor(x), 0 for an infinite x
+    Raw p = f * kC3 + kC2;
     p = p * f + kC1;
     p = p * f + 1.0f;
-    asm("vscalefps %1, %0, %0" : "+v"(p) : "v"(x));  // p * 2^floor(x)
-    x = p;
+    asm("vscalefps %1, %0, %0" : "+v"(p) : "v"(x.raw));  // p * 2^floor(x)
+    return {p};
   }
 
-  /// Brings the maximum of 16 queries up to date with this tile, and rescales their sum. `max` becomes what the weights
-  /// are relative to.
-  ATTN_TARGET_AVX512 static ATTN_INLINE void raise_max(const TileMemory<float>& m, Index keys, int h, Vec& max) {
-    Vec infinity;
-    S::splat(infinity, std::numeric_limits<float>::infinity());
-    Array<Vec, 4> top = {-infinity, -infinity, -infinity, -infinity};
+  /// Brings the maximum of 16 queries up to date with this tile, and rescales their sum. `reference` becomes what the
+  /// weights are relative to.
+  ATTN_TARGET_AVX512 static ATTN_INLINE void raise_max(const TileMemory<float>& m, Index keys, int h, V& reference) {
+    const V infinity = V::broadcast(std::numeric_limits<float>::infinity());
+    Array<V, 4> top = {-infinity, -infinity, -infinity, -infinity};
     for (Index j = 0; j < keys; j += 4) {
-      ATTN_UNROLL for (int i = 0; i < 4; ++i) {
-        Vec x;
-        S::load(x, m.scores + (j + i) * kQueries + h * kLanes);
-        top[i] = x > top[i] ? x : top[i];  // ignores NaN
-      }
+      // Ignores NaN.
+      ATTN_UNROLL for (int i = 0; i < 4; ++i) top[i] = max(V::load(m.scores + (j + i) * kQueries + h * kLanes), top[i]);
     }
-    S::max_with(top[0], top[1]);
-    S::max_with(top[2], top[3]);
-    S::max_with(top[0], top[2]);
-    const Vec old = max, tile_max = top[0] * m.scale;
-    const Vec now = tile_max > old ? tile_max : old;
-    S::store(m.max + h * kLanes, now);
+    const V tile_max = max(max(top[0], top[1]), max(top[2], top[3])) * m.scale;
+    const V old = reference, now = max(tile_max, old);
+    now.store(m.max + h * kLanes);
     // Scores of a query that has kept no key yet are measured from 0, where e^-inf is the right weight.
-    max = now == -infinity ? Vec{} : now;
+    reference = select(now == -infinity, V{}, now);
     // The exact factor, because a maximum may rise a little with each tile, and the errors of all factors add up.
-    Vec factor = old - max;
-    S::exp(factor);
-    S::store(m.rescale + h * kLanes, factor);
-    for (float* numbers : {m.sum, m.sum_rest}) {
-      Vec x;
-      S::load(x, numbers + h * kLanes);
-      x *= factor;
-      S::store(numbers + h * kLanes, x);
-    }
+    const V factor = exp(old - reference);
+    factor.store(m.rescale + h * kLanes);
+    for (float* numbers : {m.sum, m.sum_rest}) (V::load(numbers + h * kLanes) * factor).store(numbers + h * kLanes);
   }
 
-  ATTN_TARGET_AVX512 static ATTN_INLINE void add_to_sum(const TileMemory<float>& m, const Vec* tile_sum) {
+  ATTN_TARGET_AVX512 static ATTN_INLINE void add_to_sum(const TileMemory<float>& m, const V* tile_sum) {
     for (int h : {0, 1}) {
-      Vec sum, rest;
-      S::load(sum, m.sum + h * kLanes);
-      S::load(rest, m.sum_rest + h * kLanes);
+      V sum = V::load(m.sum + h * kLanes), rest = V::load(m.sum_rest + h * kLanes);
       add_exactly(sum, rest, tile_sum[h]);
-      S::store(m.sum + h * kLanes, sum);
-      S::store(m.sum_rest + h * kLanes, rest);
+      sum.store(m.sum + h * kLanes);
+      rest.store(m.sum_rest + h * kLanes);
     }
   }
 
@@ -158,8 +133,8 @@ struct Bf16Softmax {
 
   /// Weights on their way through weigh(). Single vectors, because g++ 12 would keep arrays of them in memory.
   struct Weighing {
-    Vec factor, reference0, reference1;
-    Vec sum0, sum1, sum2, sum3;
+    V factor, reference0, reference1;
+    V sum0, sum1, sum2, sum3;
     Words upper;  // of each dword, twice
     const float* scores;
     float* weights;
@@ -168,30 +143,24 @@ struct Bf16Softmax {
   /// Weighs two keys of 16 queries. bf16 is the upper half of a float: adding 0x8000 rounds to the nearest, and the
   /// weight of the first key moves into the lower half of that of the second. (Truncating, with the rounding in the
   /// polynomial, saves two additions and made the largest error at scores of 1e3 eight times as large.)
-  ATTN_TARGET_AVX512 static ATTN_INLINE void weigh_pair(Weighing& w, const Vec& reference, Vec& sum0, Vec& sum1,
-                                                        Index lane) {
-    Vec x, y;
-    S::load(x, w.scores + lane);
-    S::load(y, w.scores + lane + kQueries);
-    x = x * w.factor - reference;
-    y = y * w.factor - reference;
-    exp2(x);
-    exp2(y);
+  ATTN_TARGET_AVX512 static ATTN_INLINE void weigh_pair(Weighing& w, const V& reference, V& sum0, V& sum1, Index lane) {
+    V x = exp2(V::load(w.scores + lane) * w.factor - reference),
+      y = exp2(V::load(w.scores + lane + kQueries) * w.factor - reference);
     sum0 += x;
     sum1 += y;
-    x = (Vec)((IntVec)x + 0x8000);
-    y = (Vec)((IntVec)y + 0x8000);
-    asm("vpermw %1, %2, %0 %{%3%}" : "+v"(y) : "v"(x), "v"(w.upper), "Yk"(0x55555555u));
-    S::store(w.weights + lane, y);
+    x.raw = (Raw)((IntRaw)x.raw + 0x8000);
+    y.raw = (Raw)((IntRaw)y.raw + 0x8000);
+    asm("vpermw %1, %2, %0 %{%3%}" : "+v"(y.raw) : "v"(x.raw), "v"(w.upper), "Yk"(0x55555555u));
+    y.store(w.weights + lane);
   }
 
-  /// The weights of a tile relative to `max`, and their sums.
-  ATTN_TARGET_AVX512 static ATTN_INLINE void weigh(const TileMemory<float>& m, Index keys, const Vec* max, Vec* sum) {
+  /// The weights of a tile relative to `highest`, and their sums.
+  ATTN_TARGET_AVX512 static ATTN_INLINE void weigh(const TileMemory<float>& m, Index keys, const V* highest, V* sum) {
     Weighing w;
-    S::splat(w.factor, m.scale * kLog2e);
-    w.reference0 = max[0] * kLog2e;
-    w.reference1 = max[1] * kLog2e;
-    w.sum0 = w.sum1 = w.sum2 = w.sum3 = Vec{};
+    w.factor = V::broadcast(m.scale * kLog2e);
+    w.reference0 = highest[0] * kLog2e;
+    w.reference1 = highest[1] * kLog2e;
+    w.sum0 = w.sum1 = w.sum2 = w.sum3 = V{};
     __builtin_memcpy(&w.upper, kUpper.words, sizeof(w.upper));
     w.scores = m.scores;
     w.weights = m.weights;

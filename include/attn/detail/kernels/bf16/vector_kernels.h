@@ -44,9 +44,8 @@ struct Bf16VectorKernels {
   }
 
  private:
-  using S = Simd<float, 64>;
-  using Vec = S::Vec;
-  static constexpr int kLanes = S::kLanes, kVectors = 2;
+  using V = Vec<float, 64>;
+  static constexpr int kLanes = V::kLanes, kVectors = 2;
   static constexpr Index kQueries = Bf16Softmax::kQueries;
   static_assert(kQueries == kVectors * kLanes);
 
@@ -54,7 +53,7 @@ struct Bf16VectorKernels {
   /// as fast, with 4 slower.
   static constexpr int kRows = 8;
   static_assert(kKeyTile % kRows == 0 && Bf16Instructions::kColumns % kRows == 0, "rows are there by eights");
-  using Sums = Array<Array<Vec, kVectors>, kRows>;
+  using Sums = Array<Array<V, kVectors>, kRows>;
 
   /// sums (rows, queries) += rows (rows, pairs) * second (pairs, queries). Rows lie `stride` bytes apart.
   ATTN_TARGET_AVX512 static ATTN_INLINE void add_products(Sums& sums, const std::byte* rows, Index stride,
@@ -62,12 +61,12 @@ struct Bf16VectorKernels {
     Array<const std::byte*, kRows> row;
     ATTN_UNROLL for (int a = 0; a < kRows; ++a) row[a] = rows + a * stride;
     for (Index p = 0; p < pairs; ++p) {
-      Array<Vec, kVectors> x;
-      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(x[v], second + p * kQueries + v * kLanes);
+      Array<V, kVectors> x;
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) x[v] = V::load(second + p * kQueries + v * kLanes);
       ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
         std::int32_t pair;
         std::memcpy(&pair, row[a] + 4 * p, sizeof(pair));
-        const Vec in_lanes = (Vec)(S::IntVec{} + pair);
+        const V in_lanes{(V::Raw)(V::IntRaw{} + pair)};
         ATTN_UNROLL for (int v = 0; v < kVectors; ++v) Bf16Instructions::add_products(sums[a][v], x[v], in_lanes);
       }
     }
@@ -75,12 +74,12 @@ struct Bf16VectorKernels {
 
   ATTN_TARGET_AVX512 static ATTN_INLINE void load(Sums& sums, const float* from) {
     ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
-      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::load(sums[a][v], from + a * kQueries + v * kLanes);
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) sums[a][v] = V::load(from + a * kQueries + v * kLanes);
     }
   }
   ATTN_TARGET_AVX512 static ATTN_INLINE void store(const Sums& sums, float* to) {
     ATTN_UNROLL for (int a = 0; a < kRows; ++a) {
-      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) S::store(to + a * kQueries + v * kLanes, sums[a][v]);
+      ATTN_UNROLL for (int v = 0; v < kVectors; ++v) sums[a][v].store(to + a * kQueries + v * kLanes);
     }
   }
 };

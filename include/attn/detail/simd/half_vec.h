@@ -8,15 +8,15 @@
 #include <arm_neon.h>
 #endif
 
-#include "attn/detail/simd/simd.h"
+#include "attn/detail/simd/vec.h"
 #include "attn/detail/tensor/dtype.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 /// Rounds numbers to bf16, which then stand in the lower half of each lane.
-template <class Bits, class Vec>
-ATTN_INLINE void round_to_bf16(Bits& rounded, const Vec& x) {
+template <class Bits, class V>
+ATTN_INLINE void round_to_bf16(Bits& rounded, const V& x) {
   const Bits bits = (Bits)x, is_nan = (Bits)(x != x);
   // Adds half a unit of the bits that remain, and a little less where they are even. A NaN keeps its upper bits
   // instead, because the sum could make an inf of it.
@@ -28,14 +28,14 @@ ATTN_INLINE void round_to_bf16(Bits& rounded, const Vec& x) {
 /// that it compiles before inlining, and clang 14 checks the registers of inline assembly there. So each compiler gets
 /// the form that it understands.
 template <int Bytes>
-struct HalfSimd {
-  using S = Simd<float, Bytes>;
-  using Vec = typename S::Vec;
-  using Bits = typename S::template VectorOf<std::uint32_t>::type;
-  static constexpr int kLanes = S::kLanes;
+struct HalfVec {
+  using V = Vec<float, Bytes>;
+  using Raw = typename V::Raw;
+  using Bits = typename RawVec<float, Bytes, std::uint32_t>::type;
+  static constexpr int kLanes = V::kLanes;
 
   /// kLanes numbers of 16 bits, exactly.
-  static ATTN_INLINE void widen_f16(Vec& x, const std::byte* from) {
+  static ATTN_INLINE V widen_f16(const std::byte* from) {
     if constexpr (Bytes == 16) {
       Bits bits;
       load_upper(bits, from);
@@ -43,71 +43,71 @@ struct HalfSimd {
       // The exponent now counts from 2^-127 instead of 2^-15. The highest exponent stands for inf or NaN.
       constexpr float kShift = 0x1p112f;
       const Bits special = (Bits)(magnitude >= (31u << 23)) & 0x7f800000u;
-      x = (Vec)((Bits)((Vec)magnitude * kShift) | special | sign);
+      return {(Raw)((Bits)((Raw)magnitude * kShift) | special | sign)};
     } else {
 #if defined(__clang__)
       typedef __fp16 Half __attribute__((ext_vector_type(kLanes)));
       typedef float Wide __attribute__((ext_vector_type(kLanes)));
       Half half;
       std::memcpy(&half, from, sizeof(half));
-      x = (Vec) __builtin_convertvector(half, Wide);
+      return {(Raw) __builtin_convertvector(half, Wide)};
 #else
-      Vec wide;  // in a register: g++ 12 stores what assembly gives to an element of an array, though nobody reads it
+      Raw wide;
       asm("vcvtph2ps %1, %0" : "=v"(wide) : "m"(*reinterpret_cast<const InMemory<std::uint16_t>*>(from)));
-      x = wide;
+      return {wide};
 #endif
     }
   }
 
-  static ATTN_INLINE void widen_bf16(Vec& x, const std::byte* from) {
+  static ATTN_INLINE V widen_bf16(const std::byte* from) {
     Bits bits;
     load_upper(bits, from);
-    x = (Vec)bits;
+    return {(Raw)bits};
   }
 
   /// kLanes integers of 8 bits.
-  static ATTN_INLINE void widen_i8(Vec& x, const std::byte* from) {
+  static ATTN_INLINE V widen_i8(const std::byte* from) {
     if constexpr (Bytes == 16) {
       Array<float, kLanes> lanes;
       for (int i = 0; i < kLanes; ++i) lanes[i] = static_cast<float>(static_cast<std::int8_t>(from[i]));
-      S::load(x, lanes);
+      return V::load(lanes);
     } else {
 #if defined(__clang__)
       typedef std::int8_t Small __attribute__((ext_vector_type(kLanes)));
       typedef float Wide __attribute__((ext_vector_type(kLanes)));
       Small small;
       std::memcpy(&small, from, sizeof(small));
-      x = (Vec) __builtin_convertvector(small, Wide);
+      return {(Raw) __builtin_convertvector(small, Wide)};
 #else
-      Vec wide;
+      Raw wide;
       asm("vpmovsxbd %1, %0" : "=v"(wide) : "m"(*reinterpret_cast<const InMemory<std::int8_t>*>(from)));
       asm("vcvtdq2ps %0, %0" : "+v"(wide));
-      x = wide;
+      return {wide};
 #endif
     }
   }
 
   /// To the nearest, halfway cases to even.
-  static ATTN_INLINE void narrow_f16(std::byte* to, const Vec& x) {
+  static ATTN_INLINE void narrow_f16(std::byte* to, const V& x) {
     if constexpr (Bytes == 16) {
       Array<float, kLanes> lanes;
-      S::store(lanes, x);
+      x.store(lanes);
       for (int i = 0; i < kLanes; ++i) store_number(DType::f16, to + 2 * i, lanes[i]);
     } else {
 #if defined(__clang__)
       typedef __fp16 Half __attribute__((ext_vector_type(kLanes)));
       typedef float Wide __attribute__((ext_vector_type(kLanes)));
-      const Half half = __builtin_convertvector((Wide)x, Half);
+      const Half half = __builtin_convertvector((Wide)x.raw, Half);
       std::memcpy(to, &half, sizeof(half));
 #else
-      asm("vcvtps2ph $0, %1, %0" : "=m"(*reinterpret_cast<InMemory<std::uint16_t>*>(to)) : "v"(x));
+      asm("vcvtps2ph $0, %1, %0" : "=m"(*reinterpret_cast<InMemory<std::uint16_t>*>(to)) : "v"(x.raw));
 #endif
     }
   }
 
-  static ATTN_INLINE void narrow_bf16(std::byte* to, const Vec& x) {
+  static ATTN_INLINE void narrow_bf16(std::byte* to, const V& x) {
     Bits rounded;
-    round_to_bf16(rounded, x);
+    round_to_bf16(rounded, x.raw);
     Array<std::uint32_t, kLanes> lanes;
     std::memcpy(lanes, &rounded, sizeof(lanes));
     Array<std::uint16_t, kLanes> halves;
@@ -148,31 +148,32 @@ struct HalfSimd {
 #if ATTN_NEON
 /// An instruction or two each. FEAT_BF16 has another for narrow_bf16, where the compiler's flags allow it.
 template <>
-struct HalfSimd<16> {
-  using Vec = Simd<float, 16>::Vec;
+struct HalfVec<16> {
+  using V = Vec<float, 16>;
+  using Raw = V::Raw;
 
-  static ATTN_INLINE void widen_f16(Vec& x, const std::byte* from) {
+  static ATTN_INLINE V widen_f16(const std::byte* from) {
     float16x4_t half;
     std::memcpy(&half, from, sizeof(half));
-    x = (Vec)vcvt_f32_f16(half);
+    return {(Raw)vcvt_f32_f16(half)};
   }
-  static ATTN_INLINE void widen_bf16(Vec& x, const std::byte* from) {
+  static ATTN_INLINE V widen_bf16(const std::byte* from) {
     uint16x4_t half;
     std::memcpy(&half, from, sizeof(half));
-    x = (Vec)vshll_n_u16(half, 16);
+    return {(Raw)vshll_n_u16(half, 16)};
   }
-  static ATTN_INLINE void widen_i8(Vec& x, const std::byte* from) {
+  static ATTN_INLINE V widen_i8(const std::byte* from) {
     std::uint32_t four;
     std::memcpy(&four, from, sizeof(four));
-    x = (Vec)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four))))));
+    return {(Raw)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four))))))};
   }
-  static ATTN_INLINE void narrow_f16(std::byte* to, const Vec& x) {
-    const float16x4_t half = vcvt_f16_f32((float32x4_t)x);
+  static ATTN_INLINE void narrow_f16(std::byte* to, const V& x) {
+    const float16x4_t half = vcvt_f16_f32((float32x4_t)x.raw);
     std::memcpy(to, &half, sizeof(half));
   }
-  static ATTN_INLINE void narrow_bf16(std::byte* to, const Vec& x) {
+  static ATTN_INLINE void narrow_bf16(std::byte* to, const V& x) {
     uint32x4_t rounded;
-    round_to_bf16(rounded, (float32x4_t)x);
+    round_to_bf16(rounded, (float32x4_t)x.raw);
     const uint16x4_t half = vmovn_u32(rounded);
     std::memcpy(to, &half, sizeof(half));
   }
