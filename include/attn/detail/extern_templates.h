@@ -5,7 +5,7 @@
 #include "attn/detail/backward/listed_backward.h"
 #include "attn/detail/flash/sequences.h"
 #include "attn/detail/forward_mode/jvp.h"
-#include "attn/detail/kernels/additive_gradients.h"
+#include "attn/detail/kernels/additive_kernels.h"
 #include "attn/detail/linear_attention/naive_recurrence.h"
 #include "attn/detail/linear_attention/recurrence.h"
 #include "attn/detail/naive/naive_jvp.h"

@@ -1,12 +1,184 @@
-// Kernels of recurrences over tokens: decays between the tokens of a chunk, what stands around its products, and single
+// Kernels of recurrences over tokens, one text for all instruction sets, and the choice among them at run time: feature
+// maps, decays between the tokens of a chunk, pairs of near tokens, what stands around a chunk's products, and single
 // steps.
 #pragma once
 
-#include "attn/detail/kernels/feature_kernels.h"
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "attn/detail/base/linker_hint.h"
 #include "attn/detail/kernels/product_kernels.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
+
+/// Rows to be written: `columns` numbers of each, a multiple of the vectors' lanes.
+template <class T>
+struct Block {
+  T* data;
+  Index stride;
+  Index rows;
+  Index columns;
+
+  T* row(Index i) const { return data + i * stride; }
+  operator Rows<T>() const { return {data, stride}; }
+
+  /// `count` of these rows, from row i on.
+  Block from(Index i, Index count) const { return {row(i), stride, count, columns}; }
+};
+
+template <class T, int Bytes>
+struct FeatureKernels {
+  using V = Vec<T, Bytes>;
+  static constexpr int kLanes = V::kLanes;
+
+  /// Numbers become x + 1 above 0 and e^x below (Katharopoulos et al. 2020, eq. 7). NaN stays NaN.
+  static ATTN_INLINE void elu1(const Block<T>& b) {
+    each_vector(b, [](const V& x) { return select(x > V{}, x + T(1), exp(select(x > V{}, V{}, x))); });
+  }
+  static ATTN_INLINE void relu(const Block<T>& b) {
+    each_vector(b, [](const V& x) { return select(x < V{}, V{}, x); });
+  }
+
+  /// Numbers become e^(number - less[i]) in row i; infinite beyond what T holds.
+  static ATTN_INLINE void exp_less(const Block<T>& b, const T* less) {
+    for (Index i = 0; i < b.rows; ++i)
+      for (Index c = 0; c < b.columns; c += kLanes) {
+        const V x = V::load(b.row(i) + c) - less[i];
+        V y = exp(x);
+        if constexpr (V::kIsVector)
+          y = select(x > -Exp2Constants<T>::kSmallest, V::broadcast(std::numeric_limits<T>::infinity()), y);
+        y.store(b.row(i) + c);
+      }
+  }
+
+  /// Finds the largest number of each row, ignoring NaN.
+  static ATTN_INLINE void row_max(const Block<T>& b, T* largest) {
+    for (Index i = 0; i < b.rows; ++i) {
+      V most = V::broadcast(-std::numeric_limits<T>::infinity());
+      for (Index c = 0; c < b.columns; c += kLanes) most = max(V::load(b.row(i) + c), most);
+      largest[i] = most.largest();
+    }
+  }
+
+  /// Multiplies each row by a power of two, `factor`, that brings its largest magnitude to 1 .. 2. This is exact,
+  /// except where numbers leave the range of normal ones, and these are far below the largest.
+  static ATTN_INLINE void balance(const Block<T>& b, T* factor) {
+    for (Index i = 0; i < b.rows; ++i) {
+      V most{};
+      for (Index c = 0; c < b.columns; c += kLanes) {
+        const V x = V::load(b.row(i) + c);
+        most = max(select(x < V{}, -x, x), most);
+      }
+      const T f = inverse_power(most.largest());
+      factor[i] = f;
+      for (Index c = 0; c < b.columns; c += kLanes) (V::load(b.row(i) + c) * f).store(b.row(i) + c);
+    }
+  }
+
+ private:
+  template <class Change>
+  static ATTN_INLINE void each_vector(const Block<T>& b, const Change& change) {
+    for (Index i = 0; i < b.rows; ++i)
+      for (Index c = 0; c < b.columns; c += kLanes) change(V::load(b.row(i) + c)).store(b.row(i) + c);
+  }
+
+  /// 2^-e for a number from 2^e to 2^(e + 1); 1 for 0 and for what is not finite. The exponent is held within the
+  /// powers whose inverse is a normal number.
+  static ATTN_INLINE T inverse_power(T x) {
+    if (!(x > T(0)) || x > std::numeric_limits<T>::max()) return T(1);
+    if constexpr (V::kIsVector) {
+      using Int = typename V::Int;
+      constexpr int kBits = Exp2Constants<T>::kMantissaBits;
+      constexpr Int kBias = std::numeric_limits<T>::max_exponent - 1;
+      const Int e = std::max<Int>(std::bit_cast<Int>(x) >> kBits, 1);
+      return std::bit_cast<T>(std::max<Int>(2 * kBias - e, 1) << kBits);
+    } else {
+      return std::ldexp(T(1), -std::ilogb(x));
+    }
+  }
+};
+
+/// Some neighbouring tokens, at most kNearTokens: rows of queries, of keys, and of factors, e^gate of each feature.
+template <class T>
+struct NearTokens {
+  Rows<T> query, key, factor;
+  Index tokens;
+  Index columns;  ///< a multiple of the vectors' lanes
+};
+/// How many neighbouring tokens form their pairs one by one. A pair of a query and a key takes two operations for each
+/// feature and a sum over lanes; tokens further apart are products of matrices.
+constexpr Index kNearTokens = 16;
+
+template <class T, int Bytes>
+struct GateKernels {
+  using V = Vec<T, Bytes>;
+  static constexpr int kLanes = V::kLanes;
+
+  /// scores(i, j) = sum over features of query_i * key_j * factor_(j + 1) * .. * factor_i, for j <= i. The key decays
+  /// as it passes from query to query, so that no decay is ever divided by another.
+  static ATTN_INLINE void near_scores(const NearTokens<T>& n, const Block<T>& scores) {
+    for (Index i = 0; i < n.tokens; ++i) std::fill_n(scores.row(i), i + 1, T(0));
+    for (Index c = 0; c < n.columns; c += kLanes)
+      for (Index j = 0; j < n.tokens; ++j) {
+        V key = V::load(n.key.data + j * n.key.stride + c);
+        for (Index i = j; i < n.tokens; ++i) {
+          if (i > j) key *= V::load(n.factor.data + i * n.factor.stride + c);
+          scores.row(i)[j] += (V::load(n.query.data + i * n.query.stride + c) * key).total();
+        }
+      }
+  }
+
+  /// Adds the gradients of queries, keys and gates, given those of the scores. The gate of token t is part of all pairs
+  /// j < t <= i.
+  static ATTN_INLINE void near_gradients(const NearTokens<T>& n, Rows<T> grad_scores, const Block<T>& grad_query,
+                                         const Block<T>& grad_key, const Block<T>& grad_gate) {
+    for (Index c = 0; c < n.columns; c += kLanes)
+      for (Index j = 0; j < n.tokens; ++j) {
+        // For each token i >= j: what the later queries make of key_j, with the decays between i and them.
+        Array<V, kNearTokens> asked;
+        V sum{};
+        for (Index i = n.tokens; i-- > j;) {
+          sum += V::load(n.query.data + i * n.query.stride + c) * grad_scores.data[i * grad_scores.stride + j];
+          asked[i] = sum;
+          if (i > j) sum *= V::load(n.factor.data + i * n.factor.stride + c);
+        }
+        add(grad_key.row(j) + c, sum);
+        V key = V::load(n.key.data + j * n.key.stride + c);
+        for (Index i = j; i < n.tokens; ++i) {
+          if (i > j) {
+            key *= V::load(n.factor.data + i * n.factor.stride + c);
+            add(grad_gate.row(i) + c, key * asked[i]);
+          }
+          add(grad_query.row(i) + c, key * grad_scores.data[i * grad_scores.stride + j]);
+        }
+      }
+  }
+
+ private:
+  static ATTN_INLINE void add(T* to, const V& x) { (V::load(to) + x).store(to); }
+};
+
+/// A factor for each row, or one for all.
+template <class T>
+class RowFactors {
+ public:
+  RowFactors(const T* of_rows) : of_rows_(of_rows) {}
+  RowFactors(T of_all) : of_all_(of_all) {}
+  /// With the other sign.
+  RowFactors operator-() const {
+    RowFactors negated = *this;
+    negated.of_all_ = -of_all_;
+    return negated;
+  }
+  ATTN_INLINE T operator[](Index row) const { return of_rows_ == nullptr ? of_all_ : of_all_ * of_rows_[row]; }
+
+ private:
+  const T* of_rows_ = nullptr;
+  T of_all_ = 1;
+};
 
 /// One token's step of a state (features, columns): state = decay * state + key * value, out = scale * query * state.
 /// With the delta rule, beta * (value - decay * state * key) stands in place of value, and all features have the same
@@ -68,17 +240,17 @@ struct RecurrenceKernels {
     each(to, [&](Index i, Index c, const V& x) { return x * V::load(by.data + i * by.stride + c); });
   }
   /// to_i = factor[i] * from_i, which may be the same rows.
-  static ATTN_INLINE void scale_rows(const Block<T>& to, Rows<T> from, const T* factor) {
+  static ATTN_INLINE void scale_rows(const Block<T>& to, Rows<T> from, RowFactors<T> factor) {
     for (Index i = 0; i < to.rows; ++i)
       for (Index c = 0; c < to.columns; c += kLanes)
         (V::load(from.data + i * from.stride + c) * factor[i]).store(to.row(i) + c);
   }
-  /// to = plus - factor[i] * to.
-  static ATTN_INLINE void subtract_from(const Block<T>& to, const T* factor, Rows<T> plus) {
-    each(to, [&](Index i, Index c, const V& x) { return V::load(plus.data + i * plus.stride + c) - x * factor[i]; });
+  /// to_i = factor[i] * to_i + plus_i.
+  static ATTN_INLINE void scale_and_add(const Block<T>& to, RowFactors<T> factor, Rows<T> plus) {
+    each(to, [&](Index i, Index c, const V& x) { return x * factor[i] + V::load(plus.data + i * plus.stride + c); });
   }
   /// to_i += factor[i] * from_i.
-  static ATTN_INLINE void add_rows(const Block<T>& to, Rows<T> from, const T* factor) {
+  static ATTN_INLINE void add_rows(const Block<T>& to, Rows<T> from, RowFactors<T> factor) {
     each(to, [&](Index i, Index c, const V& x) { return x + V::load(from.data + i * from.stride + c) * factor[i]; });
   }
 
@@ -230,6 +402,75 @@ struct RecurrenceKernels {
     ATTN_UNROLL for (int v = 0; v < kVectors; ++v) { (out[v] * s.scale).store(s.out + c + v * kLanes); }
   }
 };
+
+/// How many numbers rows of a chunk and of a state are padded to: a cache line, and so whole vectors of any instruction
+/// set.
+template <class T>
+constexpr Index kRowUnit = kAlignment / static_cast<Index>(sizeof(T));
+
+template <class T>
+struct RecurrenceFamily {
+  void (*product)(const Product<T>&);
+  void (*elu1)(const Block<T>&);
+  void (*relu)(const Block<T>&);
+  void (*exp_less)(const Block<T>&, const T* less);
+  void (*row_max)(const Block<T>&, T* max);
+  void (*balance)(const Block<T>&, T* factor);
+  void (*decays)(const T* gate, const Block<T>&, T* from_start);
+  void (*decays_from)(Rows<T> gate, const Block<T>&);
+  void (*decays_to)(Rows<T> gate, const Block<T>&);
+  void (*multiply_by)(const Block<T>&, Rows<T> by);
+  void (*scale_rows)(const Block<T>&, Rows<T> from, RowFactors<T>);
+  void (*scale_and_add)(const Block<T>&, RowFactors<T>, Rows<T> plus);
+  void (*add_rows)(const Block<T>&, Rows<T> from, RowFactors<T>);
+  void (*add_dots)(T* sums, Rows<T> a, Rows<T> b, Index rows, Index columns);
+  void (*running_sums)(const Block<T>&, Rows<T> from);
+  void (*running_sums_back)(const Block<T>&, Rows<T> from);
+  void (*substitute)(const Block<T>& w, T* u, Rows<T> a, const T* beta, Index begin, Index end);
+  void (*substitute_back)(const Block<T>& w, T* u, Rows<T> a, const T* beta, Index begin, Index end);
+  void (*step)(const StateStep<T>&);
+  void (*near_scores)(const NearTokens<T>&, const Block<T>& scores);
+  void (*near_gradients)(const NearTokens<T>&, Rows<T> grad_scores, const Block<T>& grad_query,
+                         const Block<T>& grad_key, const Block<T>& grad_gate);
+};
+
+template <class T, VectorSet kSet>
+struct RecurrenceFamilyOf {
+  static constexpr int kBytes = kVectorBytes<kSet>, kRegisters = kVectorRegisters<kSet>;
+  using Features = FeatureKernels<T, kBytes>;
+  using Recurrence = RecurrenceKernels<T, kBytes, kRegisters>;
+  using Gates = GateKernels<T, kBytes>;
+
+  static constexpr RecurrenceFamily<T> kKernels = {
+      .product = compiled<kSet, ProductKernels<T, kBytes, kRegisters>::product>,
+      .elu1 = compiled<kSet, Features::elu1>,
+      .relu = compiled<kSet, Features::relu>,
+      .exp_less = compiled<kSet, Features::exp_less>,
+      .row_max = compiled<kSet, Features::row_max>,
+      .balance = compiled<kSet, Features::balance>,
+      .decays = compiled<kSet, Recurrence::decays>,
+      .decays_from = compiled<kSet, Recurrence::decays_from>,
+      .decays_to = compiled<kSet, Recurrence::decays_to>,
+      .multiply_by = compiled<kSet, Recurrence::multiply_by>,
+      .scale_rows = compiled<kSet, Recurrence::scale_rows>,
+      .scale_and_add = compiled<kSet, Recurrence::scale_and_add>,
+      .add_rows = compiled<kSet, Recurrence::add_rows>,
+      .add_dots = compiled<kSet, Recurrence::add_dots>,
+      .running_sums = compiled<kSet, Recurrence::running_sums>,
+      .running_sums_back = compiled<kSet, Recurrence::running_sums_back>,
+      .substitute = compiled<kSet, Recurrence::substitute>,
+      .substitute_back = compiled<kSet, Recurrence::substitute_back>,
+      .step = compiled<kSet, Recurrence::step>,
+      .near_scores = compiled<kSet, Gates::near_scores>,
+      .near_gradients = compiled<kSet, Gates::near_gradients>};
+};
+
+/// The kernels for these vectors, which must be available.
+template <class T>
+const RecurrenceFamily<T>& recurrence_family(VectorSet vectors) {
+  return with_vectors<T>(
+      vectors, []<VectorSet kSet>() -> const RecurrenceFamily<T>& { return RecurrenceFamilyOf<T, kSet>::kKernels; });
+}
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

@@ -5,7 +5,7 @@
 
 #include "attn/detail/flash/checked_call.h"
 #include "attn/detail/flash/flash.h"
-#include "attn/detail/kernels/additive_gradients.h"
+#include "attn/detail/kernels/additive_kernels.h"
 #include "attn/detail/layers/additive_projection.h"
 #include "attn/detail/naive/naive_additive.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attn/detail/backward/checked_backward.h"
-#include "attn/detail/kernels/additive_gradients.h"
+#include "attn/detail/kernels/additive_kernels.h"
 #include "attn/detail/layers/checked_additive.h"
 
 namespace attn {

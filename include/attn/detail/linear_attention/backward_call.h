@@ -44,14 +44,13 @@ struct RecurrenceBackwardMemory {
   T* entering;  ///< (tokens): of a token gate, what its decay since before the chunk makes of the loss
   T* leaving;   ///< (tokens): likewise its decay up to the end of the chunk
   T* gates;     ///< (tokens)
-  T* ones;      ///< (tokens)
 
   static RecurrenceBackwardMemory take(ChunkArena<T>& arena, const RecurrenceCall<T>& call, const KeptOfRun& kept) {
     const Index in = call.row_of_inputs(), f = call.row_of_features(), v = call.row_of_values();
     const bool by_feature = call.gates == Gates::of_features;
     RecurrenceBackwardMemory m;
-    const Index bytes = kept.chunks * static_cast<Index>(sizeof(KeptChunk));
-    m.chunks = reinterpret_cast<KeptChunk*>(arena.take(ceil_div(bytes, static_cast<Index>(sizeof(T)))));
+    m.chunks = arena.template take_as<KeptChunk>(kept.chunks);
+    arena.align();
     m.states = take_block(arena, kept.states, call.features() * v + f);
     m.grad_state = take_block(arena, call.features(), v);
     m.grad_normaliser = arena.take(f);
@@ -64,7 +63,7 @@ struct RecurrenceBackwardMemory {
     m.grad_raw = take_block(arena, kChunk, in);
     m.grad_scores = take_block(arena, kChunk, kChunk);
     m.grad_gates = take_block(arena, by_feature ? kChunk : 0, f);
-    for (T** numbers : {&m.numbers, &m.entering, &m.leaving, &m.gates, &m.ones}) *numbers = arena.take(kChunk);
+    for (T** numbers : {&m.numbers, &m.entering, &m.leaving, &m.gates}) *numbers = arena.take(kChunk);
     return m;
   }
 };

@@ -24,9 +24,7 @@ class RecurrenceBackwardChunk {
         arena_(memory),
         w_(call.forward, loader, arena_),
         m_(RecurrenceBackwardMemory<T>::take(arena_, call.forward, kept)),
-        kernels_(loader.kernels()) {
-    std::fill_n(m_.ones, kChunk, T(1));
-  }
+        kernels_(loader.kernels()) {}
   static Index bytes(const RecurrenceCall<T>& call, const KeptOfRun& kept) {
     const auto lay_out = [&](ChunkArena<T>& arena) {
       ChunkMemory<T>::take(arena, call);
@@ -100,18 +98,16 @@ class RecurrenceBackwardChunk {
       kernels_.add_dots(w_.m.decay, w_.m.state.sums, e, e.rows, e.columns);
       for (Index f = 0; f < call.features(); ++f) w_.m.decay[f] *= gates.over_all()[f];
       for (Index t = 0; t < n; ++t) std::copy_n(w_.m.decay, grad.columns, grad.row(t));
-      add_before_each(kernels_, grad, sums, sums, m_.ones);
+      add_before_each(kernels_, grad, sums, sums);
       key = faded;
     }
     kernels_.product(
         {values.data, values.stride, key.data, key.stride, 1, e.data, e.stride, n, values.columns, call.features()});
-    if (call.is_normalised) kernels_.add_rows(keys, {m_.grad_normaliser, 0}, m_.ones);
-    if (call.gates == Gates::of_tokens) {
-      std::fill_n(w_.m.decay, call.features(), gates.over_all_of_token());
-      kernels_.scale_rows(e, e, w_.m.decay);
-    } else if (call.gates == Gates::of_features) {
+    if (call.is_normalised) kernels_.add_rows(keys, {m_.grad_normaliser, 0}, T(1));
+    if (call.gates == Gates::of_tokens)
+      kernels_.scale_rows(e, e, gates.over_all_of_token());
+    else if (call.gates == Gates::of_features)
       kernels_.scale_rows(e, e, gates.over_all());
-    }
   }
 
   /// One query head of the chunk.
@@ -137,7 +133,7 @@ class RecurrenceBackwardChunk {
       kernels_.multiply_by(to, w_.m.gates.start);
       std::copy_n(to.data, rows * to.stride, seen.data);
       kernels_.multiply_by(seen, query);
-      add_from_each(kernels_, m_.grad_gates.from(0, n), seen, m_.sums.from(0, n), m_.ones);
+      add_from_each(kernels_, m_.grad_gates.from(0, n), seen, m_.sums.from(0, n));
       std::copy_n(w_.m.gates.start.data, rows * seen.stride, seen.data);
       kernels_.multiply_by(seen, query);
       faded = seen;
@@ -225,12 +221,12 @@ class RecurrenceBackwardChunk {
 
     multiply_turned(w_.m.state.sums, grad_w, seen);
     kernels_.scale_rows(seen, seen, w_.m.gates.from_start);
-    kernels_.scale_rows(seen, seen, w_.m.minus_one);
-    kernels_.add_rows(keys, seen, m_.ones);
+    kernels_.scale_rows(seen, seen, T(-1));
+    kernels_.add_rows(keys, seen, T(1));
     kernels_.add_dots(m_.entering, seen, w_.key, n, seen.columns);
     const Block<T> faded = m_.faded.from(0, n);
     kernels_.scale_rows(faded, w_.key, w_.m.gates.from_start);
-    kernels_.scale_rows(faded, faded, w_.m.minus_one);
+    kernels_.scale_rows(faded, faded, T(-1));
     add_to_grad_state(faded, grad_w, n);
 
     lower_scores(kernels_, grad_w, m_.columns, width, n, call.problem.v_dim, pairs);
@@ -239,7 +235,7 @@ class RecurrenceBackwardChunk {
     kernels_.multiply_by(of_gates, a);
     add_gates_between(of_gates, m_.gates);
     kernels_.multiply_by(pairs, w_.m.gates.between);
-    kernels_.scale_rows(pairs, pairs, w_.m.minus_one);
+    kernels_.scale_rows(pairs, pairs, T(-1));
     for (Index i = 0; i < n; ++i) pairs.row(i)[i] = 0;
     add_pairs(pairs, w_.key, keys, Steps::up_to_row);
     add_pairs(pairs, w_.key, keys, Steps::from_row);
@@ -251,8 +247,7 @@ class RecurrenceBackwardChunk {
                    to = m_.grad_raw.from(0, rows.size());
     const RowsToWrite out = call_.grad_q.rows(w_.batch, head, rows.begin);
     if (!call.is_normalised) {
-      std::fill_n(m_.numbers, rows.size(), call.scale);
-      kernels_.scale_rows(grad, grad, m_.numbers);
+      kernels_.scale_rows(grad, grad, call.scale);
       return w_.loader.store(grad, rows.size(), call.problem.head_dim, out);
     }
     w_.loader.copy(call.q.rows(w_.batch, head, rows.begin), rows.size(), call.problem.head_dim, raw.data);

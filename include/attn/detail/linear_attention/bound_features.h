@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "attn/detail/kernels/recurrence_table.h"
+#include "attn/detail/kernels/recurrence_kernels.h"
 #include "attn/feature_maps.h"
 
 namespace attn::detail {

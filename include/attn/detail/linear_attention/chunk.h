@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <utility>
 
 #include "attn/detail/base/arena.h"
 #include "attn/detail/kernels/kernel_table.h"

@@ -30,7 +30,6 @@ struct ChunkMemory {
   T* numbers;           ///< (tokens): factors of rows
   T* factor;            ///< (tokens): of features of queries
   T* decay;             ///< (features)
-  T* minus_one;         ///< (tokens)
   ChunkGates<T> gates;
   ScoreMemory<T> among;
 
@@ -59,7 +58,6 @@ struct ChunkMemory {
     m.numbers = arena.take(kChunk);
     m.factor = arena.take(kChunk);
     m.decay = arena.take(f);
-    m.minus_one = arena.take(kChunk);
     m.gates = ChunkGates<T>::take(arena, call);
     m.among = ScoreMemory<T>::take(arena, call);
     return m;
@@ -78,9 +76,7 @@ struct ChunkWork {
   Rows<T> key{}, value{};
 
   ChunkWork(const RecurrenceCall<T>& c, const ChunkLoader<T>& l, ChunkArena<T>& arena, bool in_segments = false)
-      : call(c), loader(l), kernels(l.kernels()), m(ChunkMemory<T>::take(arena, c, in_segments)) {
-    std::fill_n(m.minus_one, kChunk, T(-1));
-  }
+      : call(c), loader(l), kernels(l.kernels()), m(ChunkMemory<T>::take(arena, c, in_segments)) {}
 
   /// Begins a head, with its state in the caller's memory if there is one.
   void begin(Index of_batch, Index of_kv_head) {
@@ -181,14 +177,14 @@ struct ChunkWork {
   void add_to_states(const HeadState<T>* running, const SegmentSums<T>* segment) {
     const Rows<T> added = faded_keys();
     const bool forgets = call.gates == Gates::of_tokens && m.gates.over_all_of_token() == T(0);
-    const auto advance = [&](const Block<T>& to, const Block<T>& by, const T* minus_decay) {
-      if (!forgets) return kernels.subtract_from(to, minus_decay, by);
+    const auto advance = [&](const Block<T>& to, const Block<T>& by, const T* decay) {
+      if (!forgets) return kernels.scale_and_add(to, decay, by);
       for (Index i = 0; i < to.rows; ++i) std::copy_n(by.row(i), to.columns, to.row(i));
     };
     for (Index f = 0; f < call.features(); ++f)
-      m.decay[f] = call.gates == Gates::none        ? T(-1)
-                   : call.gates == Gates::of_tokens ? -m.gates.over_all_of_token()
-                                                    : -m.gates.over_all()[f];
+      m.decay[f] = call.gates == Gates::none        ? T(1)
+                   : call.gates == Gates::of_tokens ? m.gates.over_all_of_token()
+                                                    : m.gates.over_all()[f];
     for (Index f = 0; f < call.features(); f += kFeaturesAtOnce) {
       const Index n = std::min(kFeaturesAtOnce, call.features() - f);
       const Block<T> x = m.added.from(0, n);
@@ -198,7 +194,7 @@ struct ChunkWork {
       if (segment) advance(segment->sums.sums.from(f, n), x, m.decay + f);
     }
     if (segment && call.gates != Gates::none)
-      for (Index f = 0; f < call.features(); ++f) segment->minus_decay[f] *= -m.decay[f];
+      for (Index f = 0; f < call.features(); ++f) segment->decay[f] *= m.decay[f];
     if (!call.is_normalised) return;
     if (running) add_normaliser(*running, m.key_sums.row(tokens - 1));
     if (segment) add_normaliser(segment->sums, m.key_sums.row(tokens - 1));
@@ -233,10 +229,10 @@ struct ChunkWork {
     const Index n = tokens, width = padded(n, kRowUnit<T>);
     const Block<T> w = m.written.from(0, n), a{m.among_keys.data, m.among_keys.stride, n, width};
     read_state(key, w);
-    kernels.subtract_from(w, m.gates.from_start, value);
+    kernels.scale_and_add(w, -RowFactors<T>(m.gates.from_start), value);
     lower_scores(kernels, key, m.among.columns, width, n, call.features(), a);
     kernels.multiply_by(a, m.gates.between);
-    kernels.scale_rows(a, a, m.minus_one);
+    kernels.scale_rows(a, a, T(-1));
     for (Index i = 0; i < n; i += kScoreRows) {
       const Index end = std::min(i + kScoreRows, n);
       if (i > 0)

@@ -142,9 +142,7 @@ class RecurrenceForwardLoop {
         is_first = false;
       } else {
         w_.read_state(query, to);
-        if (call.scale == T(1)) return;
-        m.numbers[0] = call.scale;
-        w_.kernels.scale_rows(to, to, m.numbers);
+        if (call.scale != T(1)) w_.kernels.scale_rows(to, to, call.scale);
       }
     };
     each_head(chunk.rows, compute, false);

@@ -28,16 +28,16 @@ void add_gates_around(const T* entering, const T* leaving, T passing, Index toke
 /// to_t += row_t + row_(t + 1) + ..; `sums` is overwritten, and may be the rows.
 template <class T>
 void add_from_each(const RecurrenceFamily<T>& kernels, const Block<T>& to, std::type_identity_t<Rows<T>> rows,
-                   const Block<T>& sums, const T* ones) {
+                   const Block<T>& sums) {
   kernels.running_sums_back(sums, rows);
-  kernels.add_rows(to, sums, ones);
+  kernels.add_rows(to, sums, T(1));
 }
 /// to_t += row_0 + .. + row_(t - 1).
 template <class T>
 void add_before_each(const RecurrenceFamily<T>& kernels, const Block<T>& to, std::type_identity_t<Rows<T>> rows,
-                     const Block<T>& sums, const T* ones) {
+                     const Block<T>& sums) {
   kernels.running_sums(sums, rows);
-  if (to.rows > 1) kernels.add_rows(to.from(1, to.rows - 1), sums, ones);
+  if (to.rows > 1) kernels.add_rows(to.from(1, to.rows - 1), sums, T(1));
 }
 
 /// The gradients of gated_scores(): adds to those of queries, keys and gates, given that of the scores.
@@ -71,13 +71,13 @@ void gated_scores_backward(const ChunkWork<T>& w, Rows<T> query, const Recurrenc
         kernels.product(
             {sums.data, sums.stride, grad, row, step, other.data, other.stride, own.rows, sums.columns, other.rows});
         kernels.multiply_by(decay, sums);
-        kernels.add_rows(to, decay, m.ones);
+        kernels.add_rows(to, decay, T(1));
         kernels.multiply_by(sums, own);
         const Block<T> of_gates = m.grad_gates.from(from_each ? middle : begin, own.rows);
         if (from_each)
-          add_from_each(kernels, of_gates, sums, sums, m.ones);
+          add_from_each(kernels, of_gates, sums, sums);
         else
-          add_before_each(kernels, of_gates, sums, sums, m.ones);
+          add_before_each(kernels, of_gates, sums, sums);
       };
       back(q, q_decay, m.grad_query.from(middle, above), m.grad_scores.stride, 1, k, true);
       back(k, k_decay, m.grad_key.from(begin, half), 1, m.grad_scores.stride, q, false);

@@ -87,11 +87,11 @@ struct HeadState {
   }
 };
 
-/// What a segment does to a state: state = sums - minus_decay * state.
+/// What a segment does to a state: state = decay * state + sums.
 template <class T>
 struct SegmentSums {
   HeadState<T> sums;  ///< of the segment's own tokens
-  T* minus_decay;     ///< (features): of its gates, below 0
+  T* decay;           ///< (features): of all its gates
 
   static SegmentSums take(ChunkArena<T>& arena, const RecurrenceCall<T>& call) {
     const Index f = call.row_of_features();
@@ -100,14 +100,14 @@ struct SegmentSums {
 
   void clear(const RecurrenceCall<T>& call) const {
     sums.clear(call);
-    std::fill_n(minus_decay, call.row_of_features(), T(-1));
+    std::fill_n(decay, call.row_of_features(), T(1));
   }
   /// The segment goes by. A state that is forgotten altogether is not read, so that no NaN of it stays.
   void advance(const RecurrenceFamily<T>& kernels, const RecurrenceCall<T>& call, const HeadState<T>& state) const {
-    if (call.gates == Gates::of_tokens && minus_decay[0] == T(0))
+    if (call.gates == Gates::of_tokens && decay[0] == T(0))
       std::copy_n(sums.sums.data, call.size_of_state(), state.sums.data);
     else
-      kernels.subtract_from(state.sums, minus_decay, sums.sums);
+      kernels.scale_and_add(state.sums, decay, sums.sums);
     if (call.is_normalised)
       for (Index f = 0; f < call.features(); ++f) state.normaliser[f] += sums.normaliser[f];
   }

@@ -8,7 +8,7 @@
 #include <numbers>
 #include <type_traits>
 
-#include "attn/detail/simd/exp2_constants.h"
+#include "attn/detail/simd/math_constants.h"
 #include "attn/isa.h"
 
 namespace attn::detail {

@@ -13,8 +13,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "attn/detail/simd/exp2_constants.h"
-#include "attn/detail/simd/tanh_constants.h"
+#include "attn/detail/simd/math_constants.h"
 #include "attn/detail/simd/vector_sets.h"
 #include "attn/types.h"
 
