@@ -159,12 +159,20 @@ void store_head(const X& x, const DTypeView<T>& to, Index batch, Index head) {
     for (Index j = 0; j < x.cols(); ++j) store_number<T>(rows, i, j, x(i, j));
 }
 
-/// One head. `weights` (q_len, kv_len) holds the scores on the way, and the weights as `dtype` has them; out (q_len,
-/// v_dim); lse (q_len).
+/// One head: query (q_len, head_dim), key (kv_len, head_dim), value (kv_len, v_dim). Every call of the library computes
+/// this, whatever its path:
+///
+///     1. scores   = scale * query * keyᵀ                        (q_len, kv_len)
+///     2. scores   = mods(scores), -inf where a pair is dropped
+///     3. weights  = softmax of each row, and its lse            (q_len, kv_len) and (q_len)
+///     4. out      = (weights * dropout's factors) * value       (q_len, v_dim)
+///
+/// `weights` holds the scores on the way, and at last the weights as `dtype` has them.
 template <class T, class Matrix, class Out, class Lse>
 void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMods<T>& mods, const Problem& problem,
                 Index batch, Index head, DType dtype, Eigen::Map<RowMajor<T>>& weights, Out&& out, Lse&& lse,
                 Lse&& lse_rests) {
+  // 1. Scores.
   if (mods.score) {
     mods.score->form(q, k, head, weights);
   } else {
@@ -174,16 +182,20 @@ void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMo
     weights.noalias() = scaled * k.transpose();
   }
 
-  const T sink = static_cast<T>(mods.sink(head));
+  // 2. Mods.
   if (mods.apply) mods.apply(weights, batch, head);
-
   const bool selects = mods.apply && !v.allFinite();
   Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic> kept;
   if (selects) kept = weights.array() != -std::numeric_limits<T>::infinity();
+
+  // 3. Weights.
   if (problem.sigmoid_bias)
     sigmoid_of(weights, *problem.sigmoid_bias);
   else
-    softmax_rows(weights, sink, lse, [&](Index i, T max, T sum) { lse_rests(i) = rest_of_lse(max, sum); });
+    softmax_rows(weights, static_cast<T>(mods.sink(head)), lse,
+                 [&](Index i, T max, T sum) { lse_rests(i) = rest_of_lse(max, sum); });
+
+  // 4. Output.
   if (mods.factors) weights.array() *= mods.factors(batch, head).array();
   round_weights(weights, dtype);
   if (selects)
