@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attn/detail/backward/choose_backward_kernels.h"
+#include "attn/detail/base/arena.h"
 #include "attn/options.h"
 
 namespace attn::detail {

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <algorithm>
-#include <utility>
 
 #include "attn/detail/backward/choose_backward_kernels.h"
 #include "attn/detail/backward/listed_call.h"
+#include "attn/detail/base/arena.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {

@@ -9,7 +9,7 @@
 
 namespace attn::detail {
 
-/// Hands out arrays of numbers of T, one after the other, from memory that somebody else owns. Without memory it only
+/// Hands out arrays of numbers of T, one after the other, from memory that it does not own. Without memory it only
 /// counts, so that one function lays out the memory of a task and tells its size:
 ///
 ///     Index bytes() const { return Arena<T>::count([&](Arena<T>& arena) { lay_out(arena); }); }

@@ -1,6 +1,7 @@
 // Vector of fixed capacity that stores some elements inline.
 #pragma once
 
+#include <cassert>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -29,6 +30,7 @@ class FixedVector {
 
   template <class... Args>
   X& add(Args&&... args) {
+    assert(size_ < capacity_);
     X& made = *std::construct_at(elements_ + size_, std::forward<Args>(args)...);
     ++size_;
     return made;
