@@ -2,7 +2,7 @@
 #
 # No mod may be half there. Fails unless every header of include/attn/mods/ is included by mods.h and has a mod, a function
 # `auto name(` outside of namespace detail; and unless each of these functions stands
-# - in a table of the tests (tests/support/), so that it is swept against the definition on all paths,
+# - in the table of the tests (tests/support/), from which sweeps, hints, poison and random calls draw,
 # - on the page of mods: a mask with a picture, a score mod with a row,
 # - among what is drawn for the site (tests/support/mod_pictures.h): a mask as its pairs, others as weights;
 # and unless the README links to that page and does not list mods itself. Lists every fault.

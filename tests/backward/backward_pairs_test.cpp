@@ -66,7 +66,7 @@ TEST(BackwardPairs, GrowAsDifferencesSay) {
   for (int round = 0; round < 4; ++round) {  // other variants of every mod
     const Sizes sizes{2, 4, 2, 7, 9, 5, 3};
     const Line line(sizes, random);
-    const ErasedRows<double, true> mods({sizes, {}, random});
+    const ErasedRows mods = erased_rows({sizes, {}, random});
     ASSERT_GE(mods.scores.size(), 8u);
     const auto cross = [&](const auto& first, const auto& second) {
       for (const auto& a : first)

@@ -107,7 +107,7 @@ TEST(KvOffsetBackward, EveryModSeesAPartAsAMaskOfIt) {
   for (const Index q_len : {3, 60}) {
     GradientParts<float> c({2, 4, 2, q_len, 150, 8, 5}, std::nullopt, random);
     const Index cut = random.integer(1, 149);
-    each_erased_row<float, true>({c.sizes, c.numbers, random}, [&](const auto& row) {
+    each_erased_row({c.sizes, c.numbers, random}, [&](const auto& row) {
       c.check_alone(row, {0, cut});
       c.check_alone(row, {cut, 150});
     });
@@ -119,7 +119,7 @@ TEST(KvOffsetBackward, PartsAddUp) {
   for (const Index q_len : {3, 60}) {
     GradientParts<float> c({2, 4, 2, q_len, 150, 8, 5}, random.integer(-10, 120), random);
     const Index cut = random.integer(1, 100);
-    each_erased_row<float, true>({c.sizes, c.numbers, random}, [&](const auto& row) {
+    each_erased_row({c.sizes, c.numbers, random}, [&](const auto& row) {
       c.check_sum(row, {0, cut, cut + 7, cut + 7, 150});
     });
   }

@@ -17,7 +17,7 @@ void sweep(std::uint64_t seed) {
       GradientCase<T> c(s, random);
       c.numbers.sigmoid_bias = random.pick(std::vector{0.0, 1.5, -4.0, 6.0});
       std::size_t of_case = ++number;
-      each_erased_row<Wide<T>, true>({s, c.numbers, random}, [&](const auto& row) {
+      each_erased_row({s, c.numbers, random}, [&](const auto& row) {
         if (of_case++ % (q_len * kv_len > 2000 ? 24 : 6) == 0) c.check(row);
       });
     }

@@ -144,7 +144,7 @@ void sweep_table() {
       call.round_queries_to<T>();
       Sizes all = call.sizes(0);
       all.batch = 2;
-      each_erased_row<Wide<T>>({all, {}, random}, [&](const auto& erased) {
+      each_erased_row({all, {}, random}, [&](const auto& erased) {
         if (erased.meaning.factor) return;  // not to be said by lambdas; see dropout_test
         if (::testing::Test::HasFailure() || !sample.takes_next()) return;
         const CachedRow<T> row(erased);

@@ -4,6 +4,7 @@
 #include "attn/attn.h"
 #include "support/any_rows.h"
 #include "support/key_parts.h"
+#include "support/paths.h"
 #include "support/refused.h"
 
 namespace attn::test {

@@ -23,7 +23,7 @@ TEST(Combinations, EveryPairInBothOrders) {
   for (int round = 0; round < 6; ++round) {
     const Sizes s = small_sizes(random);
     Drawn<float> drawn = Drawn<float>::draw(s, random);
-    const ErasedRows<float> mods(Setting{s, drawn.numbers, random});
+    const ErasedRows mods = erased_rows(Setting{s, drawn.numbers, random});
     ASSERT_GE(mods.masks.size(), 25u);
     ASSERT_GE(mods.scores.size(), 7u);
     const auto cross = [&](const auto& all_a, const auto& all_b) {
@@ -54,7 +54,7 @@ TEST(Combinations, FiftyTriples) {
   for (int round = 0; round < 25; ++round) {
     const Sizes s = small_sizes(random);
     Drawn<double> drawn = Drawn<double>::draw(s, random);
-    const ErasedRows<double> mods(Setting{s, drawn.numbers, random});
+    const ErasedRows mods = erased_rows(Setting{s, drawn.numbers, random});
     const auto &a = random.pick(mods.masks), &b = random.pick(mods.masks);
     const auto &x = random.pick(mods.scores), &y = random.pick(mods.scores);
     expect_right(drawn, a | x | b);
@@ -67,7 +67,7 @@ TEST(Combinations, ChainsOfFive) {
   for (int round = 0; round < 400; ++round) {
     const Sizes s = small_sizes(random);
     Drawn<double> drawn = Drawn<double>::draw(s, random);
-    const ErasedRows<double> mods(Setting{s, drawn.numbers, random});
+    const ErasedRows mods = erased_rows(Setting{s, drawn.numbers, random});
     const auto m = [&]() -> auto& { return random.pick(mods.masks); };
     const auto x = [&]() -> auto& { return random.pick(mods.scores); };
     const auto &a = m(), &c = m(), &e = m();
@@ -132,7 +132,7 @@ TEST(Combinations, RowsWithoutKeysAreZero) {
             for (std::size_t e = 0; e < 5; ++e) EXPECT_EQ(got.out[i * 5 + e], 0) << "row " << i;
           }
       };
-      const ErasedRows<float> mods(Setting{s, {}, random});
+      const ErasedRows mods = erased_rows(Setting{s, {}, random});
       for (const auto& row : mods.masks) expect_zero(row | thirds);
       for (const auto& row : mods.scores) expect_zero(row | thirds);
       for (const auto& row : mods.grouped) expect_zero(row | thirds);  // not sinks: they are such a row's lse
@@ -156,7 +156,7 @@ TEST(Combinations, DifferentModsGiveDifferentResults) {
   for (Index j = 0; j < 30; ++j) slope(j) = 0.1f * static_cast<float>(j);
   // By kinds, few of them to compile: that each does what its own type does, the sweeps show.
   const auto add_mask = [&](const char* name, const auto& mod) { add(name, erased_mask(mod)); };
-  const auto add_score = [&](const char* name, const auto& mod) { add(name, erased_score<float>(mod)); };
+  const auto add_score = [&](const char* name, const auto& mod) { add(name, erased_score(mod)); };
   add_mask("none", full());
   add_mask("causal", causal());
   add_mask("window 4", sliding_window(4));

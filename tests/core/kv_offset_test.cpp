@@ -6,6 +6,7 @@
 #include "support/any_rows.h"
 #include "support/dropout_by_hand.h"
 #include "support/key_parts.h"
+#include "support/paths.h"
 #include "support/refused.h"
 #include "support/weights.h"
 

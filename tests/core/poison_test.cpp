@@ -2,6 +2,7 @@
 // a kept one they do reach the result.
 #include "support/any_rows.h"
 #include "support/mod_table.h"
+#include "support/paths.h"
 #include "support/sample.h"
 
 namespace attn::test {

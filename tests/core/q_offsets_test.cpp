@@ -74,7 +74,7 @@ TEST(QOffsets, EveryModIsAsWithOneOffset) {
     const Sizes s{3, 4, 2, q_len, 130, 16, 8};
     Case<float> c(s, random);
     const auto near = draw_offsets(s, {0, s.kv_len - q_len}, random), far = draw_offsets(s, {-40, 170}, random);
-    each_erased_row<float>({s, {}, random}, [&](const auto& row) {
+    each_erased_row({s, {}, random}, [&](const auto& row) {
       if (HasFatalFailure() || starts_with(row.name, "block_mask")) return;  // those are made for an offset
       expect_as_with_one_offset(c, row, near);
       if (!starts_with(row.name, "documents") && !starts_with(row.name, "neighbourhood"))

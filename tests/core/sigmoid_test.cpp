@@ -85,7 +85,7 @@ template <class T>
 void sweep() {
   each_case<T>([](const Inputs& in, const Numbers& numbers, const Setting& setting, std::size_t number) {
     std::size_t of_case = number;
-    each_erased_row<Wide<T>>(setting, [&](const auto& row) {
+    each_erased_row(setting, [&](const auto& row) {
       if (of_case++ % 6 == 0)
         expect_right<T>(in, numbers, row, kOutputLayouts[number % 5], kOutputLayouts[of_case % 5]);
     });

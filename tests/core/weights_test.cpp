@@ -38,7 +38,7 @@ TEST(Weights, OfAllTilesAreThoseOfTheDefinition) {
   Random random(1);
   Sample sample;
   for (Index q_len : {1, 3, 70})
-    each_erased_row<float>({{2, 4, 2, q_len, 150, 16, 8}, {}, random}, [&](const auto& row) {
+    each_erased_row({{2, 4, 2, q_len, 150, 16, 8}, {}, random}, [&](const auto& row) {
       if (!sample.takes_next()) return;
       SCOPED_TRACE(row.name + sample.text());
       const Case<float> c({2, 4, 2, q_len, 150, 16, 8}, row.mod, random, q_len == 3 ? Layout::bhsd : Layout::bshd);

@@ -20,15 +20,34 @@ void pages(Case&);
 void multi_head(Case&);
 void recurrences(Case&);
 void additive(Case&);
-void shifted_rows(Case&);
+/// Rows of scores with a large constant, and keys with a common part: see shifted_call.h.
+void shifted_float(Case&);
+void shifted_double(Case&);
+void shifted_half(Case&);
+void shifted_bfloat16(Case&);
+void shifted_mixed(Case&);
 
 constexpr Family kFamilies[] = {
-    {"float", 26, tensors_float}, {"double", 6, tensors_double},   {"long_double", 3, tensors_long_double},
-    {"half", 5, tensors_half},    {"mixed", 7, tensors_mixed},     {"named", 14, named_mods},
-    {"matrices", 10, matrices},   {"weights", 6, weights},         {"merges", 4, merges},
-    {"caches", 7, caches},        {"paged", 7, paged_caches},      {"pages", 3, pages},
-    {"layers", 3, multi_head},    {"recurrences", 8, recurrences}, {"additive", 3, additive},
-    {"shifted", 6, shifted_rows},
+    {"float", 26, tensors_float},
+    {"double", 6, tensors_double},
+    {"long_double", 3, tensors_long_double},
+    {"half", 5, tensors_half},
+    {"mixed", 7, tensors_mixed},
+    {"named", 14, named_mods},
+    {"matrices", 10, matrices},
+    {"weights", 6, weights},
+    {"merges", 4, merges},
+    {"caches", 7, caches},
+    {"paged", 7, paged_caches},
+    {"pages", 3, pages},
+    {"layers", 3, multi_head},
+    {"recurrences", 8, recurrences},
+    {"additive", 3, additive},
+    {"shifted_float", 2, shifted_float},
+    {"shifted_double", 1, shifted_double},
+    {"shifted_half", 1, shifted_half},
+    {"shifted_bf16", 1, shifted_bfloat16},
+    {"shifted_mixed", 1, shifted_mixed},
 };
 
 }  // namespace fuzz

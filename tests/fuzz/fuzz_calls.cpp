@@ -20,6 +20,7 @@ struct Settings {
   std::uint64_t first = 0;
   std::uint64_t calls = 1000;
   double seconds = 1e9;
+  std::uint64_t failures = 25;
   std::optional<std::uint64_t> only;
   std::string family, isa, plant;
   bool verbose = false;
@@ -55,12 +56,18 @@ struct Sums {
   Shares shares;
 };
 
-void print(const std::map<std::string, Sums>& families) {
+/// What follows a comma in the name of a result is for `verbose`.
+void print(const std::map<std::string, Sums>& families, bool verbose) {
   std::cout << "cases of each family, and the largest share of the allowed error that was used\n";
   std::cout.precision(2);
   for (const auto& [name, sums] : families) {
     std::cout << "  " << name << ' ' << sums.cases;
-    for (const auto& [what, share] : sums.shares) std::cout << ", " << what << ' ' << share;
+    Shares shares;
+    for (const auto& [what, share] : sums.shares) {
+      double& most = shares[verbose ? what : what.substr(0, what.find(','))];
+      most = std::max(most, share);
+    }
+    for (const auto& [what, share] : shares) std::cout << (verbose ? "\n    " : ", ") << what << ' ' << share;
     std::cout << '\n';
   }
 }
@@ -81,15 +88,14 @@ int run(const Settings& s, const Setup& setup) {
   std::map<std::string, Sums> families;
   std::uint64_t done = 0, failures = 0;
   Index calls = 0;
-  constexpr std::uint64_t kMostFailures = 25;
-  for (std::uint64_t n = s.only.value_or(s.first); done < s.calls && failures < kMostFailures && seconds() < s.seconds;
+  for (std::uint64_t n = s.only.value_or(s.first); done < s.calls && failures < s.failures && seconds() < s.seconds;
        ++n) {
     Case c(setup, n);
     const Family& family = family_of(c.random);
     std::snprintf(replay, sizeof(replay), "fuzz_calls --seed %llu --case %llu%s%s --verbose  (%s)",
                   static_cast<unsigned long long>(s.seed), static_cast<unsigned long long>(n),
                   s.isa.empty() ? "" : " --isa ", s.isa.c_str(), family.name);
-    if (!s.family.empty() && s.family != family.name && !s.only) continue;
+    if (std::string(family.name).rfind(s.family, 0) != 0 && !s.only) continue;
     std::string why;
     try {
       if (s.plant == "fence") return touch();
@@ -107,7 +113,7 @@ int run(const Settings& s, const Setup& setup) {
     }
     if (s.only) break;
   }
-  print(families);
+  print(families, s.verbose);
   std::cout << done << " cases, " << calls << " calls, " << failures << " failures, " << static_cast<int>(seconds())
             << " s" << std::endl;
   return failures == 0 ? 0 : 1;
@@ -124,7 +130,8 @@ int main(int argc, char** argv) {
   app.add_option("--calls", s.calls, "how many cases")->capture_default_str();
   app.add_option("--seconds", s.seconds, "stop after so long");
   app.add_option("--case", s.only, "this case alone");
-  app.add_option("--family", s.family, "cases of this family alone");
+  app.add_option("--family", s.family, "cases of this family alone, or of those whose names begin with it");
+  app.add_option("--failures", s.failures, "stop after so many")->capture_default_str();
   app.add_option("--isa", s.isa,
                  "generic, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16 or amx instead of a random one");
   app.add_option("--plant", s.plant,

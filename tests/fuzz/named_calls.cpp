@@ -1,17 +1,14 @@
-// Every mod in a type of its own, as users write them.
+// Every mod in the type that it has for users.
 #include "families.h"
+#include "support/any_rows.h"
 #include "tensor_call.h"
 
 namespace fuzz {
 
 void named_mods(Case& c) {
   TensorCall<float> call(c);
-  const Index kind = c.random.from(0, kMasks + kScores);
-  const auto make = [&](const auto& mod, const Meaning& meaning) { call.into(mod, {meaning}); };
-  if (kind < kMasks) return with_mask(c, kind, call.sizes(), make);
-  if (kind < kMasks + kScores) return with_score(c, kind - kMasks, call.sizes(), make);
-  const auto sinks = random_sinks(c.random, call.sizes().heads);
-  call.into(attn::sinks(sinks.first), {sinks.second});
+  const auto row = attn::test::any_row<float>(setting_of(c, call.sizes()));
+  call.into(row.mod, {{row.name, row.meaning}});
 }
 
 }  // namespace fuzz

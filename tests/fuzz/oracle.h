@@ -10,31 +10,22 @@
 #include <Eigen/Core>
 
 #include "case.h"
+#include "support/row.h"
 
 namespace fuzz {
 
-using Wide = long double;
+using attn::test::Pair;
+using Wide = attn::test::Real;
 
-/// One pair: `row` counts the queries of the call, `q` and `kv` are absolute positions.
-struct Place {
-  Index batch, head, row, q, kv;
-};
-
-/// What a mod does, in words of this program's own.
+/// What a mod is called and what it means.
 struct Meaning {
   std::string text;
-  std::function<bool(const Place&)> keeps = nullptr;
-  std::function<Wide(Wide, const Place&)> changes = nullptr;
-  std::function<double(Index head)> gain = nullptr;  ///< most by which a change of the score grows; none: 1
-  std::function<double(Index head)> sink = nullptr;
-  Index passes = 1;  ///< over the output, at most: what one leaves there, and its log-sum-exp, is rounded
+  attn::test::Meaning is;
 };
 using Meanings = std::vector<Meaning>;
 
 /// The lengths of one batch element, or sequence.
-struct Lens {
-  Index q_len, kv_len, q_offset;
-};
+using Lens = attn::test::Lengths;
 
 /// The sizes of a call.
 struct Sizes {
@@ -138,13 +129,13 @@ Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, c
   }
 
   Index passes = 1;
-  for (const Meaning& meaning : meanings) passes = std::max(passes, meaning.passes);
+  for (const Meaning& meaning : meanings) passes = std::max(passes, meaning.is.passes);
   const R of_passes = 2 * eps * static_cast<R>(passes - 1);
 
   R sink = -kInf;
   for (const Meaning& meaning : meanings)
-    if (meaning.sink) {
-      const R logit = static_cast<R>(meaning.sink(head)), most = std::max(sink, logit);
+    if (meaning.is.sink) {
+      const R logit = static_cast<R>(meaning.is.sink(head)), most = std::max(sink, logit);
       if (most > -kInf) sink = most + std::log(std::exp(sink - most) + std::exp(logit - most));
     }
 
@@ -157,18 +148,19 @@ Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, c
     for (Index c = 0; c < s.v_dim; ++c)
       if (!std::isfinite(v(j, c))) values(j, c) = 0;
 
+  R largest_factor = 1;
   for (Index i = 0; i < n; ++i) {
     R largest = sink;
     Index count = 0;
     bool is_nan = false, is_open = false;
     for (Index j = 0; j < m; ++j) {
-      const Place place{s.batch, head, i, s.lens.q_offset + i, j};
+      const Pair pair{s.batch, head, i, s.lens.q_offset + i, j};
       Wide x = scores(i, j), error = errors(i, j);
       bool keep = true;
-      for (const Meaning& meaning : meanings) {
-        if (meaning.keeps) keep = keep && meaning.keeps(place);
-        if (!meaning.changes) continue;
-        const Wide y = meaning.changes(x, place), gain = meaning.gain ? meaning.gain(head) : 1;
+      for (const auto& [text, meaning] : meanings) {
+        if (meaning.keep) keep = keep && meaning.keep(pair);
+        if (!meaning.score) continue;
+        const Wide y = meaning.score(x, pair), gain = meaning.gain ? meaning.gain(head) : 1;
         const bool exact =
             std::isinf(x) || std::isinf(y);  // what is made of an infinity, or becomes one, is not rounded
         error = exact ? 0 : gain * error + 4 * p.eps * (gain * std::abs(x) + std::abs(y));
@@ -219,9 +211,16 @@ Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, c
         const R off = error + e.lse_error[row];
         most = w * std::exp(off), least = w * std::exp(-off);
       }
-      e.weights(i, j) = w;
-      e.weights_error(i, j) = std::max(most - w, w - least) + w * (of_values + static_cast<R>(p.weights)) +
-                              4 * static_cast<R>(p.tiny) + static_cast<R>(p.weights_tiny);
+      // Dropout comes after the softmax.
+      Wide factor = 1;
+      for (const Meaning& meaning : meanings)
+        if (meaning.is.factor) factor *= meaning.is.factor({s.batch, head, i, s.lens.q_offset + i, j});
+      const R z = static_cast<R>(factor), of_factor = z == 1 ? 0 : 4 * eps;
+      largest_factor = std::max(largest_factor, z);
+      e.weights(i, j) = z * w;
+      e.weights_error(i, j) =
+          z * (std::max(most - w, w - least) + w * (of_values + of_factor + static_cast<R>(p.weights)) +
+               4 * static_cast<R>(p.tiny) + static_cast<R>(p.weights_tiny));
     }
     for (Index j : tainted) {
       if (!kept[static_cast<std::size_t>(j)]) continue;
@@ -241,8 +240,8 @@ Expected<R> attend(const Sequence<R>& s, Index head, const Meanings& meanings, c
   if (s.v_error.size() > 0) e.out_error += weights * v_error;
   for (Index i = 0; i < n; ++i)
     for (Index c = 0; c < s.v_dim && !std::isnan(e.lse[static_cast<std::size_t>(i)]); ++c)
-      e.out_error(i, c) +=
-          4 * eps * std::abs(e.out(i, c)) + static_cast<R>(p.values) * largest_value + static_cast<R>(p.tiny);
+      e.out_error(i, c) += 4 * eps * std::abs(e.out(i, c)) + static_cast<R>(p.values) * largest_factor * largest_value +
+                           static_cast<R>(p.tiny);
   for (Index i = 0; i < n; ++i)
     for (Index c = 0; c < s.v_dim; ++c)
       if (tainted_out(i, c) != 0) e.out(i, c) = tainted_out(i, c);

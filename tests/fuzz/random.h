@@ -7,33 +7,23 @@
 #include <initializer_list>
 #include <vector>
 
-#include <attn/types.h>
+#include "support/random.h"
 
 namespace fuzz {
 
 using attn::Index;
 
-/// SplitMix64 (Steele et al. 2014). Two calls in one argument list would come in an order of the compiler's choosing:
-/// draw into variables, or inside braces.
-class Random {
+/// Two calls in one argument list would come in an order of the compiler's choosing: draw into variables, or inside
+/// braces.
+class Random : public attn::test::Random {
  public:
-  Random(std::uint64_t seed, std::uint64_t number) : state_(seed * 0x9e3779b97f4a7c15u) {
-    state_ = bits() ^ (number * 0xd1342543de82ef95u);
-    bits();
-  }
-
-  std::uint64_t bits() {
-    std::uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
+  Random(std::uint64_t seed, std::uint64_t number)
+      : attn::test::Random(seed * 0x9e3779b97f4a7c15u ^ number * 0xd1342543de82ef95u) {}
 
   /// first .. last, both included.
-  Index from(Index first, Index last) {
-    return first + static_cast<Index>(bits() % static_cast<std::uint64_t>(last - first + 1));
-  }
+  Index from(Index first, Index last) { return integer(first, last); }
   bool percent(Index chance) { return from(0, 99) < chance; }
+  /// Of all doubles.
   double uniform(double low, double high) { return low + (high - low) * static_cast<double>(bits() >> 11) * 0x1p-53; }
   /// Nearly normal, of variance 1: the sum of four uniform numbers.
   double normal() {
@@ -68,9 +58,6 @@ class Random {
     for (Index m : most) some.push_back(percent(20) ? m : from(0, m));
     return some;
   }
-
- private:
-  std::uint64_t state_;
 };
 
 }  // namespace fuzz

@@ -1,36 +1,82 @@
 #include "random_mods.h"
 
-namespace fuzz {
+#include <algorithm>
 
-MaskChoice random_mask(Case& c, const Sizes& s, int depth) {
-  const Index kind = depth > 0 ? c.random.from(0, 99) : 0;
-  if (kind < 70) {
-    MaskChoice choice;
-    with_mask(c, c.random.from(0, kMasks - 1), s, [&](const auto& mod, Meaning meaning) {
-      choice = {any_mask(mod), std::move(meaning)};
-    });
-    return choice;
+namespace fuzz {
+namespace {
+
+using attn::test::ErasedRows;
+
+/// A tensor of elements of so many bytes as T has, in guarded memory.
+template <class T>
+struct GuardedMemory : attn::test::Memory {
+  Guard4<T> tensor;
+
+  GuardedMemory(Random& random, const Shape<4>& shape, Role role) : tensor(random, shape, role) {
+    first = tensor.view().data();
+    strides = tensor.view().strides();
   }
-  const MaskChoice a = random_mask(c, s, depth - 1);
-  if (kind < 80)
-    return {any_mask(attn::not_(as_mod<false>(a.mask))),
-            {"not_(" + a.meaning.text + ")", [keeps = a.meaning.keeps](const Place& p) { return !keeps(p); }}};
-  const MaskChoice b = random_mask(c, s, depth - 1);
-  const auto x = a.meaning.keeps, y = b.meaning.keeps;
-  const std::string both = "(" + a.meaning.text + "," + b.meaning.text + ")";
-  if (kind < 90)
-    return {any_mask(attn::any_of(as_mod<false>(a.mask), as_mod<true>(b.mask))),
-            {"any_of" + both, [x, y](const Place& p) { return x(p) || y(p); }}};
-  return {any_mask(attn::all_of(as_mod<true>(a.mask), as_mod<false>(b.mask))),
-          {"all_of" + both, [x, y](const Place& p) { return x(p) && y(p); }}};
+  void filled() override { tensor.finish(); }
+};
+
+std::shared_ptr<attn::test::Memory> guarded_memory(Random& random, const Shape<4>& shape, std::size_t bytes,
+                                                   bool may_repeat) {
+  const Role role = may_repeat ? Role::input : Role::output;
+  if (bytes == sizeof(bool)) return std::make_shared<GuardedMemory<bool>>(random, shape, role);
+  if (bytes == sizeof(float)) return std::make_shared<GuardedMemory<float>>(random, shape, role);
+  return std::make_shared<GuardedMemory<double>>(random, shape, role);
 }
 
-ScoreChoice random_score(Case& c, const Sizes& s) {
-  ScoreChoice choice;
-  with_score(c, c.random.from(0, kScores - 1), s, [&](const auto& mod, Meaning meaning) {
-    choice = {any_score(mod), std::move(meaning)};
-  });
-  return choice;
+}  // namespace
+
+attn::test::Setting setting_of(Case& c, const Sizes& s) {
+  attn::test::Setting setting{
+      {s.batch(), s.heads, s.kv_heads, 0, 0, s.head_dim, s.v_dim}, {}, c.random, true, s.each, s.has_rope};
+  if (s.batch() > 0) {
+    setting.sizes.q_len = setting.sizes.kv_len = std::numeric_limits<Index>::max();
+    setting.numbers.q_offset = s.each[0].q_offset;
+  }
+  for (const Lens& l : s.each) {
+    setting.sizes.q_len = std::min(setting.sizes.q_len, l.q_len);
+    setting.sizes.kv_len = std::min(setting.sizes.kv_len, l.kv_len);
+  }
+  setting.memory = [&random = c.random](const Shape<4>& shape, std::size_t bytes, bool may_repeat) {
+    return guarded_memory(random, shape, bytes, may_repeat);
+  };
+  return setting;
+}
+
+ScoreRow random_score(Case& c, const Sizes& s) {
+  return c.random.pick(attn::test::random_rows(setting_of(c, s), &ErasedRows::scores));
+}
+GroupedRow random_grouped(Case& c, const Sizes& s) {
+  return c.random.pick(attn::test::random_rows(setting_of(c, s), &ErasedRows::grouped));
+}
+OtherRow random_other(Case& c, const Sizes& s) {
+  return c.random.pick(attn::test::random_rows(setting_of(c, s), &ErasedRows::others));
+}
+
+MaskRow random_mask(Case& c, const Sizes& s, int depth) {
+  const Index kind = depth > 0 ? c.random.from(0, 99) : 0;
+  if (kind < 70) return c.random.pick(attn::test::random_rows(setting_of(c, s), &ErasedRows::masks));
+  const auto keeps = [](const MaskRow& row) {
+    return [keep = row.meaning.keep](const Pair& p) { return !keep || keep(p); };
+  };
+  const auto made = [](const std::string& name, const auto& mod, const auto& keep) {
+    return MaskRow{name, attn::test::erased_mask(mod), {.keep = keep}};
+  };
+  const MaskRow a = random_mask(c, s, depth - 1);
+  const auto x = keeps(a);
+  if (kind < 80)
+    return made("not_(" + a.name + ")", attn::not_(checked<false>(a.mod)), [x](const Pair& p) { return !x(p); });
+  const MaskRow b = random_mask(c, s, depth - 1);
+  const auto y = keeps(b);
+  const std::string both = "(" + a.name + "," + b.name + ")";
+  if (kind < 90)
+    return made("any_of" + both, attn::any_of(checked<false>(a.mod), checked<true>(b.mod)),
+                [x, y](const Pair& p) { return x(p) || y(p); });
+  return made("all_of" + both, attn::all_of(checked<true>(a.mod), checked<false>(b.mod)),
+              [x, y](const Pair& p) { return x(p) && y(p); });
 }
 
 }  // namespace fuzz

@@ -1,61 +1,63 @@
-// Random mods of erased type: one mask may be made of several.
+// Random mods from the table of the tests (support/mod_table.h), with what each means. One mask may be made of several.
 #pragma once
 
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "erased.h"
-#include "named_scores.h"
+#include "numbers.h"
+#include "oracle.h"
+#include "support/erased_rows.h"
 
 namespace fuzz {
 
-struct MaskChoice {
-  AnyMask mask;
-  Meaning meaning;
-};
-struct ScoreChoice {
-  AnyScore score;
-  Meaning meaning;
-};
-
-/// A mask of the library, or any_of(), all_of() or not_() of such, down to `depth` of them.
-MaskChoice random_mask(Case& c, const Sizes& s, int depth = 2);
-ScoreChoice random_score(Case& c, const Sizes& s);
-
-/// Up to three masks and changes, with sinks.
-template <class Make>
-void with_all_mods(Case& c, const Sizes& s, const Make& make) {
-  ScoreChoice first = random_score(c, s), second = random_score(c, s);
-  MaskChoice near = random_mask(c, s, 1), far = random_mask(c, s);
-  auto sinks = random_sinks(c.random, s.heads);
-  make(as_mod(first.score) | as_mod<false>(near.mask) | as_mod(second.score) | as_mod<true>(far.mask) |
-           attn::sinks(sinks.first),
-       Meanings{first.meaning, near.meaning, second.meaning, far.meaning, sinks.second});
+inline std::string listed(const std::vector<Index>& numbers) {
+  std::string text = "{";
+  for (std::size_t i = 0; i < numbers.size(); ++i) text += (i == 0 ? "" : ",") + std::to_string(numbers[i]);
+  return text + "}";
 }
 
-/// A mask that groups tokens beside others: its type must be its own.
+/// What the table draws for: the sizes, and guarded memory for the tensors that mods read.
+attn::test::Setting setting_of(Case& c, const Sizes& s);
+
+template <class M>
+Meaning meaning_of(const attn::test::Row<M>& row) {
+  return {row.name, row.meaning};
+}
+
+using MaskRow = attn::test::Row<AnyMask>;
+using ScoreRow = attn::test::Row<AnyScore>;
+using OtherRow = decltype(attn::test::ErasedRows::others)::value_type;
+using GroupedRow = decltype(attn::test::ErasedRows::grouped)::value_type;
+
+/// A mask of the table, or any_of(), all_of() or not_() of such, down to `depth` of them.
+MaskRow random_mask(Case& c, const Sizes& s, int depth = 2);
+ScoreRow random_score(Case& c, const Sizes& s);
+/// A mask that groups tokens or gathers keys, which it does where it is no part of another.
+GroupedRow random_grouped(Case& c, const Sizes& s);
+/// Sinks or dropout.
+OtherRow random_other(Case& c, const Sizes& s);
+
+/// Up to three masks and changes, with sinks or dropout.
+template <class Make>
+void with_all_mods(Case& c, const Sizes& s, const Make& make) {
+  const ScoreRow first = random_score(c, s), second = random_score(c, s);
+  const MaskRow near = random_mask(c, s, 1), far = random_mask(c, s);
+  const OtherRow other = random_other(c, s);
+  make(checked(first.mod) | checked<false>(near.mod) | checked(second.mod) | checked<true>(far.mod) | other.mod,
+       Meanings{meaning_of(first), meaning_of(near), meaning_of(second), meaning_of(far), meaning_of(other)});
+}
+
+/// A mask that groups tokens beside others.
 template <class Make>
 void with_grouped_mods(Case& c, const Sizes& s, const Make& make) {
-  ScoreChoice x = random_score(c, s);
-  MaskChoice other = random_mask(c, s, 1);
-  auto sinks = random_sinks(c.random, s.heads);
-  const auto gather = [&](const auto& mask, const Meaning& meaning) {
-    make(as_mod(x.score) | mask | as_mod<true>(other.mask) | attn::sinks(sinks.first),
-         Meanings{x.meaning, meaning, other.meaning, sinks.second});
-  };
-  const Index kind = c.random.from(0, 3);
-  if (kind < 2 && with_gathered_mask(c, kind, s, gather)) return;
-  const Index stride = c.random.from(1, 40);
-  make(as_mod(x.score) | attn::strided_sparse(stride) | as_mod<true>(other.mask) | attn::sinks(sinks.first),
-       Meanings{x.meaning,
-                {"strided_sparse(" + std::to_string(stride) + ")",
-                 [stride](const Place& p) {
-                   const Index far = p.q - p.kv;
-                   return far >= 0 && (far <= stride || far % stride == 0);
-                 },
-                 nullptr, nullptr, nullptr, 2},
-                other.meaning,
-                sinks.second});
+  const ScoreRow score = random_score(c, s);
+  const GroupedRow grouped = random_grouped(c, s);
+  const MaskRow mask = random_mask(c, s, 1);
+  const OtherRow other = random_other(c, s);
+  make(checked(score.mod) | grouped.mod | checked<true>(mask.mod) | other.mod,
+       Meanings{meaning_of(score), meaning_of(grouped), meaning_of(mask), meaning_of(other)});
 }
 
 /// The masks and changes of scores of one call, in order, as `make(mods, meanings)` gets them, in one of a few types.
@@ -65,16 +67,16 @@ void with_random_mods(Case& c, const Sizes& s, const Make& make) {
   const Index kind = c.random.from(0, 99);
   if (kind < 12) return make(attn::Mods<>(), Meanings{});
   if (kind < 37) {
-    MaskChoice m = random_mask(c, s);
-    return make(as_mod<false>(m.mask), Meanings{m.meaning});
+    const MaskRow m = random_mask(c, s);
+    return make(checked<false>(m.mod), Meanings{meaning_of(m)});
   }
   if (kind < 52) {
-    MaskChoice m = random_mask(c, s);
-    return make(as_mod<true>(m.mask), Meanings{m.meaning});
+    const MaskRow m = random_mask(c, s);
+    return make(checked<true>(m.mod), Meanings{meaning_of(m)});
   }
   if (kind < 62) {
-    ScoreChoice x = random_score(c, s);
-    return make(as_mod(x.score), Meanings{x.meaning});
+    const ScoreRow x = random_score(c, s);
+    return make(checked(x.mod), Meanings{meaning_of(x)});
   }
   if (kind < 70) return with_grouped_mods(c, s, make);
   with_all_mods(c, s, make);

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "named_mods.h"
 #include "recurrence_oracle.h"
 #include "tensor_call.h"
 

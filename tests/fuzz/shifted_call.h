@@ -265,7 +265,7 @@ class Call {
 
   void judge(const std::string& way, const char* tensor, const std::vector<Wide>& is, const std::vector<Wide>& naive,
              const Part& right, double factor, const Rounding& stored = {}) {
-    Judge<Q>{report_, c_.text, slack_, has_common_part_}.of(way, tensor, is, naive, right, factor, stored);
+    Judge<Q>{c_, report_, slack_, has_common_part_}.of(way, tensor, is, naive, right, factor, stored);
   }
 
   template <class M>
@@ -570,7 +570,8 @@ class Call {
 
 /// One call of the given scalars, with mods of any kind.
 template <class Q, class K = Q, class V = Q>
-void run_call(Case& c, Report& report) {
+void run_call(Case& c) {
+  Report report;
   const Index kind = c.random.from(0, 99);
   Call<Q, K, V>(c, report,
                 kind < 12   ? Kind::none
@@ -581,6 +582,9 @@ void run_call(Case& c, Report& report) {
                 : kind < 88 ? Kind::fixed
                             : Kind::learned)
       .run();
+  std::string misses;
+  for (const std::string& miss : report.misses) misses += (misses.empty() ? "" : "\n  ") + miss;
+  if (!misses.empty()) fail(misses);
 }
 
 }  // namespace fuzz::shifted

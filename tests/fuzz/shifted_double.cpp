@@ -1,6 +1,4 @@
+#include "families.h"
 #include "shifted_call.h"
-#include "shifted_scalars.h"
 
-namespace fuzz::shifted {
-void of_double(Case& c, Report& report) { run_call<double>(c, report); }
-}  // namespace fuzz::shifted
+void fuzz::shifted_double(Case& c) { shifted::run_call<double>(c); }

@@ -1,7 +1,6 @@
-// The rule that the results of a shifted call are held to, and what is counted of them.
+// The rule that the results of a shifted call are held to.
 #pragma once
 
-#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -11,20 +10,10 @@
 
 namespace fuzz::shifted {
 
-/// What some results of one kind, say gradients of queries in half by attention_backward(), were.
-struct Sum {
-  std::uint64_t judged = 0, missed = 0;
-  double share = 0;   ///< the largest share of the allowed error that was used
-  std::string first;  ///< of those that missed, and the case that it came from
-};
-using Sums = std::map<std::string, Sum>;
-
-/// What the kinds of a case have in common.
+/// What the results of a case have in common, and those that missed.
 struct Report {
-  Sums& sums;
-  std::string scalars, constant;  ///< as kinds name them
-  std::uint64_t number;
-  std::uint64_t missed = 0;
+  std::string scalars, constant = "0";  ///< as kinds of results name them
+  std::vector<std::string> misses = {};
 };
 
 /// Judges the results of one call with queries of Q.
@@ -32,9 +21,9 @@ template <class Q>
 struct Judge {
   using T = Computed<Q>;
 
+  Case& c;
   Report& report;
-  const std::ostringstream& text;  ///< of the case
-  Wide slack = 0;                  ///< how far scores may be off, in eps; 0 where they are exact
+  Wide slack = 0;  ///< how far scores may be off, in eps; 0 where they are exact
   bool has_common_part = false;
 
   /// A result may err by `factor` times what the definition errs by, by a few eps of its largest number and of what
@@ -54,29 +43,25 @@ struct Judge {
         by_definition <=
         (64 * eps + of_weights + 4 * relative) * (most + (1 + slack) * right.size) + small_weights + absolute;
     if (!is_defined) {
-      count_miss(report.sums["the definition: " + way + ' ' + tensor + ", " + report.scalars], by_definition, 0, 0,
-                 most);
+      add_miss("the definition: " + way + ' ' + tensor + ", " + report.scalars, by_definition, 0, 0, most);
       by_definition = 0;
     }
     const Wide allowed = static_cast<Wide>(factor) * by_definition + (8 * eps + relative) * most +
                          eps * (2 + slack) * right.size + absolute;
-    Sum& sum = report.sums[way + ' ' + tensor + ", " + report.scalars + ", c " + report.constant +
-                           (has_common_part ? ", common part" : "")];
-    ++sum.judged;
-    sum.share = std::max(sum.share, static_cast<double>(allowed == 0 ? 0 : off / allowed));
-    if (!(off <= allowed)) count_miss(sum, off, by_definition, allowed, most);
+    const std::string kind = way + ' ' + tensor + ", " + report.scalars + ", c " + report.constant +
+                             (has_common_part ? ", common part" : "");
+    c.used(kind, static_cast<double>(allowed == 0 ? 0 : off / allowed));
+    if (!(off <= allowed)) add_miss(kind, off, by_definition, allowed, most);
   }
 
  private:
-  void count_miss(Sum& sum, Wide off, Wide by_definition, Wide allowed, Wide most) {
-    ++sum.missed, ++report.missed;
-    if (!sum.first.empty()) return;
+  void add_miss(const std::string& kind, Wide off, Wide by_definition, Wide allowed, Wide most) {
     std::ostringstream line;
     line.precision(2);
     const Wide unit = most > 0 ? most : 1;
-    line << "error " << off / unit << ", naive " << by_definition / unit << ", allowed " << allowed / unit << " of "
-         << most << "; --case " << report.number << ':' << text.str();
-    sum.first = line.str();
+    line << kind << ": error " << off / unit << ", naive " << by_definition / unit << ", allowed " << allowed / unit
+         << " of " << most;
+    report.misses.push_back(line.str());
   }
   static Wide error(const std::vector<Wide>& is, const std::vector<Wide>& right) {
     constexpr Wide kInf = std::numeric_limits<Wide>::infinity();

@@ -1,9 +1,7 @@
+#include "families.h"
 #include "shifted_call.h"
-#include "shifted_scalars.h"
 
-namespace fuzz::shifted {
-void of_mixed(Case& c, Report& report) {
-  if (c.random.percent(50)) return run_call<float, Eigen::bfloat16, Eigen::bfloat16>(c, report);
-  run_call<Eigen::bfloat16, float, Eigen::half>(c, report);
+void fuzz::shifted_mixed(Case& c) {
+  if (c.random.percent(50)) return shifted::run_call<float, Eigen::bfloat16, Eigen::bfloat16>(c);
+  shifted::run_call<Eigen::bfloat16, float, Eigen::half>(c);
 }
-}  // namespace fuzz::shifted

@@ -8,6 +8,7 @@
 
 #include "judge.h"
 #include "random_mods.h"
+#include "support/any_mods.h"
 
 namespace fuzz {
 
@@ -192,7 +193,7 @@ class TensorCall {
     const TensorView<T, 3> lse(l.data(), {rows[0], rows[1], rows[2]}, {l.stride(0), l.stride(1), l.stride(2)});
     c_.text << " into";
     if (options_.workspace.size() > 0 && c_.random.percent(10)) check_workspace(out, lse, mods);
-    attn::attention_into(out.view(), lse, q_.input(), k_.input(), v_.input(), mods, options_);
+    call_into(out.view(), lse, mods, options_);
     out.check_gaps("out");
     lse_memory.check_gaps("lse");
     judge_all<O>(out.view(), lse, {}, meanings, precision, "flash");
@@ -203,7 +204,7 @@ class TensorCall {
     attn::Options other = options_;
     other.workspace = {};
     other.executor = c_.random.percent(50) ? attn::serial() : Case::pool(3);
-    attn::attention_into(again, lse_again, q_.input(), k_.input(), v_.input(), mods, other);
+    call_into(again.view(), lse_again.view(), mods, other);
     ++c_.calls;
     const auto differs = [](auto a, auto b) { return !(a == b) && !(a != a && b != b); };
     out.each([&](Index b, Index h, Index i, Index x) {
@@ -216,21 +217,39 @@ class TensorCall {
   template <class M>
   void into(const M& mods, const Meanings& meanings) {
     for (const Meaning& m : meanings) c_.text << " | " << m.text;
+    const auto q = q_.input();
+    const auto k = k_.input();
+    const auto v = v_.input();
     const Guarded memory = workspace(c_, options_, [&](const auto& o) {
-      return attn::workspace_bytes(q_.input(), k_.input(), v_.input(), mods, o);
+      if constexpr (std::is_same_v<M, attn::test::AnyMods<Q>>)
+        return mods.workspace_bytes(q, k, v, o);
+      else
+        return attn::workspace_bytes(q, k, v, mods, o);
     });
     ++c_.calls;
-    into(mods, meanings, flash_precision(q_.input(), k_.input(), v_.input(), mods, options_));
+    if constexpr (std::is_same_v<M, attn::test::AnyMods<Q>>)  // mods never add products in bf16
+      into(mods, meanings, flash_precision(q, k, v, attn::Mods<>(), options_));
+    else
+      into(mods, meanings, flash_precision(q, k, v, mods, options_));
   }
 
  private:
+  template <class M>
+  void call_into(const TensorView<O, 4>& out, const TensorView<T, 3>& lse, const M& mods,
+                 const attn::Options& options) {
+    if constexpr (std::is_same_v<M, attn::test::AnyMods<Q>>)
+      mods.flash(out, lse, q_.input(), k_.input(), v_.input(), options);
+    else
+      attn::attention_into(out, lse, q_.input(), k_.input(), v_.input(), mods, options);
+  }
+
   /// A byte less than was asked for is refused before anything is written.
   template <class M>
   void check_workspace(const Guard4<O>& out, const TensorView<T, 3>& lse, const M& mods) {
     attn::Options less = options_;
     less.workspace = less.workspace.first(less.workspace.size() - 1);
     try {
-      attn::attention_into(out.view(), lse, q_.input(), k_.input(), v_.input(), mods, less);
+      call_into(out.view(), lse, mods, less);
     } catch (const std::invalid_argument&) {
       return;
     }

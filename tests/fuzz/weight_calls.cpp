@@ -151,8 +151,8 @@ void merges(Case& c) {
   const double cap = 30;
   const auto mods = attn::sliding_window(left, right) | attn::softcap(cap);
   const Meanings meanings = {{"sliding_window(" + std::to_string(left) + "," + std::to_string(right) + ")",
-                              [=](const Place& p) { return p.kv >= p.q - left && p.kv <= p.q + right; }},
-                             {"softcap(30)", nullptr, [=](Wide x, const Place&) { return cap * std::tanh(x / cap); }}};
+                              {.keep = [=](const Pair& p) { return p.kv >= p.q - left && p.kv <= p.q + right; }}},
+                             {"softcap(30)", {.score = [=](Wide x, const Pair&) { return cap * std::tanh(x / cap); }}}};
   Guard4<float> out(c.random, {s.batch(), s.heads, l.q_len, s.v_dim}, Role::output),
       lse_memory(c.random, {s.batch(), s.heads, l.q_len, 1}, Role::output);
   const auto& lm = lse_memory.view();

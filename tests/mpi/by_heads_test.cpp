@@ -12,7 +12,7 @@ void check_every_mod_by_heads() {
     s.kv_len = random.chance(0.5) ? s.q_len : random.integer(0, 50);
     s.heads = s.kv_heads * ((ring.ranks() + s.kv_heads - 1) / s.kv_heads + random.integer(0, 1));
     RankCase<T> c(s, random);
-    each_erased_row<Wide<T>, true>({c.sizes, c.numbers, random}, [&](const auto& row) {
+    each_erased_row({c.sizes, c.numbers, random}, [&](const auto& row) {
       if (sample.takes_next()) c.check(ring, row, HeadsWay());
     });
   });

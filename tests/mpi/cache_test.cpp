@@ -58,7 +58,7 @@ void check_every_mod_of_caches() {
     Arguments<T> a(inputs);
     const Index prompt = random.integer(0, s.kv_len), page_size = random.integer(1, 7);
     const Numbers numbers;
-    each_erased_row<Wide<T>, true>({s, numbers, random}, [&](const auto& row) {
+    each_erased_row({s, numbers, random}, [&](const auto& row) {
       if (!sample.takes_next()) return;
       SCOPED_TRACE(std::string(row.name) + ", prompt of " + std::to_string(prompt) + " of " + std::to_string(s.kv_len) +
                    ", pages of " + std::to_string(page_size));

@@ -19,7 +19,7 @@ void check_every_mod_of_ways() {
     inputs.template round_to<T>();
     Arguments<T> a(inputs);
     const Numbers numbers;
-    each_erased_row<Wide<T>, true>({s, numbers, random}, [&](const auto& row) {
+    each_erased_row({s, numbers, random}, [&](const auto& row) {
       if (!sample.takes_next()) return;
       SCOPED_TRACE(row.name);
       const auto k = ring.scatter(a.k.cview()), v = ring.scatter(a.v.cview());

@@ -2,7 +2,7 @@
 // uses them.
 #pragma once
 
-#include "paths.h"
+#include "any_mods.h"
 #include "row.h"
 
 namespace attn::test {
@@ -17,12 +17,16 @@ struct AnyRow {
   explicit(false) AnyRow(const Row<M>& row) : name(row.name), mod(row.mod), meaning(row.meaning) {}
 };
 
-/// Every row of mod_table() and mask_table().
+/// Every row of mod_table.h.
 template <class T>
 std::vector<AnyRow<T>> all_rows(const Setting& s);
 
-/// One variant of every entry, drawn at random.
+/// One variant of every mod.
 template <class T>
 std::vector<AnyRow<T>> a_row_of_each_kind(const Setting& s);
+
+/// One variant of a mod, both drawn at random.
+template <class T>
+AnyRow<T> any_row(const Setting& s);
 
 }  // namespace attn::test

@@ -97,8 +97,7 @@ class PoisonedCache {
 };
 
 /// One type for masks, scores and sinks together.
-template <class T>
-using AnyMod = decltype(erased_score<Wide<T>>(softcap(1)) | erased_mask(full()) | sinks({}));
+using AnyMod = decltype(erased_score(softcap(1)) | erased_mask(full()) | sinks({}));
 
 /// Mods that are told sequences of these lengths apart, and others, each with its meaning.
 template <class T>
@@ -140,11 +139,10 @@ class RaggedRows {
         {[](const Pair& p) { return (p.batch + p.kv) % 3 > 0; },
          [](Real x, const Pair& p) { return p.kv % 2 == 0 ? x : x - Real(p.batch % 3) / 4; },
          {}});
-    rows.push_back(
-        Row<AnyMod<T>>{"alibi | softcap | causal | sinks",
-                       erased_score<Wide<T>>(alibi(slopes) | softcap(5)) | erased_mask(causal()) | sinks(logits),
-                       {is_causal, [=](Real x, const Pair& p) { return capped(sloped(x, p), p); },
-                        [=](Index head) { return Real(of(logits, head)); }}});
+    rows.push_back(Row<AnyMod>{"alibi | softcap | causal | sinks",
+                               erased_score(alibi(slopes) | softcap(5)) | erased_mask(causal()) | sinks(logits),
+                               {is_causal, [=](Real x, const Pair& p) { return capped(sloped(x, p), p); },
+                                [=](Index head) { return Real(of(logits, head)); }}});
     rows.push_back(Row<decltype(erased_grouped(strided_sparse(7)))>{
         "strided_sparse(7)",
         erased_grouped(strided_sparse(7)),
@@ -158,7 +156,7 @@ class RaggedRows {
   template <class Score, class Mask>
   void add(const char* name, const Score& score, const Mask& mask, const Meaning& meaning) {
     const std::vector<double> none(static_cast<std::size_t>(heads_), -std::numeric_limits<double>::infinity());
-    rows.push_back(Row<AnyMod<T>>{name, erased_score<Wide<T>>(score) | erased_mask(mask) | sinks(none), meaning});
+    rows.push_back(Row<AnyMod>{name, erased_score(score) | erased_mask(mask) | sinks(none), meaning});
   }
 
   Index heads_;

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <tuple>
 
 #include "attn/detail/mods/bound_mods.h"
 
@@ -18,21 +19,27 @@ struct ErasedMask {
   MaskMod<Keep, CoverageOf, RangeOf> operator()(const Problem& problem) const { return make(problem); }
 };
 
-template <class T>
-struct ErasedScore {
-  struct Score {
-    std::function<T(T, const Position&)> score;
-    std::function<Dual<T>(const Dual<T>&, const Position&)> dual = {};  ///< where gradients are tested
-    template <class X>
-    X operator()(X x, const Position& p) const {
-      if constexpr (std::is_same_v<X, Dual<T>>)
-        return dual(x, p);
-      else
-        return static_cast<X>(score(static_cast<T>(x), p));
-    }
-  };
-  std::function<ScoreMod<Score>(const Problem&)> make;
-  ScoreMod<Score> operator()(const Problem& problem) const { return make(problem); }
+/// A score mod for every scalar, and for dual numbers of it.
+class ErasedScore {
+  template <class X>
+  using Of = std::function<X(X, const Position&)>;
+
+ public:
+  template <class F>
+  explicit ErasedScore(const F& f) : of_(f, f, f, f, f, f) {}
+
+  template <class X>
+  X operator()(X x, const Position& p) const {
+    return std::get<Of<X>>(of_)(x, p);
+  }
+
+ private:
+  std::tuple<Of<float>, Of<double>, Of<long double>, Of<Dual<float>>, Of<Dual<double>>, Of<Dual<long double>>> of_;
+};
+
+struct ErasedScoreOfCall {
+  std::function<ScoreMod<ErasedScore>(const Problem&)> make;
+  ScoreMod<ErasedScore> operator()(const Problem& problem) const { return make(problem); }
 };
 
 template <class M>
@@ -63,15 +70,13 @@ auto erased_grouped(const attn::detail::GroupedMask<Mask, Near, Far>& mod) {
     return attn::detail::grouped_mask(part(mod), part(mod.near), part(mod.far), mod.grouping);
 }
 
-template <class T, bool kDual = false, class M>
+template <class M>
 auto erased_score(const M& mod) {
-  return bind_mod(ErasedScore<T>{[mod](const Problem& problem) {
+  return bind_mod(ErasedScoreOfCall{[mod](const Problem& problem) {
     const auto kept = std::make_shared<const M>(mod);
     const auto bound =
         std::make_shared<decltype(attn::detail::bind(*kept, problem))>(attn::detail::bind(*kept, problem));
-    typename ErasedScore<T>::Score score{[kept, bound](T x, const Position& p) { return bound->score(x, p); }};
-    if constexpr (kDual) score.dual = [kept, bound](const Dual<T>& x, const Position& p) { return bound->score(x, p); };
-    return score_mod(score);
+    return score_mod(ErasedScore([kept, bound](auto x, const Position& p) { return bound->score(x, p); }));
   }});
 }
 

@@ -24,35 +24,36 @@ M some_always(M mod, const Setting& s) {
 }
 
 inline auto strided_rows(const Setting& s) {
-  const Index stride = s.random.pick(std::vector<Index>{1, 2, 3, 7, 20, 100});
+  const Index stride = s.random.chance(0.5) ? s.random.integer(1, 12) : s.random.integer(1, 130);
   return Rows<decltype(attn::strided_sparse(1))>{
       {"strided_sparse(" + std::to_string(stride) + ")",
        some_always(attn::strided_sparse(stride), s),
-       {[=](const Pair& p) { return p.kv <= p.q && (p.kv >= p.q - stride || (p.q - p.kv) % stride == 0); }, {}}}};
+       {.keep = [=](const Pair& p) { return p.kv <= p.q && (p.kv >= p.q - stride || (p.q - p.kv) % stride == 0); },
+        .passes = 2}}};
 }
 
 inline auto fixed_rows(const Setting& s) {
-  const Index block = s.random.pick(std::vector<Index>{1, 2, 5, 16, 40}), summary = s.random.integer(0, block);
+  const Index block = s.random.chance(0.5) ? s.random.integer(1, 16) : s.random.integer(1, 130),
+              summary = s.random.integer(0, std::min<Index>(block, 40));
   return Rows<decltype(attn::fixed_sparse(1, 0))>{{"fixed_sparse" + numbers_text(block, summary),
                                                    some_always(attn::fixed_sparse(block, summary), s),
-                                                   {[=](const Pair& p) {
-                                                      if (p.kv > p.q) return false;
-                                                      const Index block_begin = p.q - p.q % block;
-                                                      return p.kv >= block_begin || p.kv % block >= block - summary;
-                                                    },
-                                                    {}}}};
+                                                   {.keep =
+                                                        [=](const Pair& p) {
+                                                          if (p.kv > p.q) return false;
+                                                          const Index block_begin = p.q - p.q % block;
+                                                          return p.kv >= block_begin || p.kv % block >= block - summary;
+                                                        },
+                                                    .passes = summary + 1}}};
 }
 
 inline auto dilated_rows(const Setting& s) {
-  const Index left = s.random.integer(0, 4), right = s.random.integer(0, 3),
-              gap = s.random.pick(std::vector<Index>{1, 2, 3, 10, std::numeric_limits<Index>::max()});
+  const Index left = s.random.integer(0, s.random.chance(0.5) ? 4 : 40), right = s.random.integer(0, 3),
+              gap = s.random.chance(0.1) ? std::numeric_limits<Index>::max() : s.random.integer(1, 20);
   return Rows<decltype(attn::dilated(1, 1))>{{"dilated" + numbers_text(left, gap) + numbers_text(right, 0),
                                               some_always(attn::dilated(left, gap, right), s),
                                               {[=](const Pair& p) {
-                                                 for (Index i = -right; i <= left; ++i)
-                                                   if (i == 0 ? p.q == p.kv : gap < 1000 && p.q - p.kv == i * gap)
-                                                     return true;
-                                                 return false;
+                                                 const Index far = p.q - p.kv;
+                                                 return far % gap == 0 && far / gap <= left && -far / gap <= right;
                                                },
                                                {}}}};
 }
@@ -80,7 +81,7 @@ inline std::vector<bool> kept_in_dimension(Index length, Index window, Index dil
 inline auto neighbourhood_rows(const Setting& s) {
   Rows<decltype(attn::neighbourhood({1}, {1}))> rows;
   const Index tokens = s.sizes.kv_len;
-  if (tokens == 0 || s.first() < 0 || s.first() + s.sizes.q_len > tokens) return rows;
+  if (!s.even() || tokens == 0 || s.first() < 0 || s.first() + s.sizes.q_len > tokens) return rows;
   const auto divisor_of = [&](Index n) {
     std::vector<Index> all;
     for (Index d = 1; d <= n; ++d)
@@ -94,8 +95,8 @@ inline auto neighbourhood_rows(const Setting& s) {
   const Index rank = s.random.integer(1, 3);
   for (Index d = 0, left = tokens; d < rank; left /= shape[static_cast<std::size_t>(d++)]) {
     shape.push_back(d + 1 == rank ? left : divisor_of(left));
-    window.push_back(s.random.integer(1, std::min<Index>(shape.back(), 5)));
-    dilation.push_back(s.random.integer(1, std::min<Index>(shape.back() / window.back(), 3)));
+    window.push_back(s.random.integer(1, std::min<Index>(shape.back(), s.random.chance(0.7) ? 5 : 30)));
+    dilation.push_back(s.random.integer(1, std::min<Index>(shape.back() / window.back(), 4)));
     causal.push_back(s.random.chance(0.3));
     kept.push_back(kept_in_dimension(shape.back(), window.back(), dilation.back(), causal.back() == 1));
     name << " " << window.back() << " of " << shape.back() << " every " << dilation.back()
@@ -120,33 +121,23 @@ inline auto neighbourhood_rows(const Setting& s) {
 /// Lists of any lengths in compressed rows, of all queries or of one for all: empty ones, keys that are listed twice,
 /// and with `hubs` some that have most keys.
 struct DrawnLists {
-  attn::Tensor<Index, 3> offsets;
   std::vector<Index> indices;
-  Index group;  ///< query heads that share a list
+  Index group;          ///< query heads that share a list
+  Held<Index> offsets;  ///< (1, batch, heads, q_len + 1), not in shared memory: they go on from one to the next
 
   DrawnLists(const Setting& s, Index longest, bool hubs)
-      : offsets({s.random.pick(std::vector<Index>{1, s.sizes.batch}),
-                 s.random.pick(std::vector<Index>{1, s.sizes.kv_heads, s.sizes.heads}),
-                 (s.random.chance(0.2) ? 1 : s.sizes.q_len) + 1}),
-        group(s.sizes.heads / std::max<Index>(offsets.dim(1), 1)) {
-    for (Index b = 0; b < offsets.dim(0); ++b)
-      for (Index h = 0; h < offsets.dim(1); ++h) {
-        offsets(b, h, 0) = static_cast<Index>(indices.size());
-        for (Index i = 1; i < offsets.dim(2); ++i) {
-          const Index most = hubs && s.random.chance(0.1) ? 2 * s.sizes.kv_len : longest,
-                      count = s.sizes.kv_len == 0 || s.random.chance(0.2) ? 0 : s.random.integer(0, most);
-          for (Index e = 0; e < count; ++e) indices.push_back(s.random.integer(0, s.sizes.kv_len - 1));
-          offsets(b, h, i) = static_cast<Index>(indices.size());
-        }
-      }
-  }
+      : DrawnLists{s,
+                   longest,
+                   hubs,
+                   s.random.pick(std::vector<Index>{1, s.sizes.batch}),
+                   s.random.pick(std::vector<Index>{1, s.sizes.kv_heads, s.sizes.heads}),
+                   s.random.chance(0.2) ? 1 : s.sizes.q_len} {}
 
   /// Calls visit(entry) for each entry of a pair.
   template <class Visit>
   void for_each_of(const Pair& p, const Visit& visit) const {
-    const Index b = offsets.dim(0) == 1 ? 0 : p.batch, h = p.head / group, i = offsets.dim(2) == 2 ? 0 : p.row;
-    const Index* const of = &offsets(b, h, i);
-    for (Index e = of[0]; e < of[1]; ++e)
+    const Index b = p.batch, h = p.head / group, i = offsets.dim(3) == 2 ? 0 : p.row;
+    for (Index e = offsets(0, b, h, i); e < offsets(0, b, h, i + 1); ++e)
       if (indices[static_cast<std::size_t>(e)] == p.kv) visit(e);
   }
   bool has(const Pair& p) const {
@@ -154,6 +145,21 @@ struct DrawnLists {
     for_each_of(p, [&](Index) { found = true; });
     return found;
   }
+
+ private:
+  DrawnLists(const Setting& s, Index longest, bool hubs, Index batch, Index heads, Index lists)
+      : group(s.sizes.heads / heads),
+        offsets(
+            s, {1, batch, heads, lists + 1},
+            [&, at = Index(0)]() mutable {
+              const bool is_first = at++ % (lists + 1) == 0;
+              const Index most = hubs && s.random.chance(0.1) ? 2 * s.sizes.kv_len : longest,
+                          count =
+                              is_first || s.sizes.kv_len == 0 || s.random.chance(0.2) ? 0 : s.random.integer(0, most);
+              for (Index e = 0; e < count; ++e) indices.push_back(s.random.integer(0, s.sizes.kv_len - 1));
+              return static_cast<Index>(indices.size());
+            },
+            false) {}
 };
 
 /// Sizes of a call whose queries list their keys, with heads that may share a list.
@@ -169,34 +175,29 @@ Sizes listed_sizes(Index q_len, Index kv_len, const Dims& dims, Random& random) 
 
 /// Lists of keys of all shapes. Some are so short that keys are gathered.
 inline auto select_rows(const Setting& s) {
-  Rows<decltype(attn::select(attn::Tensor<Index, 4>()))> rows;
+  Rows<decltype(attn::select(TensorView<const Index, 4>()))> rows;
+  if (!s.even()) return rows;
   const Sizes& sizes = s.sizes;
   for (const Index most : {std::max<Index>(sizes.kv_len / 4, 1), sizes.kv_len}) {
     const attn::Shape<4> shape{s.random.pick(std::vector<Index>{1, sizes.batch}),
                                s.random.pick(std::vector<Index>{1, sizes.kv_heads, sizes.heads}),
                                s.random.pick(std::vector<Index>{1, sizes.q_len, sizes.q_len}),
-                               s.random.integer(0, most)};
-    attn::Tensor<Index, 4> t(shape);
-    for (Index i = 0; i < t.size(); ++i)
-      t.data()[i] = s.random.chance(0.1) ? -1 : s.random.integer(-1, sizes.kv_len - 1);
-    std::ostringstream name;
-    name << "select";
-    for (const Index d : shape) name << " " << d;
-    const Index group = shape[1] == sizes.heads ? 1 : sizes.heads / shape[1];
-    rows.push_back({name.str(),
-                    attn::select(attn::Tensor<Index, 4>(t)),
-                    {[t, shape, group](const Pair& p) {
-                       const Index b = shape[0] == 1 ? 0 : p.batch, row = shape[2] == 1 ? 0 : p.row;
-                       const Index* const list =
-                           t.data() + ((b * shape[1] + p.head / group) * shape[2] + row) * shape[3];
-                       return std::find(list, list + shape[3], p.kv) != list + shape[3];
+                               s.random.integer(0, std::min<Index>(most, 130))};
+    const Held<Index> t(s, shape, [&] { return s.random.chance(0.1) ? -1 : s.random.integer(-1, sizes.kv_len - 1); });
+    const Index group = sizes.heads / shape[1];
+    rows.push_back({"select" + t.text(),
+                    attn::select(t.view()),
+                    {[t, group](const Pair& p) {
+                       for (Index i = 0; i < t.dim(3); ++i)
+                         if (t(p.batch, p.head / group, p.row, i) == p.kv) return true;
+                       return false;
                      },
                      {}}});
   }
   for (const bool hubs : {false, true}) {
     const DrawnLists lists(s, std::max<Index>(sizes.kv_len / 6, 1), hubs);
     rows.push_back({hubs ? "select(offsets, indices) with hubs" : "select(offsets, indices)",
-                    attn::select(lists.offsets, lists.indices),
+                    attn::select(lists.offsets.view<3>(), lists.indices),
                     {[lists](const Pair& p) { return lists.has(p); }, {}}});
   }
   return rows;
@@ -204,20 +205,22 @@ inline auto select_rows(const Setting& s) {
 
 /// A number for each entry of lists, of each head or of all; some drop the pair.
 inline auto edge_rows(const Setting& s) {
+  using Mod =
+      decltype(attn::edge_bias(TensorView<const Index, 3>(), std::vector<Index>(), TensorView<const float, 2>()));
+  Rows<Mod> rows;
+  if (!s.even()) return rows;
   const DrawnLists lists(s, std::max<Index>(s.sizes.kv_len / 6, 1), true);
-  const Index heads = s.random.chance(0.5) ? 1 : s.sizes.heads;
-  attn::Tensor<float, 2> values({heads, static_cast<Index>(lists.indices.size())});
-  for (Index i = 0; i < values.size(); ++i)
-    values.data()[i] =
-        s.random.chance(0.05) ? -std::numeric_limits<float>::infinity() : static_cast<float>(s.random.uniform(-2, 2));
-  using Mod = decltype(attn::edge_bias(lists.offsets, lists.indices, attn::Tensor<float, 2>()));
-  return Rows<Mod>{{"edge_bias",
-                    attn::edge_bias(lists.offsets, lists.indices, attn::Tensor<float, 2>(values)),
-                    {{}, [lists, values, heads](Real x, const Pair& p) {
-                       Real sum = 0;
-                       lists.for_each_of(p, [&](Index e) { sum += values(heads == 1 ? 0 : p.head, e); });
-                       return sum == -std::numeric_limits<Real>::infinity() ? sum : x + sum;
-                     }}}};
+  const Held<float> values(
+      s, {1, 1, s.random.chance(0.5) ? 1 : s.sizes.heads, static_cast<Index>(lists.indices.size())},
+      [&] { return s.random.chance(0.05) ? -std::numeric_limits<double>::infinity() : s.random.uniform(-2, 2); });
+  rows.push_back({"edge_bias",
+                  attn::edge_bias(lists.offsets.view<3>(), lists.indices, values.view<2>()),
+                  {{}, [lists, values](Real x, const Pair& p) {
+                     Real sum = 0;
+                     lists.for_each_of(p, [&](Index e) { sum += values(0, 0, p.head, e); });
+                     return sum == -std::numeric_limits<Real>::infinity() ? sum : x + sum;
+                   }}});
+  return rows;
 }
 
 }  // namespace attn::test

@@ -1,4 +1,5 @@
-// The named masks that have no type of their own in mod_table(), each with its meaning written out by hand.
+// The masks that have no type of their own in mod_table.h, each with its meaning written out by hand. A new one is
+// an entry of kMasks.
 #pragma once
 
 #include <set>
@@ -22,14 +23,22 @@ inline std::string list(const std::vector<Index>& numbers) {
   return s + "}";
 }
 
-inline std::vector<Index> draw_lengths(const Setting& s, Index most) {
+/// A number of tokens for each batch element, up to all that `most` says it has.
+template <class Most>
+std::vector<Index> draw_lengths(const Setting& s, const Most& most) {
   std::vector<Index> lengths;
-  for (Index b = 0; b < s.sizes.batch; ++b) lengths.push_back(s.random.integer(0, most));
+  for (Index b = 0; b < s.sizes.batch; ++b) {
+    const Index all = most(s.of(b));
+    lengths.push_back(s.random.chance(0.2) ? all : s.random.integer(0, all));
+  }
   return lengths;
+}
+inline std::vector<Index> draw_key_lengths(const Setting& s) {
+  return draw_lengths(s, [](const Lengths& l) { return l.kv_len; });
 }
 
 inline void add_lengths(MaskRows& rows, const Setting& s) {
-  const auto prefix = draw_lengths(s, s.sizes.kv_len), queries = draw_lengths(s, s.sizes.q_len);
+  const auto prefix = draw_key_lengths(s), queries = draw_lengths(s, [](const Lengths&l) { return l.q_len; });
   add_mask(rows, "prefix_lm" + list(prefix), attn::prefix_lm(prefix),
            [=](const Pair& p) { return p.kv <= p.q || p.kv < prefix[static_cast<std::size_t>(p.batch)]; });
   add_mask(rows, "query_lengths" + list(queries), attn::query_lengths(queries),
@@ -38,26 +47,24 @@ inline void add_lengths(MaskRows& rows, const Setting& s) {
 
 /// Padding of keys, as tensors and as ranges.
 inline void add_padding(MaskRows& rows, const Setting& s) {
-  const Index batch = s.sizes.batch, n = s.sizes.kv_len;
+  if (!s.even()) return;
   const auto random_keys = [&](Index of) {
-    attn::Tensor<bool, 2> t({of, n});
-    const double share = s.random.pick(std::vector{0.1, 0.5, 0.9});
-    for (Index i = 0; i < t.size(); ++i) t.data()[i] = s.random.chance(share);
-    return t;
+    const double share = s.random.pick(std::vector{0.0, 0.1, 0.5, 0.9, 1.0});
+    return Held<bool>(s, {1, 1, of, s.sizes.kv_len}, [&] { return s.random.chance(share); });
   };
-  const auto each = random_keys(batch), kept = random_keys(batch), one = random_keys(1);
-  attn::Tensor<bool, 1> list({n});
-  std::copy_n(one.data(), n, list.data());
-  add_mask(rows, "padding", attn::padding(attn::Tensor(each)), [=](const Pair& p) { return !each(p.batch, p.kv); });
-  add_mask(rows, "keep_keys", attn::keep_keys(attn::Tensor(kept)), [=](const Pair& p) { return kept(p.batch, p.kv); });
-  add_mask(rows, "padding of one", attn::padding(attn::Tensor(one)), [=](const Pair& p) { return !one(0, p.kv); });
-  add_mask(rows, "keep_keys of rank 1", attn::keep_keys(attn::Tensor(list)), [=](const Pair& p) { return list(p.kv); });
+  const auto each = random_keys(s.sizes.batch), kept = random_keys(s.sizes.batch), one = random_keys(1);
+  add_mask(rows, "padding", attn::padding(each.view<2>()), [=](const Pair& p) { return !each(0, 0, p.batch, p.kv); });
+  add_mask(rows, "keep_keys", attn::keep_keys(kept.view<2>()),
+           [=](const Pair& p) { return kept(0, 0, p.batch, p.kv); });
+  add_mask(rows, "padding of one", attn::padding(one.view<2>()), [=](const Pair& p) { return !one(0, 0, 0, p.kv); });
+  add_mask(rows, "keep_keys of rank 1", attn::keep_keys(one.view<1>()),
+           [=](const Pair& p) { return one(0, 0, 0, p.kv); });
 }
 
 inline void add_key_ranges(MaskRows& rows, const Setting& s) {
-  const auto begin = draw_lengths(s, s.sizes.kv_len);
-  auto end = begin;
-  for (Index& e : end) e = s.random.integer(e, s.sizes.kv_len);
+  auto begin = draw_key_lengths(s), end = draw_key_lengths(s);
+  for (std::size_t b = 0; b < end.size(); ++b)
+    if (end[b] < begin[b]) std::swap(begin[b], end[b]);
   add_mask(rows, "key_ranges" + list(begin) + list(end), attn::key_ranges(begin, end), [=](const Pair& p) {
     return begin[static_cast<std::size_t>(p.batch)] <= p.kv && p.kv < end[static_cast<std::size_t>(p.batch)];
   });
@@ -66,7 +73,7 @@ inline void add_key_ranges(MaskRows& rows, const Setting& s) {
 /// Packed documents, and ids in any order; none where queries lie outside of the documents.
 inline void add_documents(MaskRows& rows, const Setting& s) {
   const Index n = s.sizes.kv_len;
-  if (n == 0 || s.first() < 0 || s.first() + s.sizes.q_len > n) return;
+  if (!s.even() || n == 0 || s.first() < 0 || s.first() + s.sizes.q_len > n) return;
   std::vector<Index> offsets{0}, packed, mixed;
   while (offsets.back() < n) {
     const Index length = std::min(s.random.integer(1, std::max<Index>(n / 2, 1)), n - offsets.back());
@@ -93,16 +100,16 @@ inline void add_sparse(MaskRows& rows, const Setting& s) {
 }
 
 inline void add_blocks(MaskRows& rows, const Setting& s) {
-  const Index bq = s.random.pick(std::vector<Index>{1, 3, 16, 50}),
-              bk = s.random.pick(std::vector<Index>{1, 4, 32, 64});
+  if (!s.even()) return;
+  const Index bq = s.random.pick(std::vector<Index>{1, 3, 5, 16, 48, 50, 64, 100}),
+              bk = s.random.pick(std::vector<Index>{1, 4, 7, 16, 32, 64, 128});
   const Index qs = (s.sizes.q_len + bq - 1) / bq, ks = (s.sizes.kv_len + bk - 1) / bk;
   const Index batch = s.random.chance(0.5) ? s.sizes.batch : 1, heads = s.random.chance(0.7) ? s.sizes.heads : 1;
-  attn::Tensor<bool, 4> map({batch, heads, qs, ks});
-  for (Index i = 0; i < map.size(); ++i) map.data()[i] = s.random.chance(0.4);
+  const double share = s.random.pick(std::vector{0.0, 0.25, 0.4, 0.5, 0.8, 1.0});
+  const Held<bool> map(s, {batch, heads, qs, ks}, [&] { return s.random.chance(share); });
   add_mask(rows, "block_sparse " + std::to_string(bq) + " x " + std::to_string(bk),
-           attn::block_sparse(attn::Tensor(map), bq, bk), [=](const Pair& p) {
-             return map(batch == 1 ? 0 : p.batch, heads == 1 ? 0 : p.head, p.row / bq, p.kv / bk);
-           });
+           attn::block_sparse(map.view(), bq, bk),
+           [=](const Pair& p) { return map(p.batch, p.head, p.row / bq, p.kv / bk); });
 }
 
 /// Spans that all batch elements share, and spans for each.
@@ -110,8 +117,9 @@ inline void add_spans(MaskRows& rows, const Setting& s) {
   using Spans = std::vector<attn::Range>;
   const auto draw = [&] {
     Spans spans;
-    for (Index at = s.random.integer(0, 5); at < s.sizes.kv_len; at = spans.back().end + s.random.integer(0, 9))
-      spans.push_back({at, at + s.random.integer(0, 12)});
+    const Index most = s.random.pick(std::vector<Index>{1, 12, 12, 100});
+    for (Index at = s.random.integer(0, 5); at < s.longest(); at = spans.back().end + s.random.integer(0, most))
+      spans.push_back({at, at + s.random.integer(0, most)});
     return spans;
   };
   const auto keeps = [](const Spans& spans, const Pair& p) {
@@ -131,8 +139,7 @@ inline void add_spans(MaskRows& rows, const Setting& s) {
 /// The blocks that top_k_blocks() should choose, in long double.
 class ChosenBlocks {
  public:
-  ChosenBlocks(const Setting& s, const attn::TopKBlocks& c, const attn::Tensor<float, 4>& q,
-               const attn::Tensor<float, 4>& k)
+  ChosenBlocks(const Setting& s, const attn::TopKBlocks& c, const Held<double>& q, const Held<double>& k)
       : s_(s.sizes),
         c_(c),
         rows_((s_.q_len + c.block_q - 1) / c.block_q),
@@ -164,8 +171,7 @@ class ChosenBlocks {
         before += is_own(b) || scores[static_cast<std::size_t>(b)] > scores[static_cast<std::size_t>(block)];
     return before < c_.count;
   }
-  Real score(const attn::Tensor<float, 4>& q, const attn::Tensor<float, 4>& k, Index b, Index head, Index row,
-             Index block) const {
+  Real score(const Held<double>& q, const Held<double>& k, Index b, Index head, Index row, Index block) const {
     const Index group = s_.heads / s_.kv_heads, kv_head = head / group;
     Real sum = 0;
     for (Index h = 0; h < s_.heads; ++h) {
@@ -175,7 +181,7 @@ class ChosenBlocks {
     }
     return sum;
   }
-  static Real mean(const attn::Tensor<float, 4>& t, Index b, Index h, Index block, Index size, Index len, Index d) {
+  static Real mean(const Held<double>& t, Index b, Index h, Index block, Index size, Index len, Index d) {
     Real sum = 0;
     const Index end = std::min((block + 1) * size, len);
     for (Index i = block * size; i < end; ++i) sum += t(b, h, i, d);
@@ -188,36 +194,39 @@ class ChosenBlocks {
   std::vector<bool> kept_;  ///< of (batch, heads, rows of blocks, blocks)
 };
 
+/// Of double, whose near ties no draw will meet.
 inline void add_chosen_blocks(MaskRows& rows, const Setting& s) {
+  if (!s.even()) return;
   constexpr Index kDim = 3;  // the call's own head_dim may be large
   const auto draw = [&](Index heads, Index len) {
-    attn::Tensor<float, 4> t({s.sizes.batch, heads, len, kDim});
-    for (Index i = 0; i < t.size(); ++i) t.data()[i] = static_cast<float>(s.random.uniform(-1, 1));
-    return t;
+    return Held<double>(
+        s, {s.sizes.batch, heads, len, kDim}, [&] { return s.random.uniform(-1, 1); }, false);
   };
   const auto q = draw(s.sizes.heads, s.sizes.q_len), k = draw(s.sizes.kv_heads, s.sizes.kv_len);
   attn::TopKBlocks c{.count = s.random.integer(0, 4),
-                     .block_q = s.random.pick(std::vector<Index>{1, 5, 16}),
-                     .block_kv = s.random.pick(std::vector<Index>{3, 8, 32}),
+                     .block_q = s.random.pick(std::vector<Index>{1, 1, 5, 16, 48}),
+                     .block_kv = s.random.pick(std::vector<Index>{3, 8, 32, 64}),
                      .causal = s.random.chance(0.6),
                      .heads_together = s.random.chance(0.5),
                      .q_offset = s.first()};
   add_mask(rows, "top_k_blocks " + std::to_string(c.block_q) + " x " + std::to_string(c.block_kv),
-           attn::top_k_blocks(q, k, c), [blocks = ChosenBlocks(s, c, q, k)](const Pair& p) { return blocks.keeps(p); });
+           attn::top_k_blocks(q.view(), k.view(), c),
+           [blocks = ChosenBlocks(s, c, q, k)](const Pair& p) { return blocks.keeps(p); });
 }
 
 inline void add_global(MaskRows& rows, const Setting& s) {
   std::vector<Index> positions;
-  for (Index i = s.random.integer(0, 4); i > 0; --i) positions.push_back(s.random.integer(0, s.sizes.kv_len));
+  for (Index i = s.random.integer(0, 4); i > 0; --i) positions.push_back(s.random.integer(0, s.longest()));
   const std::set<Index> global(positions.begin(), positions.end());
   add_mask(rows, "global_tokens" + list(positions), attn::global_tokens(positions),
            [=](const Pair& p) { return global.count(p.q) + global.count(p.kv) > 0; });
 }
 
 inline void add_tree(MaskRows& rows, const Setting& s) {
-  if (s.sizes.q_len > s.sizes.kv_len) return;
+  if (!s.even() || s.has_rope || s.sizes.q_len > s.sizes.kv_len) return;
   std::vector<Index> parents;
-  for (Index i = 0; i < s.sizes.q_len; ++i) parents.push_back(s.random.integer(std::max<Index>(i - 5, -1), i - 1));
+  for (Index i = 0; i < s.sizes.q_len; ++i)
+    parents.push_back(s.random.chance(0.1) ? -1 : s.random.integer(std::max<Index>(i - 5, -1), i - 1));
   add_mask(rows, "tree" + list(parents), attn::tree(parents),
            [=, context = s.sizes.kv_len - s.sizes.q_len](const Pair& p) {
              if (p.kv < context) return true;
@@ -234,52 +243,92 @@ inline void add_logic(MaskRows& rows, const Setting& s) {
   add_mask(rows, "not_(causal)", attn::not_(attn::causal()), [](const Pair& p) { return p.kv > p.q; });
   add_mask(rows, "all_of(causal, not_(window))", attn::all_of(attn::causal(), attn::not_(attn::sliding_window(window))),
            [=](const Pair& p) { return p.q - p.kv > window; });
-  const auto lengths = draw_lengths(s, s.sizes.kv_len);
+  const auto lengths = draw_key_lengths(s);
   add_mask(
       rows, "any_of(causal | lambda, lengths)",
       attn::any_of(attn::causal() | attn::mask_mod([](auto p) { return p.kv % 3 != 1; }), attn::key_lengths(lengths)),
       [=](const Pair& p) {
         return (p.kv <= p.q && p.kv % 3 != 1) || p.kv < lengths[static_cast<std::size_t>(p.batch)];
       });
-  attn::Tensor<bool, 3> map({s.sizes.heads, 1, s.sizes.kv_len});
-  for (Index i = 0; i < map.size(); ++i) map.data()[i] = s.random.chance(0.3);
-  add_mask(rows, "any_of(keys of heads, lengths)",
-           attn::any_of(attn::block_sparse(attn::Tensor(map), std::max<Index>(s.sizes.q_len, 1), 1),
-                        attn::key_lengths(lengths)),
-           [=](const Pair& p) { return map(p.head, 0, p.kv) || p.kv < lengths[static_cast<std::size_t>(p.batch)]; });
+  if (!s.even()) return;
+  const Held<bool> map(s, {1, s.sizes.heads, 1, s.sizes.kv_len}, [&] { return s.random.chance(0.3); });
+  add_mask(
+      rows, "any_of(keys of heads, lengths)",
+      attn::any_of(attn::block_sparse(map.view<3>(), std::max<Index>(s.sizes.q_len, 1), 1), attn::key_lengths(lengths)),
+      [=](const Pair& p) { return map(p) || p.kv < lengths[static_cast<std::size_t>(p.batch)]; });
 }
 
-inline void add_block_masks(MaskRows& rows, const Setting& s) {
-  const attn::Options options{.q_offset = s.first()};
-  const auto diagonal = [](const attn::Position& p) { return p.kv <= p.q + 2 && (p.kv / 20 != p.q / 30); };
-  add_mask(rows, "block_mask(lambda)",
-           attn::block_mask(attn::mask_mod(diagonal), s.sizes.q_len, s.sizes.kv_len, options),
-           [](const Pair& p) { return p.kv < p.q + 3 && p.kv / 20 != p.q / 30; });
-  add_mask(rows, "block_mask(lambda of heads)",
-           attn::block_mask(attn::mask_mod([](auto p) { return p.kv >= (p.batch + p.head + 1) % 3 * 20; }),
-                            s.sizes.q_len, s.sizes.kv_len, options, s.sizes.batch, s.sizes.heads),
-           [](const Pair& p) {
-             const Index sum = p.batch + p.head;
-             return sum % 3 == 2 || p.kv >= (sum % 3 == 1 ? 40 : 20);
+/// A mask without rhyme: pairs are kept by a hash of them.
+struct Hashed {
+  std::uint64_t seed, share;  ///< of 256 pairs are kept
+
+  static Hashed draw(const Setting& s) { return {s.random.bits(), s.random.pick(std::vector{1u, 64u, 128u, 240u})}; }
+  bool operator()(Index batch, Index head, Index q, Index kv) const {
+    std::uint64_t h = seed;
+    for (Index n : {batch, head, q, kv}) h = (h ^ static_cast<std::uint64_t>(n)) * 0x9e3779b97f4a7c15u, h ^= h >> 29;
+    return (h & 255) < share;
+  }
+};
+
+/// Lambdas: one without hints, and one with, of which each head and batch element sees a band of its own.
+inline void add_lambdas(MaskRows& rows, const Setting& s) {
+  const Hashed hash = Hashed::draw(s);
+  add_mask(rows, "lambda of a hash",
+           attn::mask_mod([=](const Position& p) { return hash(p.batch, p.head, p.q, p.kv); }),
+           [=](const Pair& p) { return hash(p.batch, p.head, p.q, p.kv); });
+  const Index width = s.random.integer(1, 100);
+  const auto band = [=](const Tile& t) {
+    const Index begin = 40 * t.head + 10 * t.batch;
+    return Range{begin, begin + width};
+  };
+  add_mask(rows, "lambda of a band of " + std::to_string(width),
+           attn::mask_mod(
+               [=](const Position& p) {
+                 const Range r = band({p.batch, p.head, {}, {}});
+                 return p.kv >= r.begin && p.kv < r.end;
+               },
+               [=](const Tile& t) {
+                 const Range r = band(t);
+                 if (t.kv.end <= r.begin || t.kv.begin >= r.end) return Coverage::none;
+                 return t.kv.begin >= r.begin && t.kv.end <= r.end ? Coverage::all : Coverage::some;
+               },
+               band),
+           [=](const Pair& p) {
+             const Index from = p.kv - 10 * (p.batch + 4 * p.head);
+             return 0 <= from && from < width;
            });
 }
 
-/// All masks that the setting allows.
-inline MaskRows mask_table(const Setting& s) {
-  MaskRows rows;
-  add_lengths(rows, s);
-  add_padding(rows, s);
-  add_key_ranges(rows, s);
-  add_documents(rows, s);
-  add_sparse(rows, s);
-  add_blocks(rows, s);
-  add_spans(rows, s);
-  add_chosen_blocks(rows, s);
-  add_global(rows, s);
-  add_tree(rows, s);
-  add_logic(rows, s);
-  add_block_masks(rows, s);
-  return rows;
+inline void add_block_masks(MaskRows& rows, const Setting& s) {
+  if (!s.even()) return;
+  const attn::Options options{.q_offset = s.first()};
+  const auto add = [&](const char* name, const auto& mask, bool of_heads, const auto& keeps) {
+    add_mask(rows, name,
+             attn::block_mask(attn::mask_mod(mask), s.sizes.q_len, s.sizes.kv_len, options,
+                              of_heads ? s.sizes.batch : 1, of_heads ? s.sizes.heads : 1),
+             keeps);
+  };
+  add(
+      "block_mask(lambda)", [](const Position& p) { return p.kv <= p.q + 2 && (p.kv / 20 != p.q / 30); }, false,
+      [](const Pair& p) { return p.kv < p.q + 3 && p.kv / 20 != p.q / 30; });
+  add(
+      "block_mask(lambda of heads)", [](auto p) { return p.kv >= (p.batch + p.head + 1) % 3 * 20; }, true,
+      [](const Pair& p) {
+        const Index sum = p.batch + p.head;
+        return sum % 3 == 2 || p.kv >= (sum % 3 == 1 ? 40 : 20);
+      });
+  const bool of_heads = s.random.chance(0.5);
+  const Hashed hash = Hashed::draw(s);
+  const auto keeps = [=](const auto& p) {
+    return p.kv <= p.q + 20 && hash(of_heads ? p.batch : 0, of_heads ? p.head : 0, p.q / 20, p.kv / 30);
+  };
+  add("block_mask(lambda of a hash)", keeps, of_heads, keeps);
 }
+
+/// Each adds rows: none, if its masks do not suit the setting.
+inline constexpr void (*kMasks[])(MaskRows&, const Setting&) = {
+    add_lengths,       add_padding, add_key_ranges, add_documents, add_sparse,  add_blocks,      add_spans,
+    add_chosen_blocks, add_global,  add_tree,       add_logic,     add_lambdas, add_block_masks,
+};
 
 }  // namespace attn::test

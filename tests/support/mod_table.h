@@ -1,10 +1,10 @@
-// Every mod the tests know, each with its meaning written out by hand for the oracle. A new mod is one line in
-// mod_table(), or in mask_table() where masks share a type: its factory and what it means.
+// Every mod the tests know, each with its meaning written out by hand for the oracle: sweeps, hints, poison and random
+// calls draw from this table. A new mask is an entry of kMasks (mask_table.h), a new score mod one of kScores; a line in
+// each_entry() has a mod that must be compiled in a type of its own.
 #pragma once
 
 #include <memory>
 #include <string>
-#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -21,107 +21,91 @@ Rows<M> neutral(const char* name, const M& mod) {
 }
 template <class M, class Keep>
 Rows<M> mask(const char* name, const M& mod, Keep keep) {
-  return {{name, mod, {keep, {}}}};
+  return {{name, mod, {.keep = keep}}};
 }
 template <class M, class Score>
 Rows<M> score(const char* name, const M& mod, Score score) {
-  return {{name, mod, {{}, score}}};
+  return {{name, mod, {.score = score}}};
 }
-
-/// A row-major tensor of 0 or more, over the last `rank` of (batch, heads, q_len, kv_len), some of size 1.
-template <class T>
-struct PairValues {
-  Index shape[4];
-  std::vector<T> values;
-
-  std::size_t index(const Pair& p) const {
-    const Index at[4] = {p.batch, p.head, p.row, p.kv};
-    Index sum = 0;
-    for (int i = 0; i < 4; ++i) sum = sum * shape[i] + (shape[i] == 1 ? 0 : at[i]);
-    return static_cast<std::size_t>(sum);
-  }
-  T operator()(const Pair& p) const { return values[index(p)]; }
-
-  template <int Rank>
-  attn::Tensor<T, Rank> tensor() const {
-    attn::Shape<Rank> s;
-    for (std::size_t i = 0; i < Rank; ++i) s[i] = shape[4 - Rank + i];
-    auto t = attn::Tensor<T, Rank>::uninitialized(s);
-    std::copy(values.begin(), values.end(), t.data());
-    return t;
-  }
-
-  std::string text() const {
-    std::string s = "[";
-    for (Index d : shape) s += std::to_string(d) + " ";
-    s.back() = ']';
-    return s;
-  }
-};
 
 /// Whether a mask of rank 2 and of this shape would be refused, because its rows may be queries and batch elements.
 inline bool is_either(const Setting& s, Index rows, Index columns) {
   return rows > 1 && rows == s.sizes.batch && rows == s.sizes.q_len && columns == s.sizes.kv_len;
 }
 
-/// A row from `make(PairValues)` for each way to broadcast over the last Rank dimensions.
+/// Rows `make(tensor)` for each way to broadcast over the last Rank of (batch, heads, q_len, kv_len), or for one.
 template <int Rank, class T, class Draw, class Make>
-auto broadcasts(const Setting& s, Draw draw, Make make) {
+auto broadcasts(const Setting& s, const Draw& draw, const Make& make) {
   const Index full[4] = {s.sizes.batch, s.sizes.heads, s.sizes.q_len, s.sizes.kv_len};
-  std::vector<decltype(make(PairValues<T>()))> rows;
-  for (int ones = 0; ones < 1 << Rank; ++ones) {
-    PairValues<T> t{{1, 1, 1, 1}, {}};
-    Index count = 1;
-    for (int i = 0; i < Rank; ++i) count *= t.shape[3 - i] = (ones >> i & 1) ? 1 : full[3 - i];
-    for (Index i = 0; i < count; ++i) t.values.push_back(draw());
-    if constexpr (Rank == 2 && std::is_same_v<T, bool>)
-      if (is_either(s, t.shape[2], t.shape[3])) continue;
-    rows.push_back(make(t));
+  std::vector<decltype(make(std::declval<Held<T>>()))> rows;
+  const int first = s.one_variant ? static_cast<int>(s.random.integer(0, (1 << Rank) - 1)) : 0,
+            last = s.one_variant ? first : (1 << Rank) - 1;
+  for (int ones = first; ones <= last; ++ones) {
+    Shape<4> shape{1, 1, 1, 1};
+    for (int i = 0; i < Rank; ++i)
+      if ((ones >> i & 1) == 0 && (i > 1 || s.even())) shape[static_cast<std::size_t>(3 - i)] = full[3 - i];
+    if (Rank == 2 && std::is_same_v<T, bool> && is_either(s, shape[2], shape[3])) continue;
+    rows.push_back(make(Held<T>(s, shape, draw)));
   }
   return rows;
 }
 
+/// keep(), or drop(), of tensors.
+template <int Rank, bool kKeeps>
+auto tensor_rows(const Setting& s) {
+  const double share = s.random.pick(std::vector{0.0, 0.1, 0.5, 0.9, 1.0});
+  const auto mod_of = [](const Held<bool>& t) {
+    if constexpr (kKeeps)
+      return attn::keep(t.view<Rank>());
+    else
+      return attn::drop(t.view<Rank>());
+  };
+  return broadcasts<Rank, bool>(
+      s, [&] { return s.random.chance(share); },
+      [&](const Held<bool>& t) {
+        return Row<decltype(mod_of(t))>{
+            (kKeeps ? "keep" : "drop") + t.text(), mod_of(t), {.keep = [t](const Pair& p) { return t(p) == kKeeps; }}};
+      });
+}
 template <int Rank>
 auto keep_rows(const Setting& s) {
-  const double kept = s.random.pick(std::vector{0.1, 0.5, 0.9});
-  return broadcasts<Rank, bool>(
-      s, [&, kept] { return s.random.chance(kept); },
-      [](const PairValues<bool>& t) {
-        return Row<decltype(attn::keep(t.tensor<Rank>()))>{
-            "keep" + t.text(), attn::keep(t.tensor<Rank>()), {[t](const Pair& p) { return t(p); }, {}}};
-      });
+  return tensor_rows<Rank, true>(s);
 }
-
 template <int Rank>
 auto drop_rows(const Setting& s) {
-  const double dropped = s.random.pick(std::vector{0.1, 0.5, 0.9});
-  return broadcasts<Rank, bool>(
-      s, [&, dropped] { return s.random.chance(dropped); },
-      [](const PairValues<bool>& t) {
-        return Row<decltype(attn::drop(t.tensor<Rank>()))>{
-            "drop" + t.text(), attn::drop(t.tensor<Rank>()), {[t](const Pair& p) { return !t(p); }, {}}};
-      });
+  return tensor_rows<Rank, false>(s);
 }
 
-/// Biases with some elements of -inf, which drop the pair.
+/// -inf makes -inf of any score, even of NaN.
+inline Real biased(Real x, float bias) {
+  return bias == -std::numeric_limits<float>::infinity() ? -std::numeric_limits<Real>::infinity() : x + bias;
+}
+/// A number to add, or, with a chance of `drops`, -inf.
+inline double draw_bias(const Setting& s, double size, double drops) {
+  return s.random.chance(drops) ? -std::numeric_limits<double>::infinity() : s.random.uniform(-size, size);
+}
+
+/// Biases; with some of them -inf, which drops the pair.
 template <int Rank>
 auto bias_rows(const Setting& s) {
+  const double drops = s.random.pick(std::vector{0.0, 0.2, 0.2}),
+               size = s.random.pick(std::vector{1.0, 3.0, 3.0, 30.0});
   return broadcasts<Rank, float>(
-      s,
-      [&] {
-        return s.random.chance(0.2) ? -std::numeric_limits<float>::infinity()
-                                    : static_cast<float>(s.random.uniform(-3, 3));
-      },
-      [](const PairValues<float>& t) {
-        return Row<decltype(attn::bias(t.tensor<Rank>()))>{
-            "bias" + t.text(), attn::bias(t.tensor<Rank>()), {{}, [t](Real x, const Pair& p) { return x + t(p); }}};
+      s, [&] { return draw_bias(s, size, drops); },
+      [](const Held<float>& t) {
+        return Row<decltype(attn::bias(t.view<Rank>()))>{
+            "bias" + t.text(), attn::bias(t.view<Rank>()), {.score = [t](Real x, const Pair& p) {
+              return biased(x, t(p));
+            }}};
       });
 }
 
 inline auto window_rows(const Setting& s) {
   constexpr Index kHuge = std::numeric_limits<Index>::max();
-  const Index sides[][2] = {{0, 0},   {1, 0},     {0, 2},     {3, 5},         {17, 0},
-                            {40, 40}, {kHuge, 0}, {0, kHuge}, {kHuge, kHuge}, {s.sizes.kv_len, s.sizes.q_len}};
+  const Index any[] = {s.random.integer(0, 90), s.random.integer(0, 70)};
+  const Index sides[][2] = {{0, 0},      {1, 0},           {0, 2},         {3, 5},
+                            {17, 0},     {40, 40},         {kHuge, 0},     {0, kHuge},
+                            {any[0], 0}, {any[0], any[1]}, {kHuge, kHuge}, {s.sizes.kv_len, s.sizes.q_len}};
   Rows<decltype(attn::sliding_window(0, 0))> rows;
   for (const auto& side : sides) {
     const Index left = side[0], right = side[1];
@@ -135,9 +119,9 @@ inline auto window_rows(const Setting& s) {
 inline auto key_length_rows(const Setting& s) {
   Rows<decltype(attn::key_lengths(std::vector<Index>()))> rows;
   for (int variant = 0; variant < 3; ++variant) {
-    std::vector<Index> lengths;
-    for (Index b = 0; b < s.sizes.batch; ++b)
-      lengths.push_back(variant == 0 ? 0 : variant == 1 ? s.sizes.kv_len : s.random.integer(0, s.sizes.kv_len));
+    auto lengths = draw_key_lengths(s);
+    for (Index b = 0; b < s.sizes.batch && variant < 2; ++b)
+      lengths[static_cast<std::size_t>(b)] = variant == 0 ? 0 : s.of(b).kv_len;
     rows.push_back({"key_lengths #" + std::to_string(variant),
                     attn::key_lengths(lengths),
                     {[=](const Pair& p) { return p.kv < lengths[static_cast<std::size_t>(p.batch)]; }, {}}});
@@ -166,9 +150,11 @@ inline auto learned_rows(const Setting& s) {
   });
 }
 
+/// Slopes as they were published, or any.
 inline auto alibi_rows(const Setting& s) {
-  std::vector<double> slopes;
-  for (Index h = 0; h < s.sizes.heads; ++h) slopes.push_back(s.random.uniform(0.01, 0.5));
+  std::vector<double> slopes = attn::alibi_slopes(s.sizes.heads);
+  if (s.random.chance(0.7))
+    for (double& x : slopes) x = s.random.uniform(-0.2, 0.5);
   return score("alibi", attn::alibi(slopes), [slopes](Real x, const Pair& p) {
     return x - Real(slopes[static_cast<std::size_t>(p.head)]) * static_cast<Real>(p.q - p.kv);
   });
@@ -212,19 +198,21 @@ inline Real lambda_distance_by_hand(Real x, const Pair& p) {
 inline auto temperature_rows(const Setting& s) {
   std::vector<double> t;
   for (Index h = 0; h < s.sizes.heads; ++h) t.push_back(s.random.uniform(0.25, 4));
-  return score("temperature", attn::temperature(t),
-               [t](Real x, const Pair& p) { return x / Real(t[static_cast<std::size_t>(p.head)]); });
+  const auto of = [t](Index head) { return t[static_cast<std::size_t>(head)]; };
+  auto rows = score("temperature", attn::temperature(t), [of](Real x, const Pair& p) { return x / Real(of(p.head)); });
+  rows[0].meaning.gain = [of](Index head) { return 1 / of(head); };
+  return rows;
 }
 
-/// Sinks: some heads have a logit, some have none.
+/// Sinks: some heads have a logit, sometimes one that outweighs all keys, some have none.
 inline auto sink_rows(const Setting& s) {
   std::vector<double> logits;
+  const double most = s.random.chance(0.15) ? 20 : 4;
   for (Index h = 0; h < s.sizes.heads; ++h)
-    logits.push_back(s.random.chance(0.3) ? -std::numeric_limits<double>::infinity() : s.random.uniform(-3, 3));
-  return Rows<decltype(attn::sinks(logits))>{{"sinks", attn::sinks(logits), {{}, {}, [logits](Index h) {
-                                                                               return Real(
-                                                                                   logits[static_cast<std::size_t>(h)]);
-                                                                             }}}};
+    logits.push_back(s.random.chance(0.3) ? -std::numeric_limits<double>::infinity() : s.random.uniform(-3, most));
+  return Rows<decltype(attn::sinks(logits))>{{"sinks", attn::sinks(logits), {.sink = [logits](Index h) {
+                                                return Real(logits[static_cast<std::size_t>(h)]);
+                                              }}}};
 }
 
 /// Dropouts, from one that drops nothing to one that drops everything.
@@ -240,78 +228,139 @@ inline auto dropout_rows(const Setting& s) {
   return rows;
 }
 
-/// Biases that are single for distances up to 3 and shared beyond; some drop the pair.
+/// A table of biases for each head or for all, with columns.
+inline Held<float> draw_table(const Setting& s, Index columns, double drops) {
+  return Held<float>(s, {1, 1, s.random.chance(0.3) ? 1 : s.sizes.heads, columns},
+                     [&] { return draw_bias(s, 3, drops); });
+}
+
+/// Biases that are single for small distances and shared beyond; some drop the pair.
 inline auto relative_bias_rows(const Setting& s) {
-  attn::Tensor<float, 2> table({s.sizes.heads, 7});
-  for (Index i = 0; i < table.size(); ++i)
-    table.data()[i] =
-        s.random.chance(0.2) ? -std::numeric_limits<float>::infinity() : static_cast<float>(s.random.uniform(-3, 3));
-  return score("relative_bias", attn::relative_bias(attn::Tensor(table)), [table](Real x, const Pair& p) {
-    const Index distance = p.kv - p.q;
-    return x + table(p.head, distance <= -3 ? 0 : distance >= 3 ? 6 : distance + 3);
+  const Index most = s.random.chance(0.5) ? 3 : s.random.integer(0, 40);
+  const auto table = draw_table(s, 2 * most + 1, 0.2);
+  return score("relative_bias", attn::relative_bias(table.view<2>()), [=](Real x, const Pair& p) {
+    const Index far = p.kv - p.q;
+    return biased(x, table(0, 0, p.head, far <= -most ? 0 : far >= most ? 2 * most : far + most));
   });
 }
 
-/// The table: a tuple of Rows, one entry for each type of mod.
-inline auto mod_table(const Setting& s) {
-  return std::tuple{
-      neutral("none", attn::Mods<>()),
-      neutral("full", attn::full()),
-      mask("causal", attn::causal(), [](const Pair& p) { return p.kv <= p.q; }),
-      window_rows(s),
-      key_length_rows(s),
-      keep_rows<1>(s),
-      keep_rows<2>(s),
-      keep_rows<3>(s),
-      keep_rows<4>(s),
-      drop_rows<1>(s),
-      drop_rows<4>(s),
-      bias_rows<1>(s),
-      bias_rows<2>(s),
-      bias_rows<3>(s),
-      bias_rows<4>(s),
-      softcap_rows(),
-      learned_rows(s),
-      alibi_rows(s),
-      temperature_rows(s),
-      relative_bias_rows(s),
-      sink_rows(s),
-      dropout_rows(s),
-      strided_rows(s),
-      fixed_rows(s),
-      dilated_rows(s),
-      neighbourhood_rows(s),
-      select_rows(s),
-      edge_rows(s),
-      mask("lambda parity", lambda_parity(), [](const Pair& p) { return ((p.q ^ p.kv) & 1) == 0; }),
-      mask("lambda documents", lambda_documents(), [](const Pair& p) { return p.kv / 7 <= p.q / 7; }),
-      mask("lambda sink", lambda_sink(), [](const Pair& p) { return p.kv <= 2 || (p.q >= p.kv && p.q < p.kv + 20); }),
-      mask("bound not last", bound_not_last(), [n = s.sizes.kv_len](const Pair& p) { return p.kv != n - 1; }),
-      score("lambda distance", lambda_distance(), lambda_distance_by_hand),
+using ScoreRows = Rows<decltype(erased_score(attn::softcap(1)))>;
+
+template <class M, class Score>
+void add_score(ScoreRows& rows, const std::string& name, const M& mod, Score score) {
+  rows.push_back({name, erased_score(mod), {.score = score}});
+}
+
+/// The bucket of T5 by its definition: how many borders max_exact * (max_distance / max_exact)^(i / wide) lie at or
+/// below the distance.
+inline Index t5_bucket(Index distance, Index buckets, Index max_distance, bool bidirectional) {
+  const Index each = bidirectional ? buckets / 2 : buckets, exact = each / 2, wide = each - exact;
+  const Index away = bidirectional ? std::abs(distance) : std::max<Index>(-distance, 0);
+  Index bucket = std::min(away, exact);
+  for (Index i = 1; i < wide && away >= exact; ++i) {
+    const Real border = static_cast<Real>(exact) * std::pow(static_cast<Real>(max_distance) / static_cast<Real>(exact),
+                                                            static_cast<Real>(i) / static_cast<Real>(wide));
+    if (static_cast<Real>(away) >= border * (1 - 1e-15L)) bucket = exact + i;
+  }
+  return bucket + (bidirectional && distance > 0 ? each : 0);
+}
+
+inline void add_t5(ScoreRows& rows, const Setting& s) {
+  const bool both = s.random.chance(0.5);
+  const Index buckets = 2 * s.random.integer(2, 16), most = s.random.integer(buckets, 200);
+  const auto table = draw_table(s, buckets, 0);
+  add_score(rows, "relative_bias(T5 " + std::to_string(buckets) + ", " + std::to_string(most) + ")",
+            attn::relative_bias(table.view<2>(), attn::T5Buckets(buckets, most, both)),
+            [=](Real x, const Pair& p) { return x + table(0, 0, p.head, t5_bucket(p.kv - p.q, buckets, most, both)); });
+}
+
+/// Lambdas that drop keys and that turn scores around.
+inline void add_score_lambdas(ScoreRows& rows, const Setting& s) {
+  const Index step = s.random.integer(1, 7);
+  add_score(
+      rows, "lambda of -inf but each " + std::to_string(step), attn::score_mod([step](auto x, auto p) {
+        using X = decltype(x);
+        return p.kv % step == 0 ? X(x / X(2)) : X(-std::numeric_limits<float>::infinity());
+      }),
+      [step](Real x, const Pair& p) { return p.kv % step == 0 ? x / 2 : -std::numeric_limits<Real>::infinity(); });
+  add_score(rows, "lambda of signs",
+            attn::score_mod([](auto x, auto p) { return p.kv % 3 == 0 ? decltype(x)(-x) : x; }),
+            [](Real x, const Pair& p) { return p.kv % 3 == 0 ? -x : x; });
+}
+
+/// Each adds rows: none, if its mods do not suit the setting.
+inline constexpr void (*kScores[])(ScoreRows&, const Setting&) = {add_t5, add_score_lambdas};
+
+/// Of rows that are variants of a mod, those that the setting asks for.
+template <class M>
+Rows<M> variants(const Setting& s, Rows<M> rows) {
+  return s.one_variant && rows.size() > 1 ? Rows<M>(1, s.random.pick(rows)) : std::move(rows);
+}
+
+/// Calls visit(draw) for every entry of the table; draw(setting) makes its rows, which are all of one type. The masks
+/// of kMasks, and the scores of kScores, have one type each.
+template <class Visit>
+void each_entry(const Visit& visit) {
+  const auto own = [&](auto draw) { visit([draw](const Setting& s) { return variants(s, draw(s)); }); };
+  own([](const Setting&) { return neutral("none", attn::Mods<>()); });
+  own([](const Setting&) { return neutral("full", attn::full()); });
+  own([](const Setting&) { return mask("causal", attn::causal(), [](const Pair& p) { return p.kv <= p.q; }); });
+  own(window_rows);
+  own(key_length_rows);
+  own(keep_rows<1>);
+  own(keep_rows<2>);
+  own(keep_rows<3>);
+  own(keep_rows<4>);
+  own(drop_rows<1>);
+  own(drop_rows<4>);
+  own(bias_rows<1>);
+  own(bias_rows<2>);
+  own(bias_rows<3>);
+  own(bias_rows<4>);
+  own([](const Setting&) { return softcap_rows(); });
+  own(learned_rows);
+  own(alibi_rows);
+  own(temperature_rows);
+  own(relative_bias_rows);
+  own(sink_rows);
+  own(dropout_rows);
+  own(strided_rows);
+  own(fixed_rows);
+  own(dilated_rows);
+  own(neighbourhood_rows);
+  own(select_rows);
+  own(edge_rows);
+  own([](const Setting&) {
+    return mask("lambda parity", lambda_parity(), [](const Pair& p) { return ((p.q ^ p.kv) & 1) == 0; });
+  });
+  own([](const Setting&) {
+    return mask("lambda documents", lambda_documents(), [](const Pair& p) { return p.kv / 7 <= p.q / 7; });
+  });
+  own([](const Setting&) {
+    return mask("lambda sink", lambda_sink(),
+                [](const Pair& p) { return p.kv <= 2 || (p.q >= p.kv && p.q < p.kv + 20); });
+  });
+  own([](const Setting& s) {
+    return mask("bound not last", bound_not_last(), [s](const Pair& p) { return p.kv != s.of(p.batch).kv_len - 1; });
+  });
+  own([](const Setting&) { return score("lambda distance", lambda_distance(), lambda_distance_by_hand); });
+  const auto shared = [&]<class R>(void (*add)(R&, const Setting&)) {
+    visit([add](const Setting& s) {
+      R rows;
+      add(rows, s);
+      return rows;
+    });
   };
+  for (const auto add : kMasks) shared(add);
+  for (const auto add : kScores) shared(add);
 }
 
 /// Calls `visit(row)` for every row of the table.
 template <class Visit>
-void each_mod(const Setting& s, Visit visit) {
-  std::apply(
-      [&](const auto&... rows) {
-        (..., [&] {
-          for (const auto& row : rows) visit(row);
-        }());
-      },
-      mod_table(s));
-  for (const auto& row : mask_table(s)) visit(row);
-}
-
-/// Calls `visit(row)` for one variant of every entry that has any, drawn at random.
-template <class Visit>
-void each_kind(const Setting& s, Visit visit) {
-  const auto visit_one = [&](const auto& rows) {
-    if (!rows.empty()) visit(s.random.pick(rows));
-  };
-  std::apply([&](const auto&... rows) { (..., visit_one(rows)); }, mod_table(s));
-  for (const auto& row : mask_table(s)) visit(row);
+void each_mod(const Setting& s, const Visit& visit) {
+  each_entry([&](const auto& draw) {
+    for (const auto& row : draw(s)) visit(row);
+  });
 }
 
 }  // namespace attn::test

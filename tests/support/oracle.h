@@ -60,10 +60,12 @@ struct Pair {
 
 /// What a mod means. Empty functions mean: keep all, leave the score, no sink, leave the weight.
 struct Meaning {
-  std::function<bool(const Pair&)> keep;
-  std::function<Real(Real, const Pair&)> score;
+  std::function<bool(const Pair&)> keep = {};
+  std::function<Real(Real, const Pair&)> score = {};
   std::function<Real(Index head)> sink = {};     ///< a logit that joins the denominator alone
   std::function<Real(const Pair&)> factor = {};  ///< what a weight is multiplied by after the softmax
+  std::function<double(Index head)> gain = {};   ///< the most by which `score` enlarges an error; empty: 1
+  Index passes = 1;  ///< over the output, at most: what a pass leaves there, and its log-sum-exp, is rounded
 };
 
 /// The numbers of a call, as the oracle defaults them.

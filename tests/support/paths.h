@@ -1,8 +1,7 @@
 // The library's two paths, called on the same inputs in any layout, with results as plain vectors.
 #pragma once
 
-#include <functional>
-
+#include "any_mods.h"
 #include "attn/attn.h"
 #include "compare.h"
 #include "strided.h"
@@ -21,28 +20,6 @@ struct Arguments {
         q(q_layout, {sizes.batch, sizes.heads, sizes.q_len, sizes.head_dim}, in.q),
         k(k_layout, {sizes.batch, sizes.kv_heads, sizes.kv_len, sizes.head_dim}, in.k),
         v(v_layout, {sizes.batch, sizes.kv_heads, sizes.kv_len, sizes.v_dim}, in.v) {}
-};
-
-/// Both paths with some mods whose types are erased: what calls them is compiled once for each scalar, not for each
-/// mod.
-template <class T>
-class AnyMods {
-  using In = attn::TensorView<const T, 4>;
-  using Out = attn::TensorView<T, 4>;
-  using Lse = attn::TensorView<Wide<T>, 3>;
-  using NaiveResult = decltype(attn::naive_attention(In(), In(), In()));
-
- public:
-  template <class M>
-  explicit AnyMods(const M& mods)
-      : flash([mods](const Out& out, const Lse& lse, const In& q, const In& k, const In& v,
-                     const attn::Options& options) { attn::attention_into(out, lse, q, k, v, mods, options); }),
-        naive([mods](const In& q, const In& k, const In& v, const attn::Options& options) {
-          return attn::naive_attention(q, k, v, mods, options);
-        }) {}
-
-  std::function<void(const Out&, const Lse&, const In&, const In&, const In&, const attn::Options&)> flash;
-  std::function<NaiveResult(const In&, const In&, const In&, const attn::Options&)> naive;
 };
 
 /// Runs the flash path into an output of the given layout, and expects that nothing is written outside its elements.

@@ -14,14 +14,16 @@ class Random {
  public:
   explicit Random(std::uint64_t seed) : engine_(seed) {}
 
+  std::uint64_t bits() { return engine_(); }
+
   /// An integer from low to high, both included.
   Index integer(Index low, Index high) {
-    return low + static_cast<Index>(engine_() % static_cast<std::uint64_t>(high - low + 1));
+    return low + static_cast<Index>(bits() % static_cast<std::uint64_t>(high - low + 1));
   }
 
   /// A number in [low, high), rounded to float, so that it means the same in float, double and long double.
   double uniform(double low, double high) {
-    const double unit = static_cast<double>(engine_() >> 11) * 0x1p-53;
+    const double unit = static_cast<double>(bits() >> 11) * 0x1p-53;
     return static_cast<double>(static_cast<float>(low + (high - low) * unit));
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "any_rows.h"
+#include "paths.h"
 #include "sample.h"
 
 namespace attn::test {
