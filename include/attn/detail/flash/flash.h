@@ -2,59 +2,33 @@
 #pragma once
 
 #include "attn/detail/base/linker_hint.h"
-#include "attn/detail/flash/pass_sequence.h"
-#include "attn/detail/flash/task_list.h"
-#include "attn/detail/kernels/sigmoid_kernels.h"
+#include "attn/detail/flash/passes_of_call.h"
+#include "attn/detail/flash/plan.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-template <class T, bool kOthers>
-ChosenKernels<T> kernels_among(const CallTensors<T>& tensors, const Options& options) {
-  if (tensors.score)
-    return {tensors.score->family, tensors.score->family, vectors_of(isa_of(options)), Amx::not_for_these};
-  if (tensors.problem.sigmoid_bias) {
-    const VectorSet vectors = vectors_of(isa_of(options));
-    const KernelFamily<T>& family = sigmoid_family_of<T, kOthers>(vectors);
-    return {family, family, vectors, Amx::not_for_these};
-  }
-  const Problem& problem = tensors.problem;
-  ChosenKernels<T> kernels = chosen_kernels<T, kOthers>(
-      options, bf16_products(problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
-  const IsaParts parts = parts_of(isa_of(options));
-  // The processor is asked once more, because software in place of the matrix unit has no dot products.
-  if (tensors.choose_dots && parts.dots != DotProducts::none && cpu_has_vnni(parts.vectors))
-    kernels.dots = tensors.choose_dots(parts.vectors);
-  return kernels;
+// These are compiled once for each scalar, whatever the types of the mods.
+
+/// Runs passes that do not wait for each other.
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+void run_passes(std::span<const Pass<T>> passes, const Options& options, std::span<std::byte> workspace) {
+  Plan<T>(passes, options).run(workspace);
 }
 
-template <class T, class>
-ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
-  return kernels_among<T, true>(tensors, options);
-}
-template <class T, class>
-ChosenKernels<T> native_kernels_for(const CallTensors<T>& tensors, const Options& options) {
-  return kernels_among<T, false>(tensors, options);
+/// The bytes that run_passes() needs of a workspace.
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+Index bytes_of_passes(std::span<const Pass<T>> passes, const Options& options) {
+  return Plan<T>(passes, options).workspace_bytes();
 }
 
-/// Calls use(task list, executor, scheduled pass) for each pass of a call.
-template <class T, class Use>
-void for_each_pass(const CallTensors<T>& tensors, const PassSequence<T>& passes, const Options& options,
-                   const Use& use) {
-  const ChosenKernels<T> kernels = tensors.choose_kernels(tensors, options);
-  const auto pass = [&](const CallTensors<T>& t, const TileMods<T>* mods, bool resumes) {
-    const FlashPass<T> call(t, mods, kernels, resumes, tensors.kv_bytes());
-    const Executor& executor = executor_for(call.flops(), options.executor);
-    ScheduledPass<T> scheduled(call, executor.concurrency());
-    use(TaskList<T>({&scheduled, 1}), executor, scheduled);
-  };
-  passes.for_each(tensors, options.accumulate, std::cref(pass));  // a reference: a copy would be allocated
-}
-
-template <class T>
-void explain_tasks(const TaskList<T>& run, const Executor& executor, Explanation& e) {
-  e.tasks += run.tasks();
-  e.threads = std::max(e.threads, static_cast<int>(std::min<Index>(executor.concurrency(), run.tasks())));
+/// Adds what run_passes() does to an explanation that may hold other passes already.
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+void explain_passes(std::span<const Pass<T>> passes, const Options& options, Explanation& e) {
+  const Plan<T> plan(passes, options);
+  plan.explain(e);
+  e.workspace_bytes = std::max(e.workspace_bytes, plan.workspace_bytes());
+  e.ignored_isa = ignored_isa(options);
 }
 
 /// Where passes that resume leave their results for each other: the log-sum-exps and what rounding takes from them, and
@@ -156,45 +130,57 @@ class PassResults {
   DTypeView<T> out_;
 };
 
-template <class T, class = include_attn_instantiate_h_in_one_unit>
-Index flash_workspace_bytes(const CallTensors<T>& tensors, const PassSequence<T>& passes, const Options& options) {
-  Index most = 0;
-  for_each_pass(tensors, passes, options, [&](const TaskList<T>& run, const Executor& executor, const auto&) {
-    most = std::max(most, run.workspace_bytes(executor.concurrency()));
-  });
-  if (!passes.resume(tensors.problem)) return most;
-  return PassResults<T>(tensors).bytes() + most + kAlignment - 1;
+/// The bytes of PassResults in a workspace, with those that its alignment may take.
+template <class T, class Mods>
+Index bytes_between_passes([[maybe_unused]] const CallTensors<T>& tensors, [[maybe_unused]] const Mods& mods) {
+  if constexpr (has_near_part<Mods>())
+    if (passes_resume(mods, tensors.problem)) return PassResults<T>(tensors).bytes() + kAlignment - 1;
+  return 0;
 }
 
-template <class T, class = include_attn_instantiate_h_in_one_unit>
-Explanation flash_explanation(const CallTensors<T>& tensors, const PassSequence<T>& passes, const Options& options) {
+/// The bytes of workspace that flash() needs.
+template <class T, class Mods>
+Index flash_workspace_bytes(const CallTensors<T>& tensors, const Mods& mods, const Options& options) {
+  Index most = 0;
+  for_each_pass(tensors, mods, options.accumulate, [&](const Pass<T>& pass) {
+    most = std::max(most, bytes_of_passes<T>({&pass, 1}, options));
+  });
+  return most + bytes_between_passes(tensors, mods);
+}
+
+/// What flash() would do.
+template <class T, class Mods>
+Explanation flash_explanation(const CallTensors<T>& tensors, const Mods& mods, const Options& options) {
   Explanation e;
-  for_each_pass(tensors, passes, options,
-                [&](const TaskList<T>& run, const Executor& executor, const ScheduledPass<T>& scheduled) {
-                  scheduled.pass->explain(scheduled.partition, e);
-                  explain_tasks(run, executor, e);
-                });
-  e.workspace_bytes = flash_workspace_bytes(tensors, passes, options);
   e.ignored_isa = ignored_isa(options);
+  for_each_pass(tensors, mods, options.accumulate, [&](const Pass<T>& pass) {
+    explain_passes<T>({&pass, 1}, options, e);
+  });
+  e.workspace_bytes += bytes_between_passes(tensors, mods);
   return e;
 }
 
-template <class T, class = include_attn_instantiate_h_in_one_unit>
-void flash(const CallTensors<T>& tensors, const PassSequence<T>& passes, const Options& options) {
+/// The flash path: each pass of the call becomes a Plan of tasks, and in these queries meet tiles of keys.
+template <class T, class Mods>
+void flash(const CallTensors<T>& tensors, const Mods& mods, const Options& options) {
   const auto run = [&](const CallTensors<T>& of_passes, std::span<std::byte> workspace) {
-    for_each_pass(of_passes, passes, options, [&](const TaskList<T>& tasks, const Executor& executor, const auto&) {
-      tasks.run(executor, workspace);
+    for_each_pass(of_passes, mods, options.accumulate, [&](const Pass<T>& pass) {
+      run_passes<T>({&pass, 1}, options, workspace);
     });
   };
-  if (!passes.resume(tensors.problem)) return run(tensors, options.workspace);
-  std::span<std::byte> workspace = options.workspace;
-  PassResults<T> results(tensors);
-  const CallTensors<T> of_passes =
-      results.begin(workspace, workspace.data() ? flash_workspace_bytes(tensors, passes, options) : 0);
-  const KernelFamily<T>& family = tensors.choose_kernels(tensors, options).full_precision;
-  if (options.accumulate) results.load(family);
-  run(of_passes, workspace);
-  results.end(family);
+  if constexpr (has_near_part<Mods>()) {
+    if (passes_resume(mods, tensors.problem)) {
+      std::span<std::byte> workspace = options.workspace;
+      PassResults<T> results(tensors);
+      const CallTensors<T> of_passes =
+          results.begin(workspace, workspace.data() ? flash_workspace_bytes(tensors, mods, options) : 0);
+      const KernelFamily<T>& family = tensors.choose_kernels(tensors, options).full_precision;
+      if (options.accumulate) results.load(family);
+      run(of_passes, workspace);
+      return results.end(family);
+    }
+  }
+  run(tensors, options.workspace);
 }
 
 }  // namespace ATTN_BUILT_FOR

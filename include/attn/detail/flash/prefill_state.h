@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "attn/detail/flash/prefill_tiles.h"
-#include "attn/detail/flash/recomputation.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "attn/detail/flash/pass_context.h"
+#include "attn/detail/flash/pass.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {

@@ -3,15 +3,13 @@
 #pragma once
 
 #include <algorithm>
-#include <functional>
 #include <type_traits>
 #include <utility>
 
 #include "attn/detail/base/ranges.h"
-#include "attn/detail/flash/call_tensors.h"
+#include "attn/detail/flash/pass.h"
 #include "attn/detail/mods/grouping/gathered_mask.h"
 #include "attn/detail/mods/grouping/regrouped_mods.h"
-#include "attn/detail/mods/tile_mods.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -79,8 +77,8 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const GatheredTokens& tokens,
 }
 
 /// Calls visit(groups, problem) for all groups of a call. Neighbouring groups of equal sizes come together.
-inline void for_each_token_groups(const Problem& call, const Grouping& g,
-                                  const std::function<void(const TokenGroups&, const Problem&)>& visit) {
+template <class Visit>
+void for_each_token_groups(const Problem& call, const Grouping& g, const Visit& visit) {
   const auto rows_from = [](Index first, Index len, Index step) {
     return first < len ? ceil_div(len - first, step) : 0;
   };
@@ -159,85 +157,44 @@ constexpr bool has_near_part() {
     return false;
 }
 
-/// The passes of a call without the types of its mods, which are the caller's, so that the loops behind it are compiled
-/// once for each scalar.
-template <class T>
-class PassSequence {
- public:
-  using Visit = std::function<void(const CallTensors<T>&, const TileMods<T>* mods, bool resumes)>;
+/// Whether a pass goes on from what an earlier one leaves in out and lse.
+template <class Mods>
+requires(has_near_part<Mods>()) bool passes_resume(const Mods& mods, const Problem& problem) {
+  return grouping_pays(problem, mods.grouped().grouping);
+}
 
-  virtual ~PassSequence() = default;
-
-  /// Whether a pass goes on from what an earlier one leaves in out and lse.
-  virtual bool resume(const Problem& problem) const = 0;
-
-  /// Calls visit() for each pass over the rows of the output, in order. A pass that resumes adds to what stands in out
-  /// and lse; the first one does so where the call `goes_on`. Null mods: nothing is changed or dropped.
-  virtual void for_each(const CallTensors<T>& tensors, bool goes_on, const Visit& visit) const = 0;
-
-  /// The mods of a single pass over everything. Null: nothing is changed or dropped.
-  virtual const TileMods<T>* in_one() const = 0;
-};
-
-/// The passes of a call with these mods, to which it keeps a reference.
-template <class T, class Mods>
-class PassSequenceOf final : public PassSequence<T> {
- public:
-  explicit PassSequenceOf(const Mods& mods) : mods_(mods), tile_mods_(mods) {}
-  PassSequenceOf(const PassSequenceOf&) = delete;
-
-  bool resume(const Problem& problem) const override {
-    if constexpr (has_near_part<Mods>()) return grouping_pays(problem, mods_.grouped().grouping);
-    return false;
-  }
-
-  void for_each(const CallTensors<T>& tensors, bool goes_on,
-                const typename PassSequence<T>::Visit& visit) const override {
-    if constexpr (!Mods::kIsGrouped) {
-      visit(tensors, in_one(), goes_on);
-    } else if constexpr (gathers_keys<Mods>()) {
-      const auto& mask = mods_.grouped();
-      if (!mask.gathers(tensors.problem)) return visit(tensors, in_one(), goes_on);
-      mask.gathering->for_each(
-          tensors.problem, [&](const GatheredTokens& tokens, const auto& far, const Problem& problem) {
-            const auto others = mods_.of(tokens.batch).without_grouped();
-            pass(tensors_of(tensors, tokens, problem), RegroupedMods(far, others, tokens), goes_on, visit);
-          });
-    } else {
-      const auto& mask = mods_.grouped();
-      if (!grouping_pays(tensors.problem, mask.grouping)) return visit(tensors, in_one(), goes_on);
+/// Calls visit(pass) for each pass over the rows of the output, in order. A pass that resumes adds to what stands in out
+/// and lse; the first one does so where the call `goes_on`.
+template <class T, class Mods, class Visit>
+void for_each_pass(const CallTensors<T>& tensors, const Mods& mods, bool goes_on, const Visit& visit) {
+  const auto pass = [&](const CallTensors<T>& part, const auto& own, bool resumes) {
+    const TileModsIfAny<T, std::remove_cvref_t<decltype(own)>> tile_mods(own);
+    visit(Pass<T>{part, tile_mods.get(), resumes, tensors});
+  };
+  if constexpr (Mods::kIsGrouped) {
+    [[maybe_unused]] const auto& mask = mods.grouped();
+    if constexpr (gathers_keys<Mods>()) {
+      if (mask.gathers(tensors.problem))
+        return mask.gathering->for_each(
+            tensors.problem, [&](const GatheredTokens& tokens, const auto& far, const Problem& problem) {
+              const auto others = mods.of(tokens.batch).without_grouped();
+              pass(tensors_of(tensors, tokens, problem), RegroupedMods(far, others, tokens), goes_on);
+            });
+    } else if (grouping_pays(tensors.problem, mask.grouping)) {
       constexpr bool kHasNear = has_near_part<Mods>();
-      if constexpr (kHasNear) pass(tensors, mods_.with_near_part(), goes_on, visit);
-      const auto group_pass = [&](const TokenGroups& groups, const Problem& problem) {
-        const Tile all{0, 0, {problem.q_offset, problem.q_offset + problem.q_len}, problem.keys()};
-        if (kHasNear && mask.far.kv_range(all).empty()) return;
-        // The sinks stay among the others: a pass that resumes does not count them again.
-        const auto others = mods_.of(groups.batch).without_grouped();
-        pass(tensors_of(tensors, groups, problem), RegroupedMods(mask.far, others, groups), kHasNear || goes_on, visit);
-      };
-      for_each_token_groups(tensors.problem, mask.grouping, std::cref(group_pass));
+      if constexpr (kHasNear) pass(tensors, mods.with_near_part(), goes_on);
+      return for_each_token_groups(
+          tensors.problem, mask.grouping, [&](const TokenGroups& groups, const Problem& problem) {
+            const Tile all{0, 0, {problem.q_offset, problem.q_offset + problem.q_len}, problem.keys()};
+            if (kHasNear && mask.far.kv_range(all).empty()) return;
+            // The sinks stay among the others: a pass that resumes does not count them again.
+            const auto others = mods.of(groups.batch).without_grouped();
+            pass(tensors_of(tensors, groups, problem), RegroupedMods(mask.far, others, groups), kHasNear || goes_on);
+          });
     }
   }
-
-  const TileMods<T>* in_one() const override { return of(tile_mods_); }
-
- private:
-  template <class PassMods>
-  static const TileMods<T>* of(const TileModsOf<T, PassMods>& mods) {
-    return &mods;
-  }
-  static const TileMods<T>* of(const NoTileMods&) { return nullptr; }
-
-  template <class PassMods>
-  static void pass(const CallTensors<T>& tensors, const PassMods& mods, bool resumes,
-                   const typename PassSequence<T>::Visit& visit) {
-    const TileModsIfAny<T, PassMods> tile_mods(mods);
-    visit(tensors, of(tile_mods), resumes);
-  }
-
-  const Mods& mods_;
-  TileModsIfAny<T, Mods> tile_mods_;
-};
+  pass(tensors, mods, goes_on);
+}
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

@@ -1,6 +1,11 @@
-// One pass of the flash path over some tensors: what its tasks are, and what they do.
+// Passes cut into tasks, and how the workers of an executor carry these out.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "attn/detail/base/fixed_vector.h"
 #include "attn/detail/flash/decode_loop.h"
 #include "attn/detail/flash/prefill_loop.h"
 #include "attn/explanation.h"
@@ -12,18 +17,19 @@ inline namespace ATTN_BUILT_FOR {
 /// What a hyperbolic tangent costs, in multiplications and additions of a product.
 constexpr Index kFlopsOfTanh = 16;
 
+/// What the tasks of a pass are, and what they do.
 template <class T>
-class FlashPass {
+class PassTasks {
  public:
   /// `kv_bytes`: the bytes of all keys and values that the call reads, in this pass and in others beside it.
-  FlashPass(const CallTensors<T>& tensors, const TileMods<T>* mods, const ChosenKernels<T>& kernels, bool resumes,
-            double kv_bytes)
-      : pass_{tensors, mods, kernels, resumes},
-        problem_(tensors.problem),
-        tiles_(kernels.family, problem_.q_len, problem_.q_len <= kernels.few_queries(problem_), tensors.most_queries),
+  PassTasks(const Pass<T>& pass, const ChosenKernels<T>& kernels, double kv_bytes)
+      : pass_{pass, kernels},
+        problem_(pass.tensors.problem),
+        tiles_(kernels.family, problem_.q_len, problem_.q_len <= kernels.few_queries(problem_),
+               pass.tensors.most_queries),
         prefill_loop_(pass_, tiles_),
         decode_loop_(pass_, tiles_, are_far(kv_bytes)) {}
-  FlashPass(const FlashPass&) = delete;  // its parts refer to each other
+  PassTasks(const PassTasks&) = delete;  // its parts refer to each other
 
   /// The operations of the products, and of other scores in their place.
   double flops() const {
@@ -92,7 +98,6 @@ class FlashPass {
   /// Adds what this pass does to an explanation that may hold other passes already.
   void explain(const Partition& partition, Explanation& e) const {
     const bool amx_unused = pass_.kernels.on_matrix_unit() && tiles_.are_single() && !decode_loop_.on_matrix_unit();
-    ++e.passes;
     e.amx = amx_unused ? Amx::not_for_single_queries : pass_.kernels.amx;
     const bool amx = e.amx == Amx::used, integers = tiles_.are_single() && decode_loop_.multiplies_integers();
     const bool in_bf16 = amx || (!tiles_.are_single() && pass_.kernels.in_bf16());
@@ -185,6 +190,107 @@ class FlashPass {
   QueryTiles<T> tiles_;
   PrefillLoop<T> prefill_loop_;
   DecodeLoop<T> decode_loop_;
+};
+
+/// Memory on the stack for calls that need little: 16 queries and 16 keys of 64 column-major floats take 22 KiB. The
+/// heap takes as long as the checks of such a call.
+struct SmallMemory {
+  static constexpr Index kBytes = 32 * 1024;
+  SmallMemory() {}  // NOLINT: nothing is written yet
+  alignas(kAlignment) std::byte bytes[kBytes];
+};
+
+/// Passes that do not wait for each other, cut into tasks for an executor: the pass of a call, or those of several
+/// sequences. How the keys of a pass are split does not depend on the other passes, and neither does its result.
+template <class T>
+class Plan {
+ public:
+  Plan(std::span<const Pass<T>> passes, const Options& options)
+      : passes_(static_cast<Index>(passes.size())), cuts_(static_cast<Index>(passes.size())) {
+    double flops = 0, kv_bytes = 0;
+    for (const Pass<T>& pass : passes) kv_bytes += pass.whole.kv_bytes();
+    for (const Pass<T>& pass : passes)
+      flops += passes_.add(pass, pass.whole.choose_kernels(pass.whole, options), kv_bytes).flops();
+    executor_ = &executor_for(flops, options.executor);
+    // A pass is cut for twice the workers that its share of the work keeps busy, not for all workers: larger tasks
+    // read memory in longer runs.
+    const double workers = executor_->concurrency();
+    for (const PassTasks<T>& pass : passes_.all()) {
+      const double share = flops > 0 ? pass.flops() / flops : 1;
+      cuts_.add(pass, static_cast<Index>(std::clamp(std::ceil(2 * share * workers), 1.0, workers)));
+    }
+    // The longest tasks come first, so that no worker ends long after the others.
+    if (passes.size() > 1)
+      std::stable_sort(cuts().begin(), cuts().end(),
+                       [](const Cut& a, const Cut& b) { return a.flops_of_task() > b.flops_of_task(); });
+    for (Cut& cut : cuts()) {
+      cut.first_task = tasks_;
+      cut.first_merge = merges_;
+      cut.partials = partials_;
+      tasks_ += cut.partition.tasks;
+      merges_ += cut.partition.merges();
+      partials_ += cut.partition.partials;
+      bytes_ = std::max(bytes_, cut.partition.bytes);
+    }
+  }
+
+  /// The bytes that run() needs of a workspace.
+  Index workspace_bytes() const {
+    return tasks_ == 0 ? 0 : Workspace::needed(bytes_, executor_->concurrency(), partials_);
+  }
+
+  void run(std::span<std::byte> given) const {
+    if (tasks_ == 0) return;
+    const int workers = executor_->concurrency();
+    SmallMemory own;
+    if (given.data() == nullptr && Workspace::needed(bytes_, workers, partials_) <= own.kBytes) given = own.bytes;
+    const Workspace workspace(bytes_, workers, given, partials_);
+    executor_->run(tasks_, [&](Index task, int worker) {
+      const Cut& cut = of(task, &Cut::first_task);
+      cut.pass->run(cut.partition, task - cut.first_task, workers, workspace.of(worker),
+                    workspace.shared() + cut.partials);
+    });
+    if (merges_ == 0) return;
+    executor_->run(merges_, [&](Index merge, int) {
+      const Cut& cut = of(merge, &Cut::first_merge);
+      cut.pass->merge(cut.partition, merge - cut.first_merge, workspace.shared() + cut.partials);
+    });
+  }
+
+  /// Adds what run() does to an explanation that may hold other passes already.
+  void explain(Explanation& e) const {
+    for (const Cut& cut : cuts()) cut.pass->explain(cut.partition, e);
+    e.passes += !cuts().empty();
+    e.tasks += tasks_;
+    e.threads = std::max(e.threads, static_cast<int>(std::min<Index>(executor_->concurrency(), tasks_)));
+  }
+
+ private:
+  /// A pass cut into tasks, and the numbers of its first task and first merge among those of all passes.
+  struct Cut {
+    Cut(const PassTasks<T>& p, Index workers) : pass(&p), partition(p.partition(workers)) {}
+
+    double flops_of_task() const { return pass->flops() / static_cast<double>(std::max<Index>(partition.tasks, 1)); }
+
+    const PassTasks<T>* pass;
+    typename PassTasks<T>::Partition partition;
+    Index first_task = 0, first_merge = 0, partials = 0;
+  };
+
+  std::span<Cut> cuts() { return cuts_.all(); }
+  std::span<const Cut> cuts() const { return cuts_.all(); }
+
+  /// The pass that a task or a merge belongs to: the last one that begins at or before `number`. A pass without any has
+  /// the same first number as the next one.
+  const Cut& of(Index number, Index Cut::*first) const {
+    const auto begins_behind = [&](Index n, const Cut& cut) { return n < cut.*first; };
+    return *std::prev(std::upper_bound(cuts().begin(), cuts().end(), number, begins_behind));
+  }
+
+  FixedVector<PassTasks<T>> passes_;
+  FixedVector<Cut> cuts_;
+  const Executor* executor_;
+  Index tasks_ = 0, merges_ = 0, partials_ = 0, bytes_ = 0;
 };
 
 }  // namespace ATTN_BUILT_FOR
