@@ -2,7 +2,6 @@
 #pragma once
 
 #include "attn/detail/flash/pass.h"
-#include "attn/detail/flash/query_blocks.h"
 #include "attn/detail/kernels/tangent_kernels.h"
 #include "attn/detail/mods/score_slopes.h"
 
