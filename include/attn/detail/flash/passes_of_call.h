@@ -9,7 +9,7 @@
 #include "attn/detail/base/ranges.h"
 #include "attn/detail/flash/pass.h"
 #include "attn/detail/mods/grouping/gathered_mask.h"
-#include "attn/detail/mods/grouping/regrouped_mods.h"
+#include "attn/detail/mods/mapped_mods.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -277,7 +277,7 @@ void for_each_pass(const CallTensors<T>& tensors, const Mods& mods, bool goes_on
         return mask.gathering->for_each(
             tensors.problem, [&](const GatheredTokens& tokens, const auto& far, const Problem& problem) {
               const auto others = mods.of(tokens.batch).without_grouped();
-              pass(tensors_of(tensors, tokens, problem), RegroupedMods(far, others, tokens), goes_on);
+              pass(tensors_of(tensors, tokens, problem), MappedMods(others, tokens, far), goes_on);
             });
     } else if (grouping_pays(tensors.problem, mask.grouping)) {
       constexpr bool kHasNear = has_near_part<Mods>();
@@ -288,7 +288,7 @@ void for_each_pass(const CallTensors<T>& tensors, const Mods& mods, bool goes_on
             if (kHasNear && mask.far.kv_range(all).empty()) return;
             // The sinks stay among the others: a pass that resumes does not count them again.
             const auto others = mods.of(groups.batch).without_grouped();
-            pass(tensors_of(tensors, groups, problem), RegroupedMods(mask.far, others, groups), kHasNear || goes_on);
+            pass(tensors_of(tensors, groups, problem), MappedMods(others, groups, mask.far), kHasNear || goes_on);
           });
     }
   }
