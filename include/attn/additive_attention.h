@@ -41,7 +41,7 @@ auto additive_attention(const Q& query, const K& key, const V& value, const Addi
   using T = typename decltype(call)::T;
   const detail::ProjectedCall<T> projected(call, call.workspace);
   detail::with_result_views<T>(call.problem, result, call.options, [&](const detail::ResultViews<T>& to) {
-    detail::flash(projected.tensors(to, call.v), call.passes(), projected.options());
+    detail::flash(projected.tensors(to, call.v), call.mods, projected.options());
   });
   return result;
 }
@@ -60,7 +60,7 @@ void additive_attention_into(Out&& out, Lse&& lse, const Q& query, const K& key,
   using T = typename decltype(call)::T;
   const detail::ResultViews<T> to = call.caller_results(out, lse);
   const detail::ProjectedCall<T> projected(call, call.workspace);
-  detail::flash(projected.tensors(to, call.v), call.passes(), projected.options());
+  detail::flash(projected.tensors(to, call.v), call.mods, projected.options());
 }
 /// As above, with options in place of mods.
 template <class Out, class Lse, class Q, class K, class V>

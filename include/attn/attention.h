@@ -77,7 +77,7 @@ template <class Out, class Lse, class Q, class K, class V, class M = Mods<>>
 requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                                                   const M& mods = {}, const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
-  detail::flash(call.caller_tensors(std::forward<Out>(out), std::forward<Lse>(lse)), call.passes(), options);
+  detail::flash(call.caller_tensors(std::forward<Out>(out), std::forward<Lse>(lse)), call.mods, options);
 }
 /// As above, with options in place of mods.
 template <class Out, class Lse, class Q, class K, class V>
@@ -93,7 +93,7 @@ requires(!detail::Viewable<M> && !detail::KvSource<K> &&
                                                    const M& mods = {}, const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
   detail::check_goes_on_without_lse(call.problem, options);
-  detail::flash(call.caller_tensors(std::forward<Out>(out)), call.passes(), options);
+  detail::flash(call.caller_tensors(std::forward<Out>(out)), call.mods, options);
 }
 /// As above, with options in place of mods.
 template <class Out, class Q, class K, class V>
@@ -111,7 +111,7 @@ template <class Q, class K, class V, class M = Mods<>>
 requires(!detail::KvSource<K>) Explanation
     explain(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
-  return detail::flash_explanation(call.tensors(), call.passes(), options);
+  return detail::flash_explanation(call.tensors(), call.mods, options);
 }
 /// As above, with options in place of mods.
 template <class Q, class K, class V>
@@ -133,7 +133,7 @@ template <class Q, class K, class V, class M = Mods<>>
 requires(!detail::KvSource<K>) std::size_t
     workspace_bytes(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
   const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
-  return static_cast<std::size_t>(detail::flash_workspace_bytes(call.tensors(), call.passes(), options));
+  return static_cast<std::size_t>(detail::flash_workspace_bytes(call.tensors(), call.mods, options));
 }
 /// As above, with options in place of mods.
 template <class Q, class K, class V>

@@ -31,7 +31,7 @@ template <class Query, detail::KvSource Cache, class M = Mods<>>
 auto attention(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
   detail::CheckedSequences call(query, cache, mods, options);
   auto result = detail::Answer<typename decltype(call)::Q>::result(call.problem);
-  detail::flash_sequences(call.sequences(result.out, result.lse), options);
+  detail::run_passes(call.passes(result.out, result.lse), options, options.workspace);
   return result;
 }
 /// As above, with options in place of mods.
@@ -46,7 +46,7 @@ template <class Out, class Lse, class Query, detail::KvSource Cache, class M = M
 void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {
   detail::CheckedSequences call(query, cache, mods, options, detail::Outputs::given);
-  detail::flash_sequences(call.caller_sequences(std::forward<Out>(out), std::forward<Lse>(lse)), options);
+  detail::run_passes(call.caller_passes(std::forward<Out>(out), std::forward<Lse>(lse)), options, options.workspace);
 }
 /// As above, with options in place of mods.
 template <class Out, class Lse, class Query, detail::KvSource Cache>
@@ -60,7 +60,7 @@ void attention_into(Out&& out, const Query& query, const Cache& cache, const M& 
                     const Options& options = {}) {
   detail::CheckedSequences call(query, cache, mods, options, detail::Outputs::given);
   detail::check_goes_on_without_lse(call.problem, options);
-  detail::flash_sequences(call.caller_sequences(std::forward<Out>(out)), options);
+  detail::run_passes(call.caller_passes(std::forward<Out>(out)), options, options.workspace);
 }
 /// As above, with options in place of mods.
 template <class Out, class Query, detail::KvSource Cache>
@@ -71,8 +71,10 @@ void attention_into(Out&& out, const Query& query, const Cache& cache, const Opt
 /// Says what attention() would do with these sequences, without doing it; see explain() for tensors.
 template <class Query, detail::KvSource Cache, class M = Mods<>>
 Explanation explain(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
-  return detail::sequences_explanation(
-      detail::CheckedSequences(query, cache, mods, options, detail::Outputs::given).sequences(), options);
+  detail::CheckedSequences call(query, cache, mods, options, detail::Outputs::given);
+  Explanation e;
+  detail::explain_passes(call.passes(), options, e);
+  return e;
 }
 /// As above, with options in place of mods.
 template <class Query, detail::KvSource Cache>
@@ -85,7 +87,7 @@ Explanation explain(const Query& query, const Cache& cache, const Options& optio
 template <class Query, detail::KvSource Cache, class M = Mods<>>
 std::size_t workspace_bytes(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
   detail::CheckedSequences call(query, cache, mods, options, detail::Outputs::given);
-  return static_cast<std::size_t>(detail::sequences_workspace_bytes(call.sequences(), options));
+  return static_cast<std::size_t>(detail::bytes_of_passes(call.passes(), options));
 }
 /// As above, with options in place of mods.
 template <class Query, detail::KvSource Cache>

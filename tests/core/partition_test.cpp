@@ -138,12 +138,11 @@ struct Call {
         tensors{
             q.view(), {}, q.view(), detail::DTypeView<const float>(k.view()), detail::DTypeView<const float>(k.view()),
             problem},
-        pass(tensors, nullptr, detail::choose_kernels<float>({.isa = isa}, detail::Bf16Products::none), false,
-             tensors.kv_bytes()) {}
+        pass({tensors}, detail::choose_kernels<float>({.isa = isa}, detail::Bf16Products::none), tensors.kv_bytes()) {}
   const Problem problem;
   Tensor<float, 4> q, k;
   detail::CallTensors<float> tensors;
-  detail::FlashPass<float> pass;
+  detail::PassTasks<float> pass;
 };
 
 TEST(Partitions, TasksHaveEachBlockOnceWhateverTheWorkers) {

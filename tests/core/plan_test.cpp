@@ -1,6 +1,5 @@
 // How tokens are grouped for passes, and how a backward pass is cut into tasks and memory.
 #include <algorithm>
-#include <functional>
 #include <set>
 #include <vector>
 
@@ -39,7 +38,7 @@ std::multiset<std::vector<Index>> grouped_pairs(const Problem& call, const detai
           pairs.insert({p.batch, p.q, p.kv});
         }
   };
-  detail::for_each_token_groups(call, grouping, std::cref(visit));
+  detail::for_each_token_groups(call, grouping, visit);
   return pairs;
 }
 

@@ -28,8 +28,7 @@ struct PrefillCall {
       out.view(), {}, q.view(), detail::DTypeView<const float>(k.view()), detail::DTypeView<const float>(v.view()),
       problem};
   detail::PassContext<float> pass{
-      tensors, nullptr, detail::choose_kernels<float>({.isa = instruction_sets().front()}, detail::Bf16Products::none),
-      false};
+      {tensors}, detail::choose_kernels<float>({.isa = instruction_sets().front()}, detail::Bf16Products::none)};
 
   /// Of which tensor a block is, and the number of its first row in a head; of none: '-'.
   std::pair<char, Index> row_of(const PrefetchPlan::Block& block) const {

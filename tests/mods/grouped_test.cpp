@@ -109,7 +109,7 @@ TEST(Grouped, HintsHoldInThePartsAndBesideOtherMasks) {
     const auto others = bound.without_grouped();
     attn::detail::for_each_token_groups(call, row.mod.grouping,
                                         [&](const attn::detail::TokenGroups& groups, const Problem& p) {
-                                          expect_sound(attn::detail::RegroupedMods(row.mod.far, others, groups), p);
+                                          expect_sound(attn::detail::MappedMods(others, groups, row.mod.far), p);
                                         });
   });
 }

@@ -3,7 +3,7 @@
 
 #include "attn/detail/backward/backward.h"
 #include "attn/detail/backward/listed_backward.h"
-#include "attn/detail/flash/sequences.h"
+#include "attn/detail/flash/flash.h"
 #include "attn/detail/forward_mode/jvp.h"
 #include "attn/detail/kernels/additive_kernels.h"
 #include "attn/detail/linear_attention/naive_recurrence.h"
@@ -20,12 +20,9 @@
   keyword template ChosenKernels<T> choose_kernels<T>(const Options&, Bf16Products);                                   \
   keyword template ChosenKernels<T> kernels_for<T>(const CallTensors<T>&, const Options&);                             \
   keyword template ChosenKernels<T> native_kernels_for<T>(const CallTensors<T>&, const Options&);                      \
-  keyword template void flash<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);                       \
-  keyword template Index flash_workspace_bytes<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);      \
-  keyword template Explanation flash_explanation<T>(const CallTensors<T>&, const PassSequence<T>&, const Options&);    \
-  keyword template void flash_sequences<T>(std::span<const Sequence<T>>, const Options&);                              \
-  keyword template Index sequences_workspace_bytes<T>(std::span<const Sequence<T>>, const Options&);                   \
-  keyword template Explanation sequences_explanation<T>(std::span<const Sequence<T>>, const Options&);                 \
+  keyword template void run_passes<T>(std::span<const Pass<T>>, const Options&, std::span<std::byte>);                 \
+  keyword template Index bytes_of_passes<T>(std::span<const Pass<T>>, const Options&);                                 \
+  keyword template void explain_passes<T>(std::span<const Pass<T>>, const Options&, Explanation&);                     \
   keyword template void naive<T>(const DTypeView<T>&, const TensorView<T, 3>&, const KeptLseRests<T>&,                 \
                                  const DTypeView<T>&, const DTypeView<const T>&, const DTypeView<const T>&,            \
                                  const DTypeView<const T>&, const NaiveMods<T>&, const Problem&, const Executor&);     \

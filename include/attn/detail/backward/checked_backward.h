@@ -64,41 +64,14 @@ DTypeView<T> checked_gradient(Grad&& grad, const DTypeView<const T>& of, const c
   }
 }
 
-/// LearnedMods of a call, or null.
-template <class T, class Mods, bool = Mods::kLearns>
-class LearnedIfAny {
- public:
-  LearnedIfAny(const Mods& mods, const Problem& problem) : learned_(mods, problem) {}
-  const LearnedMods<T>* get() const { return &learned_; }
-
- private:
-  LearnedModsOf<T, Mods> learned_;
-};
-template <class T, class Mods>
-class LearnedIfAny<T, Mods, false> {
- public:
-  LearnedIfAny(const Mods&, const Problem&) {}
-  const LearnedMods<T>* get() const { return nullptr; }
-};
-
 /// The mods of a call as the loops of a backward pass see them. Null: they have nothing to do.
 template <class T, class Mods>
 class BackwardMods {
  public:
   BackwardMods(const Mods& mods, const Problem& problem) : tile_(mods), slopes_(mods), learned_(mods, problem) {}
 
-  const TileMods<T>* tile() const {
-    if constexpr (changes_nothing<Mods>)
-      return nullptr;
-    else
-      return &tile_;
-  }
-  const ScoreSlopes<T>* slopes() const {
-    if constexpr (Mods::kHasScores)
-      return &slopes_;
-    else
-      return nullptr;
-  }
+  const TileMods<T>* tile() const { return tile_.get(); }
+  const ScoreSlopes<T>* slopes() const { return slopes_.get(); }
   const LearnedMods<T>* learned() const { return learned_.get(); }
 
  private:

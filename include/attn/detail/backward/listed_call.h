@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include "attn/detail/backward/backward_call.h"
-#include "attn/detail/mods/grouping/regrouped_mods.h"
 #include "attn/detail/mods/grouping/selected_keys.h"
+#include "attn/detail/mods/mapped_mods.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -30,13 +30,6 @@ class ListedCall {
   virtual void with_mods(Index batch, const Use& use) const = 0;
 };
 
-/// What is left of the mask once keys are gathered: everything that is listed is kept.
-struct EveryEntry {
-  constexpr bool keep(const Position&) const { return true; }
-  constexpr Coverage coverage(const Tile&) const { return Coverage::all; }
-  constexpr Range kv_range(const Tile& tile) const { return tile.kv; }
-};
-
 /// The ListedCall of `mods`, to which it keeps a reference. ModsAsSeen: BackwardMods.
 template <class T, class Mods, template <class, class> class ModsAsSeen>
 class ListedCallOf final : public ListedCall<T> {
@@ -47,8 +40,7 @@ class ListedCallOf final : public ListedCall<T> {
 
   void with_mods(Index batch, const typename ListedCall<T>::Use& use) const override {
     const auto others = mods_.of(batch).without_grouped();
-    const EveryEntry every;
-    const RegroupedMods own(every, others, gathering().tokens(problem_, batch));
+    const MappedMods own(others, gathering().tokens(problem_, batch));  // everything that is listed is kept
     const ModsAsSeen<T, std::remove_const_t<decltype(own)>> seen(own, problem_);
     use({seen.tile(), seen.slopes(), seen.learned()});
   }

@@ -153,8 +153,8 @@ class ListedLoop {
   bool one_head(const Tile& tile, const ListedPairs<T>& to, const typename ListedCall<T>::Mods& mods,
                 GradientSum<T>* sums, const ListedMemory<T>& m) const {
     const Index count = tile.kv.size();
-    const Coverage coverage = mods.tile->coverage(plan_.vectors(), tile);
-    const bool modded = coverage != Coverage::all || mods.tile->has_scores(), learns = m.raw != nullptr;
+    const Coverage coverage = mods.tile ? mods.tile->coverage(plan_.vectors(), tile) : Coverage::all;
+    const bool modded = coverage != Coverage::all || (mods.tile && mods.tile->has_scores()), learns = m.raw != nullptr;
     if (learns) std::copy_n(m.scores, count, m.raw);
     // Where mods learn, LearnedMods computes the derivatives of scores below, along with the gradients of the numbers.
     const bool with_slopes = mods.slopes && !learns;

@@ -43,6 +43,7 @@ class FixedVector {
   }
   void clear() { std::destroy_n(elements_, std::exchange(size_, 0)); }
 
+  std::span<const X> all() const { return {elements_, static_cast<std::size_t>(size_)}; }
   std::span<X> all() { return {elements_, static_cast<std::size_t>(size_)}; }
   X& operator[](Index i) { return elements_[i]; }
 

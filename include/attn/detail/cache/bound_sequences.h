@@ -1,11 +1,11 @@
 // The sequences of a call over a cache, checked, each with the mods bound to it.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "attn/attention.h"
 #include "attn/detail/base/fixed_vector.h"
-#include "attn/detail/flash/sequences.h"
 #include "attn/kv_view.h"
 
 namespace attn {
@@ -55,22 +55,23 @@ struct QueryRows<Ragged<Q>> {
   }
 };
 
-/// A sequence with all that its tensors and mods refer to.
+/// A sequence with all that its pass refers to.
 template <class T, class M>
 class BoundSequence {
  public:
   BoundSequence(const Problem& own, const Problem& for_mods, const M& mods, const Rope* rope)
-      : problem(own), rotation(rotation_of<T>(rope, 0, 0)), bound_(bind_call(mods, for_mods)), passes_(bound_) {}
+      : problem(own), rotation(rotation_of<T>(rope, 0, 0)), bound_(bind_call(mods, for_mods)), tile_mods_(bound_) {}
   BoundSequence(const BoundSequence&) = delete;
 
   const Problem problem;
-  Rotation<T> rotation;  ///< of no tokens, until somebody wants the result
+  Rotation<T> rotation;                   ///< of no tokens, until somebody wants the result
+  std::optional<CallTensors<T>> tensors;  ///< a batch of one
 
-  const TileMods<T>* mods() const { return passes_.in_one(); }
+  const TileMods<T>* mods() const { return tile_mods_.get(); }
 
  private:
   Bound<M> bound_;
-  PassSequenceOf<T, Bound<M>> passes_;
+  TileModsIfAny<T, Bound<M>> tile_mods_;
 };
 
 /// The type that attention over a cache is computed in.
@@ -108,7 +109,8 @@ class CheckedSequences {
   const decltype(std::declval<const Cache&>().view()) kept_;  // a reference, if the caller has a view
   const DTypeView<const T> q_;
   FixedVector<BoundSequence<T, M>> bound_;
-  FixedVector<Sequence<T>> sequences_;
+  FixedVector<Pass<T>> passes_;
+  const bool accumulates_;
 
  public:
   CheckedSequences(const Query& query, const Cache& cache, const M& mods, const Options& options,
@@ -118,7 +120,8 @@ class CheckedSequences {
         kept_(cache.view()),
         q_(as_rank4(view(q_held_))),
         bound_(kept_.size()),
-        sequences_(kept_.size()),
+        passes_(kept_.size()),
+        accumulates_(options.accumulate),
         problem(problem_of_all(q_, kept_.v_dim(), options)) {
     Rows::check(query, q_.shape(), kept_.size());
     check_q_offsets(options, kept_.size());
@@ -140,14 +143,14 @@ class CheckedSequences {
   /// The sizes of all queries and of their results, whatever the sequences.
   const Problem problem;
 
-  /// The sequences, each with its part of the result: see result_views(). Valid until the next call.
+  /// A pass for each sequence, with its part of the result: see result_views(). Valid until the next call.
   template <class... To>
-  std::span<const Sequence<T>> sequences(To&&... result) {
-    if constexpr (kIsCall) return sequences_with(result_views<T>(problem, result...));  // see CheckedCall::tensors()
+  std::span<const Pass<T>> passes(To&&... result) {
+    if constexpr (kIsCall) return passes_with(result_views<T>(problem, result...));  // see CheckedCall::tensors()
   }
   /// The same where the result is the caller's memory; see CheckedCall::caller_tensors().
   template <class... To>
-  std::span<const Sequence<T>> caller_sequences(To&&... result) {
+  std::span<const Pass<T>> caller_passes(To&&... result) {
     if constexpr (kIsCall && check_destinations<To...>()) {
       const ResultViews<T> to = result_views<T>(problem, result...);
       check_apart(to.out, "out", q_, "query");
@@ -155,31 +158,31 @@ class CheckedSequences {
         check_apart(to.lse, "lse", q_, "query");
         check_apart(to.lse, "lse", to.out, "out");
       }
-      return sequences_with(to);
+      return passes_with(to);
     }
   }
 
  private:
-  std::span<const Sequence<T>> sequences_with(const ResultViews<T>& to) {
-    sequences_.clear();
+  std::span<const Pass<T>> passes_with(const ResultViews<T>& to) {
+    passes_.clear();
     Rows::for_each(query_, q_.shape(), kept_.size(), [&](Index s, Index element, const Range& rows) {
       BoundSequence<T, M>& b = bound_[s];
       // Keys were turned by their rows, whatever the position of the first of them is.
       if (to.out.data())
         b.rotation = rotation_of<T>(kept_.rope(), b.problem.q_offset - b.problem.kv_offset, b.problem.q_len);
-      sequences_.add(Sequence<T>{{.out = part(to.out, element, rows),
-                                  .lse = part(to.lse, element, rows),
-                                  .q = part(q_, element, rows),
-                                  .k = kept_.keys(s),
-                                  .v = kept_.values(s),
-                                  .problem = b.problem,
-                                  .lse_rests = to.lse_rests,
-                                  .first_batch = s,
-                                  .rotation = kept_.rope() ? &b.rotation : nullptr,
-                                  .choose_dots = kept_.choose_dots()},
-                                 b.mods()});
+      b.tensors.emplace(CallTensors<T>{.out = part(to.out, element, rows),
+                                       .lse = part(to.lse, element, rows),
+                                       .q = part(q_, element, rows),
+                                       .k = kept_.keys(s),
+                                       .v = kept_.values(s),
+                                       .problem = b.problem,
+                                       .lse_rests = to.lse_rests,
+                                       .first_batch = s,
+                                       .rotation = kept_.rope() ? &b.rotation : nullptr,
+                                       .choose_dots = kept_.choose_dots()});
+      passes_.add(Pass<T>{*b.tensors, b.mods(), accumulates_});
     });
-    return sequences_.all();
+    return passes_.all();
   }
 
   /// The rows of a sequence, of queries, results or log-sum-exps.

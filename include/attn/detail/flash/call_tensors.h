@@ -13,14 +13,6 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// A tile of queries: the rows `rows` of a head, of which it is tile number `tile`.
-struct QueryTile {
-  Index batch;
-  Index head;
-  Index tile;
-  Range rows;
-};
-
 template <class T>
 struct CallTensors;
 template <class T>

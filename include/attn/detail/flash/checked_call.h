@@ -6,7 +6,6 @@
 
 #include "attn/detail/flash/before_rounding.h"
 #include "attn/detail/flash/flash.h"
-#include "attn/detail/flash/pass_sequence.h"
 #include "attn/detail/naive/naive.h"
 #include "attn/detail/tensor/arguments.h"
 #include "attn/detail/tensor/overlap.h"
@@ -171,12 +170,9 @@ class CheckedCall : public CallInputs<Q, K, V> {
   void flash_into(Result& result, const Options& options) const {
     if constexpr (kIsCall)
       with_result_views<T>(problem, result, options, [&](const ResultViews<T>& to) {
-        flash(tensors_with<decltype(result.out), decltype(result.lse)>(to), passes(), options);
+        flash(tensors_with<decltype(result.out), decltype(result.lse)>(to), mods, options);
       });
   }
-
-  /// The passes of the flash path.
-  PassSequenceOf<T, Bound<M>> passes() const { return PassSequenceOf<T, Bound<M>>(mods); }
 
   /// The call by its definition. Null weights: not wanted.
   template <class... To>

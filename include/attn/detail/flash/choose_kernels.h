@@ -9,6 +9,7 @@
 #include "attn/detail/flash/call_tensors.h"
 #include "attn/detail/kernels/bf16/amx_tile_kernels.h"
 #include "attn/detail/kernels/bf16/vector_kernels.h"
+#include "attn/detail/kernels/sigmoid_kernels.h"
 #include "attn/explanation.h"
 #include "attn/options.h"
 
@@ -125,6 +126,35 @@ ChosenKernels<T> chosen_kernels(const Options& options, Bf16Products products) {
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 ChosenKernels<T> choose_kernels(const Options& options, Bf16Products products) {
   return chosen_kernels<T, true>(options, products);
+}
+
+/// The kernels of a call by its tensors. Without kOthers: see chosen_kernels().
+template <class T, bool kOthers>
+ChosenKernels<T> kernels_among(const CallTensors<T>& tensors, const Options& options) {
+  if (tensors.score)
+    return {tensors.score->family, tensors.score->family, vectors_of(isa_of(options)), Amx::not_for_these};
+  if (tensors.problem.sigmoid_bias) {
+    const VectorSet vectors = vectors_of(isa_of(options));
+    const KernelFamily<T>& family = sigmoid_family_of<T, kOthers>(vectors);
+    return {family, family, vectors, Amx::not_for_these};
+  }
+  const Problem& problem = tensors.problem;
+  ChosenKernels<T> kernels = chosen_kernels<T, kOthers>(
+      options, bf16_products(problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
+  const IsaParts parts = parts_of(isa_of(options));
+  // The processor is asked once more, because software in place of the matrix unit has no dot products.
+  if (tensors.choose_dots && parts.dots != DotProducts::none && cpu_has_vnni(parts.vectors))
+    kernels.dots = tensors.choose_dots(parts.vectors);
+  return kernels;
+}
+
+template <class T, class>
+ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
+  return kernels_among<T, true>(tensors, options);
+}
+template <class T, class>
+ChosenKernels<T> native_kernels_for(const CallTensors<T>& tensors, const Options& options) {
+  return kernels_among<T, false>(tensors, options);
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -7,7 +7,6 @@
 #include "attn/detail/base/fixed_vector.h"
 #include "attn/detail/flash/decode_state.h"
 #include "attn/detail/flash/lone_queries.h"
-#include "attn/detail/flash/query_blocks.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "attn/detail/flash/decode_tiles.h"
-#include "attn/detail/flash/recomputation.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "attn/detail/flash/pass_context.h"
+#include "attn/detail/flash/pass.h"
 #include "attn/detail/flash/rows_ahead.h"
 
 namespace attn::detail {

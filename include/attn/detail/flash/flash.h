@@ -1,200 +1,383 @@
 // Attention tile by tile with an online softmax (Milakov & Gimelshein 2018; Dao et al. 2022, algorithm 1).
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "attn/detail/base/fixed_vector.h"
 #include "attn/detail/base/linker_hint.h"
-#include "attn/detail/flash/pass_sequence.h"
-#include "attn/detail/flash/task_list.h"
-#include "attn/detail/kernels/sigmoid_kernels.h"
+#include "attn/detail/flash/decode_loop.h"
+#include "attn/detail/flash/passes_of_call.h"
+#include "attn/detail/flash/prefill.h"
+#include "attn/explanation.h"
+#include "attn/options.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-template <class T, bool kOthers>
-ChosenKernels<T> kernels_among(const CallTensors<T>& tensors, const Options& options) {
-  if (tensors.score)
-    return {tensors.score->family, tensors.score->family, vectors_of(isa_of(options)), Amx::not_for_these};
-  if (tensors.problem.sigmoid_bias) {
-    const VectorSet vectors = vectors_of(isa_of(options));
-    const KernelFamily<T>& family = sigmoid_family_of<T, kOthers>(vectors);
-    return {family, family, vectors, Amx::not_for_these};
-  }
-  const Problem& problem = tensors.problem;
-  ChosenKernels<T> kernels = chosen_kernels<T, kOthers>(
-      options, bf16_products(problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
-  const IsaParts parts = parts_of(isa_of(options));
-  // The processor is asked once more, because software in place of the matrix unit has no dot products.
-  if (tensors.choose_dots && parts.dots != DotProducts::none && cpu_has_vnni(parts.vectors))
-    kernels.dots = tensors.choose_dots(parts.vectors);
-  return kernels;
-}
+/// What a hyperbolic tangent costs, in multiplications and additions of a product.
+constexpr Index kFlopsOfTanh = 16;
 
-template <class T, class>
-ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
-  return kernels_among<T, true>(tensors, options);
-}
-template <class T, class>
-ChosenKernels<T> native_kernels_for(const CallTensors<T>& tensors, const Options& options) {
-  return kernels_among<T, false>(tensors, options);
-}
-
-/// Calls use(task list, executor, scheduled pass) for each pass of a call.
-template <class T, class Use>
-void for_each_pass(const CallTensors<T>& tensors, const PassSequence<T>& passes, const Options& options,
-                   const Use& use) {
-  const ChosenKernels<T> kernels = tensors.choose_kernels(tensors, options);
-  const auto pass = [&](const CallTensors<T>& t, const TileMods<T>* mods, bool resumes) {
-    const FlashPass<T> call(t, mods, kernels, resumes, tensors.kv_bytes());
-    const Executor& executor = executor_for(call.flops(), options.executor);
-    ScheduledPass<T> scheduled(call, executor.concurrency());
-    use(TaskList<T>({&scheduled, 1}), executor, scheduled);
-  };
-  passes.for_each(tensors, options.accumulate, std::cref(pass));  // a reference: a copy would be allocated
-}
-
+/// What the tasks of a pass are, and what they do.
 template <class T>
-void explain_tasks(const TaskList<T>& run, const Executor& executor, Explanation& e) {
-  e.tasks += run.tasks();
-  e.threads = std::max(e.threads, static_cast<int>(std::min<Index>(executor.concurrency(), run.tasks())));
-}
-
-/// Where passes that resume leave their results for each other: the log-sum-exps and what rounding takes from them, and
-/// the output, where the caller's has 16 bits and each pass would round it. The memory is a part of the workspace, or
-/// allocated.
-template <class T>
-class PassResults {
+class PassTasks {
  public:
-  explicit PassResults(const CallTensors<T>& t) : tensors_(t) {}
+  /// `kv_bytes`: the bytes of all keys and values that the call reads, in this pass and in others beside it.
+  PassTasks(const Pass<T>& pass, const ChosenKernels<T>& kernels, double kv_bytes)
+      : pass_{pass, kernels},
+        problem_(pass.tensors.problem),
+        tiles_(kernels.family, problem_.q_len, problem_.q_len <= kernels.few_queries(problem_),
+               pass.tensors.most_queries),
+        prefill_loop_(pass_, tiles_),
+        decode_loop_(pass_, tiles_, are_far(kv_bytes)) {}
+  PassTasks(const PassTasks&) = delete;  // its parts refer to each other
 
-  /// The bytes that they take of a workspace, whole cache lines. workspace_bytes() has no output to look at, so this
-  /// asks the query instead: an output of 16 bits beside a query of more is allocated.
-  Index bytes() const { return 2 * lse_bytes() + (is_narrow(tensors_.q) ? out_bytes() : 0); }
+  /// The operations of the products, and of other scores in their place.
+  double flops() const {
+    const double pairs = static_cast<double>(problem_.batch * problem_.heads) * static_cast<double>(problem_.q_len) *
+                         static_cast<double>(problem_.kv_len);
+    const Index of_score = problem_.head_dim * (pass_.tensors.score ? kFlopsOfTanh : 1);
+    return 2 * pairs * static_cast<double>(of_score + problem_.v_dim);
+  }
 
-  /// The tensors that the passes work on. Takes bytes() off the front of `workspace`; the passes have the rest.
-  CallTensors<T> begin(std::span<std::byte>& workspace, Index workspace_bytes) {
-    CallTensors<T> passes = tensors_;
-    if (workspace.data() != nullptr) {
-      workspace = checked_workspace(workspace, workspace_bytes);
-      room_ = workspace.first(static_cast<std::size_t>(bytes()));
-      workspace = workspace.subspan(room_.size());
+  /// How the pass is cut into tasks for a number of workers.
+  struct Partition {
+    QueryBlocks<T> blocks;
+    Index per_task;  ///< neighbouring blocks
+    Index splits;    ///< of the keys of a block; each is a task
+    Index tasks;     ///< 0: there is nothing to do
+    Index bytes;     ///< of memory for each worker
+    Index partials;  ///< bytes that the tasks leave for merge()
+
+    /// How many blocks have splits to be merged when all tasks are done.
+    Index merges() const { return splits > 1 ? blocks.count() : 0; }
+  };
+  Partition partition(Index workers) const {
+    const QueryBlocks<T> blocks = blocks_for(workers);
+    if (query_tiles() == 0) return {blocks, 1, 1, 0, 0, 0};
+    const bool single = tiles_.are_single();
+    const Index splits = single ? decode_loop_.splits().count() : 1,
+                per_task = blocks_per_task(blocks, splits, workers);
+    return {blocks,
+            per_task,
+            splits,
+            ceil_div(blocks.count(), per_task) * splits,
+            single ? decode_loop_.bytes(std::min(per_task, decode_loop_.most_together()))
+                   : prefill_loop_.bytes(blocks.most_tiles()),
+            splits > 1 ? blocks.count() * decode_loop_.splits().bytes() : 0};
+  }
+
+  /// Runs a task in partition.bytes of memory. With several splits it leaves its result in `partials`.
+  void run(const Partition& partition, Index task, Index workers, std::byte* memory, std::byte* partials) const {
+    const auto blocks_of = [&](Index number) {
+      const Index first = divide(number, partition.splits).quotient * partition.per_task;
+      return Range{first, std::min(first + partition.per_task, partition.blocks.count())};
+    };
+    // Workers take the tasks in order, so this one most likely gets task + workers next.
+    const Index next = std::min(task + workers, partition.tasks - 1);
+    const Range range = blocks_of(task), next_range = blocks_of(next);
+    const Index step = tiles_.are_single() ? decode_loop_.most_together() : 1;
+    for (Index block = range.begin; block < range.end; block += step) {
+      const bool more = block + step < range.end;
+      if (tiles_.are_single()) {
+        const Index split = divide(task, partition.splits).remainder;
+        decode_loop_.run(partition.blocks, {{block, std::min(block + step, range.end)}, split},
+                         more ? typename DecodeLoop<T>::Task{{block + step, range.end}, split}
+                              : typename DecodeLoop<T>::Task{next_range, divide(next, partition.splits).remainder},
+                         memory, partials);
+      } else {
+        prefill_loop_.run(partition.blocks, block, partition.blocks.at(more ? block + 1 : next_range.begin, 0), memory);
+      }
     }
-    const Problem& p = tensors_.problem;
-    passes.lse = lse_ = {take(own_lse_, lse_bytes()), {p.batch, p.heads, p.q_len}};
-    passes.lse_rests = rests_ = {lse_.data(), take(own_rests_, lse_bytes())};
-    if (is_narrow(tensors_.out))
-      passes.out = TensorView<T, 4>(take(own_out_, out_bytes()), {p.batch, p.heads, p.q_len, p.v_dim});
-    out_ = passes.out;
-    return passes;
   }
 
-  /// Loads the result that a call which accumulates goes on from.
-  void load(const KernelFamily<T>& family) const {
-    each_lse([&](T& theirs, T& own) {
-      own = theirs;
-      rests_.set(&own, tensors_.lse_rests.of(&theirs));
-    });
-    each_head(
-        [&](const RowsToWrite& theirs, T* own, Index rows, Index dim) { family.pack_rows(theirs, rows, dim, own); });
+  /// Merges what the splits of a block have left into its result.
+  void merge(const Partition& partition, Index block, std::byte* partials) const {
+    decode_loop_.merge(partition.blocks, block, partials);
   }
 
-  /// Stores the log-sum-exps of the last pass in the caller's memory, and rounds the output into it.
-  void end(const KernelFamily<T>& family) const {
-    each_lse([&](T& theirs, const T& own) {
-      theirs = own;
-      tensors_.lse_rests.set(&theirs, rests_.of(&own));
+  /// Adds what this pass does to an explanation that may hold other passes already.
+  void explain(const Partition& partition, Explanation& e) const {
+    const bool amx_unused = pass_.kernels.on_matrix_unit() && tiles_.are_single() && !decode_loop_.on_matrix_unit();
+    e.amx = amx_unused ? Amx::not_for_single_queries : pass_.kernels.amx;
+    const bool amx = e.amx == Amx::used, integers = tiles_.are_single() && decode_loop_.multiplies_integers();
+    const bool in_bf16 = amx || (!tiles_.are_single() && pass_.kernels.in_bf16());
+    e.in_bf16 |= in_bf16;
+    e.isa = isa_with({pass_.kernels.vectors,
+                      in_bf16    ? DotProducts::vnni_bf16
+                      : integers ? DotProducts::vnni
+                                 : DotProducts::none,
+                      amx ? MatrixUnit::amx : MatrixUnit::none});
+    e.queries_per_tile = std::max(e.queries_per_tile, tiles_.most_queries());
+    e.keys_per_tile = kKeyTile;
+    e.query_tiles += query_tiles();
+    e.few_queries = pass_.kernels.few_queries(problem_);
+    with_loop([&](const auto& loop) {
+      e.packs_keys |= loop.packs_keys();
+      e.packs_values |= loop.packs_values();
+      for (Index block = 0; query_tiles() > 0 && block < partition.blocks.count(); ++block)
+        for (Index i = 0; i < partition.blocks.size(block); ++i) {
+          Index full = 0, masked = 0;
+          loop.for_each_key_tile(partition.blocks.at(block, i), [&](const Range&, Coverage coverage) {
+            full += coverage == Coverage::all;
+            masked += coverage == Coverage::some;
+          });
+          e.full_tiles += full;
+          e.masked_tiles += masked;
+          if (tiles_.are_single()) {
+            const bool lone = decode_loop_.is_lone(partition.blocks.at(block, i));
+            e.lone_queries += lone;
+            e.fetches_ahead |= !lone && full + masked > 0 && decode_loop_.fetches_ahead();
+          }
+          // The first visited key may lie inside a tile, so that there may be one tile more than `all`.
+          const Index all = ceil_div(problem_.kv_len, kKeyTile);
+          e.skipped_tiles += std::max<Index>(all - full - masked, 0);
+        }
     });
-    each_head([&](const RowsToWrite& theirs, const T* own, Index rows, Index dim) {
-      family.unpack_rows(own, rows, dim, theirs);
-    });
+    if (tiles_.are_single()) e.single_queries += query_tiles();
   }
 
  private:
-  template <class Visit>
-  void each_lse(const Visit& visit) const {
-    if (!tensors_.lse.data()) return;
-    const Problem& p = tensors_.problem;
-    for (Index b = 0; b < p.batch; ++b)
-      for (Index h = 0; h < p.heads; ++h)
-        for (Index i = 0; i < p.q_len; ++i) visit(tensors_.lse(b, h, i), lse_(b, h, i));
-  }
-  /// Calls visit(rows of the caller's output, the same rows in the passes' own memory, their number and length).
-  template <class Visit>
-  void each_head(const Visit& visit) const {
-    if (!is_narrow(tensors_.out)) return;
-    const Problem& p = tensors_.problem;
-    for (Index b = 0; b < p.batch; ++b)
-      for (Index h = 0; h < p.heads; ++h)
-        visit(tensors_.out.rows(b, h), reinterpret_cast<T*>(out_.rows(b, h).data), p.q_len, p.v_dim);
-  }
-  template <class View>
-  static bool is_narrow(const View& view) {
-    return view.dtype() != DType::native;
-  }
-  Index lse_bytes() const { return bytes_of(tensors_.problem.q_len); }
-  Index out_bytes() const { return bytes_of(tensors_.problem.q_len * tensors_.problem.v_dim); }
-  Index bytes_of(Index numbers) const {
-    return padded(tensors_.problem.batch * tensors_.problem.heads * numbers * static_cast<Index>(sizeof(T)),
-                  kAlignment);
+  template <class Use>
+  void with_loop(const Use& use) const {
+    if (tiles_.are_single())
+      use(decode_loop_);
+    else
+      use(prefill_loop_);
   }
 
-  /// The next `bytes` of the workspace, or where it has none, `own`.
-  T* take(Tensor<std::byte, 1>& own, Index bytes) {
-    const auto size = static_cast<std::size_t>(bytes);
-    if (room_.size() >= size && room_.data()) {
-      T* const taken = reinterpret_cast<T*>(room_.data());
-      room_ = room_.subspan(size);
-      return taken;
-    }
-    own = Tensor<std::byte, 1>::uninitialized({bytes});
-    return reinterpret_cast<T*>(own.data());
+  Index query_tiles() const { return problem_.batch * problem_.heads * tiles_.count(); }
+
+  /// Blocks are made smaller where there would be too few to keep all workers busy, though each block packs the keys
+  /// again. One block is enough for one worker.
+  QueryBlocks<T> blocks_for(Index workers) const {
+    constexpr Index kBlocksPerWorker = 4;
+    if (tiles_.are_single()) return {problem_, tiles_, DecodeLoop<T>::kMostQueries};
+    const Index wanted = workers > 1 ? kBlocksPerWorker * workers : 1;
+    return {problem_, tiles_, std::min(prefill_loop_.most_tiles(), query_tiles() / wanted)};
   }
 
-  const CallTensors<T>& tensors_;
-  std::span<std::byte> room_;
-  Tensor<std::byte, 1> own_lse_, own_rests_, own_out_;
-  TensorView<T, 3> lse_;
-  KeptLseRests<T> rests_;
-  DTypeView<T> out_;
+  /// How many neighbouring blocks make a task. Neighbours share keys, or their keys are adjacent in memory. Small tasks
+  /// let the workers finish together.
+  Index blocks_per_task(const QueryBlocks<T>& blocks, Index splits, Index workers) const {
+    constexpr Index kMost = 8;
+    const Index together = tiles_.are_single() ? decode_loop_.most_together() : 1;
+    const Index tasks_per_worker = together > 1 ? 4 : 64;
+    if (splits > 1 && together == 1) return 1;
+    if (workers == 1 && tiles_.are_single() && together == 1) return kMost;  // nobody to finish together with
+    const Index wanted =
+        std::clamp<Index>(blocks.count() * splits / (tasks_per_worker * std::max<Index>(workers, 1)), 1, kMost);
+    const Index per_head = std::max<Index>(blocks.blocks_per_kv_head(), 1);
+    return wanted < per_head ? wanted : wanted / per_head * per_head;  // short heads are not cut
+  }
+
+  /// Whether reading so many bytes may take long, because they lie in no near cache. 8 MiB are a core's share of the
+  /// last cache on servers. With 1 MiB of L2 and 32 MiB of L3, single queries over 8 MiB that had been read before took
+  /// 0.85 of the time without fetching, and over 32 MiB 1.05 of it. Queries that share keys multiply each vector
+  /// several times, which hides what fetching costs, and read four keys at a time, which the processor does not
+  /// foresee: over 8 MiB in L3 four to thirty-two queries took 0.4 to 0.7 of the time with fetching, over 4 MiB 0.93,
+  /// over 2 MiB 1.02 to 1.08. Pages that cut tiles are begun too often for that: over 4 to 8 MiB in pages of 16 tokens
+  /// four queries took 0.7 of the time without.
+  bool are_far(double kv_bytes) const {
+    constexpr double kMiB = 1024 * 1024;
+    const KvRows<T>& keys = pass_.tensors.k;
+    const bool pages_cut_tiles = keys.cuts_tiles_of(kKeyTile) && !keys.is_gathered(),
+               share_keys = problem_.heads > problem_.kv_heads || problem_.q_len > 1;
+    return kv_bytes > (share_keys && !pages_cut_tiles ? 3 * kMiB : 8 * kMiB);
+  }
+
+  PassContext<T> pass_;
+  const Problem& problem_;
+  QueryTiles<T> tiles_;
+  PrefillLoop<T> prefill_loop_;
+  DecodeLoop<T> decode_loop_;
 };
 
+/// Memory on the stack for calls that need little: 16 queries and 16 keys of 64 column-major floats take 22 KiB. The
+/// heap takes as long as the checks of such a call.
+struct SmallMemory {
+  static constexpr Index kBytes = 32 * 1024;
+  SmallMemory() {}  // NOLINT: nothing is written yet
+  alignas(kAlignment) std::byte bytes[kBytes];
+};
+
+/// Passes that do not wait for each other, cut into tasks for an executor: the pass of a call, or those of several
+/// sequences. How the keys of a pass are split does not depend on the other passes, and neither does its result.
+template <class T>
+class Plan {
+ public:
+  Plan(std::span<const Pass<T>> passes, const Options& options)
+      : passes_(static_cast<Index>(passes.size())), cuts_(static_cast<Index>(passes.size())) {
+    double flops = 0, kv_bytes = 0;
+    for (const Pass<T>& pass : passes) kv_bytes += pass.whole.kv_bytes();
+    for (const Pass<T>& pass : passes)
+      flops += passes_.add(pass, pass.whole.choose_kernels(pass.whole, options), kv_bytes).flops();
+    executor_ = &executor_for(flops, options.executor);
+    // A pass is cut for twice the workers that its share of the work keeps busy, not for all workers: larger tasks
+    // read memory in longer runs.
+    const double workers = executor_->concurrency();
+    for (const PassTasks<T>& pass : passes_.all()) {
+      const double share = flops > 0 ? pass.flops() / flops : 1;
+      cuts_.add(pass, static_cast<Index>(std::max(std::min(std::ceil(2 * share * workers), workers), 1.0)));
+    }
+    // The longest tasks come first, so that no worker ends long after the others.
+    if (passes.size() > 1)
+      std::stable_sort(cuts().begin(), cuts().end(),
+                       [](const Cut& a, const Cut& b) { return a.flops_of_task() > b.flops_of_task(); });
+    for (Cut& cut : cuts()) {
+      cut.first_task = tasks_;
+      cut.first_merge = merges_;
+      cut.partials = partials_;
+      tasks_ += cut.partition.tasks;
+      merges_ += cut.partition.merges();
+      partials_ += cut.partition.partials;
+      bytes_ = std::max(bytes_, cut.partition.bytes);
+    }
+  }
+
+  /// The bytes that run() needs of a workspace.
+  Index workspace_bytes() const {
+    return tasks_ == 0 ? 0 : Workspace::needed(bytes_, executor_->concurrency(), partials_);
+  }
+
+  void run(std::span<std::byte> given) const {
+    if (tasks_ == 0) return;
+    const int workers = executor_->concurrency();
+    SmallMemory own;
+    if (given.data() == nullptr && Workspace::needed(bytes_, workers, partials_) <= own.kBytes) given = own.bytes;
+    const Workspace workspace(bytes_, workers, given, partials_);
+    executor_->run(tasks_, [&](Index task, int worker) {
+      const Cut& cut = of(task, &Cut::first_task);
+      cut.pass->run(cut.partition, task - cut.first_task, workers, workspace.of(worker),
+                    workspace.shared() + cut.partials);
+    });
+    if (merges_ == 0) return;
+    executor_->run(merges_, [&](Index merge, int) {
+      const Cut& cut = of(merge, &Cut::first_merge);
+      cut.pass->merge(cut.partition, merge - cut.first_merge, workspace.shared() + cut.partials);
+    });
+  }
+
+  /// Adds what run() does to an explanation that may hold other passes already.
+  void explain(Explanation& e) const {
+    for (const Cut& cut : cuts()) cut.pass->explain(cut.partition, e);
+    e.passes += !cuts().empty();
+    e.tasks += tasks_;
+    e.threads = std::max(e.threads, static_cast<int>(std::min<Index>(executor_->concurrency(), tasks_)));
+  }
+
+ private:
+  /// A pass cut into tasks, and the numbers of its first task and first merge among those of all passes.
+  struct Cut {
+    Cut(const PassTasks<T>& p, Index workers) : pass(&p), partition(p.partition(workers)) {}
+
+    double flops_of_task() const { return pass->flops() / static_cast<double>(std::max<Index>(partition.tasks, 1)); }
+
+    const PassTasks<T>* pass;
+    typename PassTasks<T>::Partition partition;
+    Index first_task = 0, first_merge = 0, partials = 0;
+  };
+
+  std::span<Cut> cuts() { return cuts_.all(); }
+  std::span<const Cut> cuts() const { return cuts_.all(); }
+
+  /// The pass that a task or a merge belongs to: the last one that begins at or before `number`. A pass without any has
+  /// the same first number as the next one.
+  const Cut& of(Index number, Index Cut::*first) const {
+    const auto begins_behind = [&](Index n, const Cut& cut) { return n < cut.*first; };
+    return *std::prev(std::upper_bound(cuts().begin(), cuts().end(), number, begins_behind));
+  }
+
+  FixedVector<PassTasks<T>> passes_;
+  FixedVector<Cut> cuts_;
+  const Executor* executor_;
+  Index tasks_ = 0, merges_ = 0, partials_ = 0, bytes_ = 0;
+};
+
+// These are compiled once for each scalar, whatever the types of the mods.
+
+/// Runs passes that do not wait for each other.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
-Index flash_workspace_bytes(const CallTensors<T>& tensors, const PassSequence<T>& passes, const Options& options) {
-  Index most = 0;
-  for_each_pass(tensors, passes, options, [&](const TaskList<T>& run, const Executor& executor, const auto&) {
-    most = std::max(most, run.workspace_bytes(executor.concurrency()));
-  });
-  if (!passes.resume(tensors.problem)) return most;
-  return PassResults<T>(tensors).bytes() + most + kAlignment - 1;
+void run_passes(std::span<const Pass<T>> passes, const Options& options, std::span<std::byte> workspace) {
+  Plan<T>(passes, options).run(workspace);
 }
 
+/// The bytes that run_passes() needs of a workspace.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
-Explanation flash_explanation(const CallTensors<T>& tensors, const PassSequence<T>& passes, const Options& options) {
-  Explanation e;
-  for_each_pass(tensors, passes, options,
-                [&](const TaskList<T>& run, const Executor& executor, const ScheduledPass<T>& scheduled) {
-                  scheduled.pass->explain(scheduled.partition, e);
-                  explain_tasks(run, executor, e);
-                });
-  e.workspace_bytes = flash_workspace_bytes(tensors, passes, options);
+Index bytes_of_passes(std::span<const Pass<T>> passes, const Options& options) {
+  return Plan<T>(passes, options).workspace_bytes();
+}
+
+/// Adds what run_passes() does to an explanation that may hold other passes already.
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+void explain_passes(std::span<const Pass<T>> passes, const Options& options, Explanation& e) {
+  const Plan<T> plan(passes, options);
+  plan.explain(e);
+  e.workspace_bytes = std::max(e.workspace_bytes, plan.workspace_bytes());
   e.ignored_isa = ignored_isa(options);
+}
+
+/// The bytes of PassResults in a workspace, with those that its alignment may take.
+template <class T, class Mods>
+Index bytes_between_passes([[maybe_unused]] const CallTensors<T>& tensors, [[maybe_unused]] const Mods& mods) {
+  if constexpr (has_near_part<Mods>())
+    if (passes_resume(mods, tensors.problem)) return PassResults<T>(tensors).bytes() + kAlignment - 1;
+  return 0;
+}
+
+/// The bytes of workspace that flash() needs.
+template <class T, class Mods>
+Index flash_workspace_bytes(const CallTensors<T>& tensors, const Mods& mods, const Options& options) {
+  Index most = 0;
+  for_each_pass(tensors, mods, options.accumulate, [&](const Pass<T>& pass) {
+    most = std::max(most, bytes_of_passes<T>({&pass, 1}, options));
+  });
+  return most + bytes_between_passes(tensors, mods);
+}
+
+/// What flash() would do.
+template <class T, class Mods>
+Explanation flash_explanation(const CallTensors<T>& tensors, const Mods& mods, const Options& options) {
+  Explanation e;
+  e.ignored_isa = ignored_isa(options);
+  for_each_pass(tensors, mods, options.accumulate, [&](const Pass<T>& pass) {
+    explain_passes<T>({&pass, 1}, options, e);
+  });
+  e.workspace_bytes += bytes_between_passes(tensors, mods);
   return e;
 }
 
-template <class T, class = include_attn_instantiate_h_in_one_unit>
-void flash(const CallTensors<T>& tensors, const PassSequence<T>& passes, const Options& options) {
+/// The flash path. A call goes from here as follows; single queries take DecodeLoop and DecodeState.
+///
+///     for each Pass of the call                            for_each_pass(); most calls have one
+///       cut it into tasks                                  Plan, PassTasks::partition()
+///       for each task, on any worker                       Plan::run(), PassTasks::run()
+///         for each block of tiles of queries               PrefillLoop::run()
+///           for each chunk of tiles of keys                PrefillLoop::visit_keys()
+///             for each tile of queries, for each tile of keys that it keeps
+///               score -> mods -> softmax -> value          PrefillState::add_keys()
+///           out / sum, lse                                 PrefillState::store_result()
+template <class T, class Mods>
+void flash(const CallTensors<T>& tensors, const Mods& mods, const Options& options) {
   const auto run = [&](const CallTensors<T>& of_passes, std::span<std::byte> workspace) {
-    for_each_pass(of_passes, passes, options, [&](const TaskList<T>& tasks, const Executor& executor, const auto&) {
-      tasks.run(executor, workspace);
+    for_each_pass(of_passes, mods, options.accumulate, [&](const Pass<T>& pass) {
+      run_passes<T>({&pass, 1}, options, workspace);
     });
   };
-  if (!passes.resume(tensors.problem)) return run(tensors, options.workspace);
-  std::span<std::byte> workspace = options.workspace;
-  PassResults<T> results(tensors);
-  const CallTensors<T> of_passes =
-      results.begin(workspace, workspace.data() ? flash_workspace_bytes(tensors, passes, options) : 0);
-  const KernelFamily<T>& family = tensors.choose_kernels(tensors, options).full_precision;
-  if (options.accumulate) results.load(family);
-  run(of_passes, workspace);
-  results.end(family);
+  if constexpr (has_near_part<Mods>()) {
+    if (passes_resume(mods, tensors.problem)) {
+      std::span<std::byte> workspace = options.workspace;
+      PassResults<T> results(tensors);
+      const CallTensors<T> of_passes =
+          results.begin(workspace, workspace.data() ? flash_workspace_bytes(tensors, mods, options) : 0);
+      const KernelFamily<T>& family = tensors.choose_kernels(tensors, options).full_precision;
+      if (options.accumulate) results.load(family);
+      run(of_passes, workspace);
+      return results.end(family);
+    }
+  }
+  run(tensors, options.workspace);
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attn/detail/flash/pass_context.h"
+#include "attn/detail/flash/pass.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {

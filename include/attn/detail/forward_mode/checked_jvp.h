@@ -48,13 +48,10 @@ class CheckedJvp {
 
   template <class Out>
   void run(Out& out, Out& tangent, const Options& options) const {
-    constexpr bool kHasSlopes = Bound<M>::kHasScores;
-    const auto passes = call_.passes();
-    const ScoreSlopesIfAny<T, Bound<M>> own_slopes(call_.mods);
-    const ScoreSlopes<T>* slopes = nullptr;
-    if constexpr (kHasSlopes) slopes = &own_slopes;
+    const TileModsIfAny<T, Bound<M>> tile_mods(call_.mods);
+    const ScoreSlopesIfAny<T, Bound<M>> slopes(call_.mods);
     jvp<T>({call_.tensors(out), output_view<T>(tangent, call_.problem), directions_.q, directions_.k, directions_.v,
-            passes.in_one(), slopes},
+            tile_mods.get(), slopes.get()},
            options);
   }
 

@@ -1,8 +1,7 @@
 // The loop of the forward mode: for some tiles of queries, all tiles of keys that they see.
 #pragma once
 
-#include "attn/detail/flash/pass_context.h"
-#include "attn/detail/flash/query_blocks.h"
+#include "attn/detail/flash/pass.h"
 #include "attn/detail/kernels/tangent_kernels.h"
 #include "attn/detail/mods/score_slopes.h"
 
@@ -35,7 +34,7 @@ class JvpLoop {
  public:
   JvpLoop(const JvpCall<T>& call, const ChosenKernels<T>& kernels)
       : call_(call),
-        pass_{call.tensors, call.mods, kernels, false},
+        pass_{{call.tensors, call.mods}, kernels},
         problem_(call.tensors.problem),
         family_(kernels.full_precision),
         of_sigmoids_(problem_.sigmoid_bias.has_value()),

@@ -41,8 +41,6 @@ class CheckedAdditive : public CallInputs<Q, K, V> {
   const Problem problem;
   const Bound<M> mods;
 
-  PassSequenceOf<T, Bound<M>> passes() const { return PassSequenceOf<T, Bound<M>>(mods); }
-
   /// Views of outputs in the caller's memory, which share none with what is read.
   template <class Out, class Lse>
   ResultViews<T> caller_results(Out&& out, Lse&& lse) const {
@@ -114,13 +112,13 @@ class ProjectedCall {
     const Problem& p = call.problem;
     return sizes.bytes_of(p.heads * p.q_len) +
            (call.parameters.key_weight.is_given() ? sizes.bytes_of(p.kv_heads * p.kv_len) : 0) +
-           flash_workspace_bytes(sizes.tensors({}, call.v), call.passes(), call.options) + kAlignment - 1;
+           flash_workspace_bytes(sizes.tensors({}, call.v), call.mods, call.options) + kAlignment - 1;
   }
   /// What the loops will do.
   template <class Call>
   static Explanation explanation(const Call& call) {
     const ProjectedCall sizes(call, Sizes());
-    Explanation e = flash_explanation(sizes.tensors({}, call.v), call.passes(), call.options);
+    Explanation e = flash_explanation(sizes.tensors({}, call.v), call.mods, call.options);
     e.workspace_bytes = workspace_bytes(call);
     return e;
   }

@@ -56,7 +56,7 @@ HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& in
     if (options.weights || options.path == Path::naive)
       call.naive(inner.executor, r.weights.view(), result...);
     else
-      flash(call.tensors(result...), call.passes(), inner);
+      flash(call.tensors(result...), call.mods, inner);
   });
   if (gives_heads(options)) {
     r.query = Tensor<T, 4>(q);
@@ -82,7 +82,7 @@ HeadResults<T> attended_over(const X& x, const ProjectedHeads<T>& heads, const K
   const Options inner = of_heads(options);
   const auto queries = as_given(x, q);
   CheckedSequences call(queries, batch, mods, inner);
-  with_room(r, q, options, [&](auto&... result) { flash_sequences(call.sequences(result...), inner); });
+  with_room(r, q, options, [&](auto&... result) { run_passes(call.passes(result...), inner, inner.workspace); });
   if (options.heads) {
     r.query = turned_copy(x, q, batch, inner);
     if (heads.key().dim(3) > 0) {

@@ -80,4 +80,23 @@ auto bind_call(const M& mods, const Problem& problem) {
 template <class M>
 using Bound = decltype(bind_call(std::declval<const M&>(), std::declval<const Problem&>()));
 
+/// An Interface to mods, Made of them if kAny says that they have need of it; otherwise get() is null.
+template <class Interface, class Made, bool kAny>
+class MadeIfAny {
+ public:
+  template <class... From>
+  explicit MadeIfAny(const From&... from) : made_(from...) {}
+  const Interface* get() const { return &made_; }
+
+ private:
+  Made made_;
+};
+template <class Interface, class Made>
+class MadeIfAny<Interface, Made, false> {
+ public:
+  template <class... From>
+  explicit MadeIfAny(const From&...) {}
+  const Interface* get() const { return nullptr; }
+};
+
 }  // namespace attn::detail

@@ -169,5 +169,8 @@ class LearnedModsOf final : public LearnedMods<T> {
   const Problem& problem_;
 };
 
+template <class T, class Mods>
+using LearnedIfAny = MadeIfAny<LearnedMods<T>, LearnedModsOf<T, Mods>, Mods::kLearns>;
+
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

@@ -37,7 +37,7 @@ class ScoreSlopesOf final : public ScoreSlopes<T> {
 };
 
 template <class T, class Mods>
-using ScoreSlopesIfAny = std::conditional_t<Mods::kHasScores, ScoreSlopesOf<T, Mods>, NoTileMods>;
+using ScoreSlopesIfAny = MadeIfAny<ScoreSlopes<T>, ScoreSlopesOf<T, Mods>, Mods::kHasScores>;
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

@@ -277,13 +277,8 @@ class TileModsOf final : public TileMods<T> {
   const Mods& mods_;
 };
 
-/// Stands in place of TileMods, or of what else is made of mods, where there is nothing to make.
-struct NoTileMods {
-  template <class Mods>
-  explicit NoTileMods(const Mods&) {}
-};
 template <class T, class Mods>
-using TileModsIfAny = std::conditional_t<changes_nothing<Mods>, NoTileMods, TileModsOf<T, Mods>>;
+using TileModsIfAny = MadeIfAny<TileMods<T>, TileModsOf<T, Mods>, !changes_nothing<Mods>>;
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

@@ -55,7 +55,7 @@ class ByHeads {
                                  as_const(heads_of_tensor(v_.view(), heads.kv)),
                                  heads.problem,
                                  rests_of_rows(lse_, lse_rests_)};
-    flash<T>(tensors, PassSequenceOf<T, typename Exchange::HeadRun::Mods>(heads.mods), options_);
+    flash(tensors, heads.mods, options_);
   }
 
   Call& call_;

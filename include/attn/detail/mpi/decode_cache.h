@@ -108,12 +108,12 @@ class DecodeCall {
     Part(const BoundWhole& of, const Problem& own, const Section& section, bool has_sinks)
         : problem(problem_of_part(own, own.q_len, section.tokens.count)),
           mods(of.bound, of.whole, {{0, 1, own.q_len}, section.tokens, {}, has_sinks}),
-          passes(mods) {}
+          tile_mods(mods) {}
     Part(const Part&) = delete;
 
     const Problem problem;
     const Mods mods;
-    const PassSequenceOf<T, Mods> passes;
+    const TileModsIfAny<T, Mods> tile_mods;
   };
 
   template <class Visit>
@@ -219,27 +219,21 @@ class DecodeCall {
   /// has.
   bool attend(std::size_t section, SharedResults<T>& shared, const Options& options) const {
     std::deque<Part> parts;
-    std::vector<Sequence<T>> sequences;
+    std::deque<CallTensors<T>> tensors;
+    std::vector<Pass<T>> passes;
     each_sequence([&](Index s, Index element, const Range& rows) {
       const BoundWhole& of = bound_[static_cast<std::size_t>(s)];
       if (section >= of.sections.size()) return;
       const Section& own = of.sections[section];
       const Part& p = parts.emplace_back(of, own_[static_cast<std::size_t>(s)], own, comm_.rank() == 0 && section == 0);
-      CallTensors<T> tensors{part(shared.out(), element, rows),
-                             part(shared.lse(), element, rows),
-                             part(q_, element, rows),
-                             kept_.keys(s).from(own.first_row),
-                             kept_.values(s).from(own.first_row),
-                             p.problem,
-                             shared.lse_rests(),
-                             s};
-      tensors.choose_dots = kept_.choose_dots();
-      sequences.push_back({tensors, p.passes.in_one()});
+      CallTensors<T>& own_tensors = tensors.emplace_back(CallTensors<T>{
+          part(shared.out(), element, rows), part(shared.lse(), element, rows), part(q_, element, rows),
+          kept_.keys(s).from(own.first_row), kept_.values(s).from(own.first_row), p.problem, shared.lse_rests(), s});
+      own_tensors.choose_dots = kept_.choose_dots();
+      passes.push_back({own_tensors, p.tile_mods.get(), section > 0});
     });
-    if (sequences.empty()) return false;
-    Options of_parts = options;
-    of_parts.accumulate = section > 0;
-    flash_sequences(std::span<const Sequence<T>>(sequences), of_parts);
+    if (passes.empty()) return false;
+    run_passes<T>(passes, options, options.workspace);
     return true;
   }
 

@@ -7,6 +7,7 @@
 
 #include "attn/detail/base/ranges.h"
 #include "attn/detail/mods/call_mods.h"
+#include "attn/detail/mods/mapped_mods.h"
 #include "attn/detail/mpi/token_layout.h"
 
 namespace attn::detail {
@@ -42,67 +43,40 @@ struct PlacedLogit {
   } gradient;
 };
 
-/// A batch element's mods as a path sees them when it works on a part, in place of BoundMods. Positions are row numbers
-/// of the part. Masks that group tokens or gather keys are asked pair by pair, as their own hints say.
-template <class Own>
-class PlacedElement {
- public:
-  static constexpr bool kHasScores = Own::kHasScores;
-  static constexpr bool kHasMasks = Own::kHasMasks;
-  static constexpr bool kIsOpaque = Own::kIsOpaque;
-  static constexpr bool kHasSinks = Own::kHasSinks;
-  static constexpr bool kHasDropout = Own::kHasDropout;
-  static constexpr bool kLearns = Own::kLearns;
+/// Where row numbers of a part lie in the call; see MappedMods.
+struct PlaceInCall {
+  Index q_first, q_step, kv_first, kv_step, first_head;
 
-  /// `first_query` and `first_key`: the positions of row 0 of the whole call, `all_heads` the number of its heads.
-  PlacedElement(const Own& own, const Place& place, Index first_query, Index first_key, Index all_heads)
-      : own_(own),
-        q_first_(first_query + place.q.first),
-        q_step_(place.q.step),
-        kv_first_(first_key + place.kv.first),
-        kv_step_(place.kv.step),
+  Position in_call(const Position& p) const {
+    return {p.batch, head_in_call(p.head), q_first + q_step * p.q, kv_first + kv_step * p.kv};
+  }
+  Index head_in_call(Index head) const { return first_head + head; }
+  PairGrid grid(const Tile& t) const {
+    return {in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}), q_step, kv_step};
+  }
+  Range kv_numbers(const Range& kv, const Tile&) const {
+    return {ceil_div(kv.begin - kv_first, kv_step), ceil_div(kv.end - kv_first, kv_step)};
+  }
+};
+
+/// A batch element's mods on a part. Masks that group tokens or gather keys are asked pair by pair, as their own hints
+/// say. Sinks belong to the first part.
+template <class Own>
+class PlacedElement : public MappedMods<Own, PlaceInCall> {
+ public:
+  PlacedElement(const Own& own, const PlaceInCall& in_call, const Place& place, Index all_heads)
+      : MappedMods<Own, PlaceInCall>(own, in_call),
         heads_(place.heads.empty() ? Range{0, all_heads} : place.heads),
         all_heads_(all_heads),
         is_first_(place.is_first) {}
 
-  template <class X>
-  X score(X x, const Position& p) const {
-    return own_.score(x, in_call(p));
-  }
-  bool keep(const Position& p) const { return own_.keep(in_call(p)); }
-  long double weight_factor(const Position& p) const { return own_.weight_factor(in_call(p)); }
-  long double kept_factor() const { return own_.kept_factor(); }
-  template <class Visit>
-  void each_dropout(const Visit& visit) const {
-    own_.each_dropout(visit);
-  }
   double sink(Index head) const {
-    return is_first_ ? own_.sink(heads_.begin + head) : -std::numeric_limits<double>::infinity();
-  }
-  PairGrid grid(const Tile& t) const {
-    return {in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}), q_step_, kv_step_};
-  }
-
-  /// The mods are also asked about what lies between the pairs. Where they say none or all, it is true of the pairs.
-  Coverage coverage(const Tile& tile) const {
-    if constexpr (Own::kHasMasks) return own_.coverage(in_call(tile));
-    return Coverage::all;
-  }
-  Range kv_range(const Tile& tile) const {
-    if (!Own::kHasMasks || tile.q.empty() || tile.kv.empty()) return tile.kv;
-    const Range visited = own_.kv_range(in_call(tile));
-    return intersect(tile.kv,
-                     {ceil_div(visited.begin - kv_first_, kv_step_), ceil_div(visited.end - kv_first_, kv_step_)});
-  }
-
-  template <class T, class Add>
-  T learn(T x, T grad, const Position& p, const Add& add) const {
-    return own_.learn(x, grad, in_call(p), add);
+    return is_first_ ? MappedMods<Own, PlaceInCall>::sink(head) : -std::numeric_limits<double>::infinity();
   }
   /// A sink learns from each query once, whatever parts its keys come in.
   template <class Visit>
   void each_learned(const Visit& visit) const {
-    own_.each_learned([&]<class Mod>(const Mod& mod) {
+    MappedMods<Own, PlaceInCall>::each_learned([&]<class Mod>(const Mod& mod) {
       if constexpr (!is_sink<Mod>) {
         visit(mod);
       } else if (is_first_) {
@@ -113,19 +87,6 @@ class PlacedElement {
   }
 
  private:
-  Position in_call(const Position& p) const {
-    return {p.batch, heads_.begin + p.head, q_first_ + q_step_ * p.q, kv_first_ + kv_step_ * p.kv};
-  }
-  /// The smallest tile of the whole call that has all pairs of a tile of the part; it has others between them. Neither
-  /// range may be empty.
-  Tile in_call(const Tile& t) const {
-    const Position first = in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}),
-                   last = in_call(Position{t.batch, t.head, t.q.end - 1, t.kv.end - 1});
-    return {t.batch, first.head, {first.q, last.q + 1}, {first.kv, last.kv + 1}};
-  }
-
-  const Own& own_;
-  Index q_first_, q_step_, kv_first_, kv_step_;
   Range heads_;
   Index all_heads_;
   bool is_first_;
@@ -150,7 +111,9 @@ class PlacedMods {
   PlacedElement<Own> of(Index batch) const {
     // Without batch elements or tokens nobody asks about a pair, but sinks and factors may be asked for.
     const bool exists = batch < whole_.batch;
-    return {mods_.of(batch), place_, exists ? whole_.first_query(batch) : 0, whole_.kv_offset, whole_.heads};
+    const PlaceInCall in_call{(exists ? whole_.first_query(batch) : 0) + place_.q.first, place_.q.step,
+                              whole_.kv_offset + place_.kv.first, place_.kv.step, place_.heads.begin};
+    return {mods_.of(batch), in_call, place_, whole_.heads};
   }
 
  private:

@@ -79,7 +79,7 @@ void attend(const Call& call, const RankTokens& q_tokens, const Progression& kv_
                                  v,
                                  problem,
                                  lse_rests};
-    flash<T>(tensors, PassSequenceOf<T, Mods>(mods), part_options(options, problem, resumes, poll));
+    flash(tensors, mods, part_options(options, problem, resumes, poll));
   }
 }
 

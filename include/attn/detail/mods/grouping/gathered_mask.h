@@ -72,12 +72,6 @@ struct GatheredTokens {
   constexpr Position in_call(const Position& p) const {
     return {batch, head_in_call(p.head), query(p.batch, p.q), kv_list(p.batch, p.head)[p.kv] + kv_offset};
   }
-  /// The smallest tile of the whole call that has all pairs of a tile of the texts; it has others between them.
-  constexpr Tile in_call(const Tile& t) const {
-    const Position first = in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}),
-                   last = in_call(Position{t.batch, t.head, t.q.end - 1, t.kv.end - 1});
-    return {batch, first.head, {first.q, last.q + 1}, {first.kv, last.kv + 1}};
-  }
   /// The pairs of a tile of the texts.
   PairGrid grid(const Tile& t) const {
     PairGrid grid{in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin})};

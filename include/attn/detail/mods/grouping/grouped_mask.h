@@ -50,12 +50,6 @@ struct TokenGroups {
   constexpr Position in_call(const Position& p) const {
     return {batch, p.head, q_step * p.q + q_group + p.batch, kv_step * p.kv + kv_group + p.batch};
   }
-  /// The smallest tile of the whole call that has all pairs of a tile of the groups; it has others between them.
-  constexpr Tile in_call(const Tile& t) const {
-    const Position first = in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}),
-                   last = in_call(Position{t.batch, t.head, t.q.end - 1, t.kv.end - 1});
-    return {batch, t.head, {first.q, last.q + 1}, {first.kv, last.kv + 1}};
-  }
   /// The pairs of a tile of the groups.
   PairGrid grid(const Tile& t) const {
     return {in_call(Position{t.batch, t.head, t.q.begin, t.kv.begin}), q_step, kv_step};

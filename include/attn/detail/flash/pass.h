@@ -1,7 +1,7 @@
-// What the loops of one pass over the queries of a call share.
+// A pass over the queries of a call, and what its loops share.
 #pragma once
 
-#include <cmath>
+#include <algorithm>
 #include <limits>
 #include <span>
 
@@ -19,18 +19,25 @@ Range visited_keys(const CallTensors<T>& tensors, const TileMods<T>* mods, const
   return mods ? tensors.keys_at(mods->kv_range(tensors.pairs(queries))) : Range{0, tensors.problem.kv_len};
 }
 
-/// One pass over the queries of a call. A pass that resumes takes what stands in out and lse for the result over other
+/// One run over the queries of a call. A pass that resumes takes what stands in out and lse for the result over other
 /// keys and adds its own: those other keys weigh as much as one key with the score lse and the value out (Dao et al.
 /// 2022, section 3.1). The sum of e^(score - lse) over these is 1, or what rounding took from lse makes of it, and the
 /// output that is loaded must be multiplied by it.
 template <class T>
-struct PassContext {
-  static constexpr T kInfinity = std::numeric_limits<T>::infinity();
+struct Pass {
+  const CallTensors<T>& tensors;      ///< of the caller: a copy took 3 % of a call of one query and one key
+  const TileMods<T>* mods = nullptr;  ///< null: nothing is changed or dropped
+  bool resumes = false;
+  const CallTensors<T>& whole = tensors;  ///< the call that this is a pass of; kernels are chosen for all of it
+};
 
-  const CallTensors<T>& tensors;  ///< of the caller: a copy took 3 % of a call of one query and one key
-  const TileMods<T>* mods;        ///< null: nothing is changed or dropped
+/// A pass with its kernels: what the loops ask of it.
+template <class T>
+struct PassContext : Pass<T> {
+  static constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  using Pass<T>::tensors, Pass<T>::mods, Pass<T>::resumes;
+
   ChosenKernels<T> kernels;
-  bool resumes;
 
   const Problem& problem() const { return tensors.problem; }
 
@@ -105,6 +112,24 @@ struct PassContext {
     return mods ? static_cast<T>(mods->sink(head)) : -kInfinity;
   }
 };
+
+/// Whether the result of some queries must be computed again, in full precision, and so that dropped pairs are not even
+/// multiplied. `sums` (queries) are the sums of their weights; `out` is their output in one piece of `size` numbers;
+/// `dropped_any` says whether a pair may have been dropped inside a tile that was added.
+///
+/// A dropped pair weighs 0, and 0 times a value is 0, unless the value is not finite. Such values are rare, so they are
+/// not looked for beforehand; the output shows afterwards whether there was one.
+///
+/// Products and sums of large numbers may be infinite in bf16 where exact ones are not, because scores are not scaled
+/// yet there and weights may exceed 1. Where all scores of a query become -inf in this way, the query
+/// looks as if no key were kept.
+template <class T>
+bool must_compute_again(const ChosenKernels<T>& kernels, bool in_bf16, bool dropped_any, const T* sums, Index queries,
+                        const T* out, Index size) {
+  const auto is_sound = [](T sum) { return sum > T(0) && sum < std::numeric_limits<T>::infinity(); };
+  if (in_bf16 && !std::all_of(sums, sums + queries, is_sound)) return true;
+  return (dropped_any || in_bf16) && !kernels.full_precision.all_finite({out, 0}, 1, size);
+}
 
 /// The smallest range that holds all keys visited by some tiles of queries, or by some single queries.
 template <class Tiles>

@@ -3,15 +3,13 @@
 #pragma once
 
 #include <algorithm>
-#include <functional>
 #include <type_traits>
 #include <utility>
 
 #include "attn/detail/base/ranges.h"
-#include "attn/detail/flash/call_tensors.h"
+#include "attn/detail/flash/pass.h"
 #include "attn/detail/mods/grouping/gathered_mask.h"
-#include "attn/detail/mods/grouping/regrouped_mods.h"
-#include "attn/detail/mods/tile_mods.h"
+#include "attn/detail/mods/mapped_mods.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -79,8 +77,8 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const GatheredTokens& tokens,
 }
 
 /// Calls visit(groups, problem) for all groups of a call. Neighbouring groups of equal sizes come together.
-inline void for_each_token_groups(const Problem& call, const Grouping& g,
-                                  const std::function<void(const TokenGroups&, const Problem&)>& visit) {
+template <class Visit>
+void for_each_token_groups(const Problem& call, const Grouping& g, const Visit& visit) {
   const auto rows_from = [](Index first, Index len, Index step) {
     return first < len ? ceil_div(len - first, step) : 0;
   };
@@ -159,85 +157,143 @@ constexpr bool has_near_part() {
     return false;
 }
 
-/// The passes of a call without the types of its mods, which are the caller's, so that the loops behind it are compiled
-/// once for each scalar.
+/// Where passes that resume leave their results for each other: the log-sum-exps and what rounding takes from them, and
+/// the output, where the caller's has 16 bits and each pass would round it. The memory is a part of the workspace, or
+/// allocated.
 template <class T>
-class PassSequence {
+class PassResults {
  public:
-  using Visit = std::function<void(const CallTensors<T>&, const TileMods<T>* mods, bool resumes)>;
+  explicit PassResults(const CallTensors<T>& t) : tensors_(t) {}
 
-  virtual ~PassSequence() = default;
+  /// The bytes that they take of a workspace, whole cache lines. workspace_bytes() has no output to look at, so this
+  /// asks the query instead: an output of 16 bits beside a query of more is allocated.
+  Index bytes() const { return 2 * lse_bytes() + (is_narrow(tensors_.q) ? out_bytes() : 0); }
 
-  /// Whether a pass goes on from what an earlier one leaves in out and lse.
-  virtual bool resume(const Problem& problem) const = 0;
-
-  /// Calls visit() for each pass over the rows of the output, in order. A pass that resumes adds to what stands in out
-  /// and lse; the first one does so where the call `goes_on`. Null mods: nothing is changed or dropped.
-  virtual void for_each(const CallTensors<T>& tensors, bool goes_on, const Visit& visit) const = 0;
-
-  /// The mods of a single pass over everything. Null: nothing is changed or dropped.
-  virtual const TileMods<T>* in_one() const = 0;
-};
-
-/// The passes of a call with these mods, to which it keeps a reference.
-template <class T, class Mods>
-class PassSequenceOf final : public PassSequence<T> {
- public:
-  explicit PassSequenceOf(const Mods& mods) : mods_(mods), tile_mods_(mods) {}
-  PassSequenceOf(const PassSequenceOf&) = delete;
-
-  bool resume(const Problem& problem) const override {
-    if constexpr (has_near_part<Mods>()) return grouping_pays(problem, mods_.grouped().grouping);
-    return false;
-  }
-
-  void for_each(const CallTensors<T>& tensors, bool goes_on,
-                const typename PassSequence<T>::Visit& visit) const override {
-    if constexpr (!Mods::kIsGrouped) {
-      visit(tensors, in_one(), goes_on);
-    } else if constexpr (gathers_keys<Mods>()) {
-      const auto& mask = mods_.grouped();
-      if (!mask.gathers(tensors.problem)) return visit(tensors, in_one(), goes_on);
-      mask.gathering->for_each(
-          tensors.problem, [&](const GatheredTokens& tokens, const auto& far, const Problem& problem) {
-            const auto others = mods_.of(tokens.batch).without_grouped();
-            pass(tensors_of(tensors, tokens, problem), RegroupedMods(far, others, tokens), goes_on, visit);
-          });
-    } else {
-      const auto& mask = mods_.grouped();
-      if (!grouping_pays(tensors.problem, mask.grouping)) return visit(tensors, in_one(), goes_on);
-      constexpr bool kHasNear = has_near_part<Mods>();
-      if constexpr (kHasNear) pass(tensors, mods_.with_near_part(), goes_on, visit);
-      const auto group_pass = [&](const TokenGroups& groups, const Problem& problem) {
-        const Tile all{0, 0, {problem.q_offset, problem.q_offset + problem.q_len}, problem.keys()};
-        if (kHasNear && mask.far.kv_range(all).empty()) return;
-        // The sinks stay among the others: a pass that resumes does not count them again.
-        const auto others = mods_.of(groups.batch).without_grouped();
-        pass(tensors_of(tensors, groups, problem), RegroupedMods(mask.far, others, groups), kHasNear || goes_on, visit);
-      };
-      for_each_token_groups(tensors.problem, mask.grouping, std::cref(group_pass));
+  /// The tensors that the passes work on. Takes bytes() off the front of `workspace`; the passes have the rest.
+  CallTensors<T> begin(std::span<std::byte>& workspace, Index workspace_bytes) {
+    CallTensors<T> passes = tensors_;
+    if (workspace.data() != nullptr) {
+      workspace = checked_workspace(workspace, workspace_bytes);
+      room_ = workspace.first(static_cast<std::size_t>(bytes()));
+      workspace = workspace.subspan(room_.size());
     }
+    const Problem& p = tensors_.problem;
+    passes.lse = lse_ = {take(own_lse_, lse_bytes()), {p.batch, p.heads, p.q_len}};
+    passes.lse_rests = rests_ = {lse_.data(), take(own_rests_, lse_bytes())};
+    if (is_narrow(tensors_.out))
+      passes.out = TensorView<T, 4>(take(own_out_, out_bytes()), {p.batch, p.heads, p.q_len, p.v_dim});
+    out_ = passes.out;
+    return passes;
   }
 
-  const TileMods<T>* in_one() const override { return of(tile_mods_); }
+  /// Loads the result that a call which accumulates goes on from.
+  void load(const KernelFamily<T>& family) const {
+    each_lse([&](T& theirs, T& own) {
+      own = theirs;
+      rests_.set(&own, tensors_.lse_rests.of(&theirs));
+    });
+    each_head(
+        [&](const RowsToWrite& theirs, T* own, Index rows, Index dim) { family.pack_rows(theirs, rows, dim, own); });
+  }
+
+  /// Stores the log-sum-exps of the last pass in the caller's memory, and rounds the output into it.
+  void end(const KernelFamily<T>& family) const {
+    each_lse([&](T& theirs, const T& own) {
+      theirs = own;
+      tensors_.lse_rests.set(&theirs, rests_.of(&own));
+    });
+    each_head([&](const RowsToWrite& theirs, const T* own, Index rows, Index dim) {
+      family.unpack_rows(own, rows, dim, theirs);
+    });
+  }
 
  private:
-  template <class PassMods>
-  static const TileMods<T>* of(const TileModsOf<T, PassMods>& mods) {
-    return &mods;
+  template <class Visit>
+  void each_lse(const Visit& visit) const {
+    if (!tensors_.lse.data()) return;
+    const Problem& p = tensors_.problem;
+    for (Index b = 0; b < p.batch; ++b)
+      for (Index h = 0; h < p.heads; ++h)
+        for (Index i = 0; i < p.q_len; ++i) visit(tensors_.lse(b, h, i), lse_(b, h, i));
   }
-  static const TileMods<T>* of(const NoTileMods&) { return nullptr; }
-
-  template <class PassMods>
-  static void pass(const CallTensors<T>& tensors, const PassMods& mods, bool resumes,
-                   const typename PassSequence<T>::Visit& visit) {
-    const TileModsIfAny<T, PassMods> tile_mods(mods);
-    visit(tensors, of(tile_mods), resumes);
+  /// Calls visit(rows of the caller's output, the same rows in the passes' own memory, their number and length).
+  template <class Visit>
+  void each_head(const Visit& visit) const {
+    if (!is_narrow(tensors_.out)) return;
+    const Problem& p = tensors_.problem;
+    for (Index b = 0; b < p.batch; ++b)
+      for (Index h = 0; h < p.heads; ++h)
+        visit(tensors_.out.rows(b, h), reinterpret_cast<T*>(out_.rows(b, h).data), p.q_len, p.v_dim);
+  }
+  template <class View>
+  static bool is_narrow(const View& view) {
+    return view.dtype() != DType::native;
+  }
+  Index lse_bytes() const { return bytes_of(tensors_.problem.q_len); }
+  Index out_bytes() const { return bytes_of(tensors_.problem.q_len * tensors_.problem.v_dim); }
+  Index bytes_of(Index numbers) const {
+    return padded(tensors_.problem.batch * tensors_.problem.heads * numbers * static_cast<Index>(sizeof(T)),
+                  kAlignment);
   }
 
-  const Mods& mods_;
-  TileModsIfAny<T, Mods> tile_mods_;
+  /// The next `bytes` of the workspace, or where it has none, `own`.
+  T* take(Tensor<std::byte, 1>& own, Index bytes) {
+    const auto size = static_cast<std::size_t>(bytes);
+    if (room_.size() >= size && room_.data()) {
+      T* const taken = reinterpret_cast<T*>(room_.data());
+      room_ = room_.subspan(size);
+      return taken;
+    }
+    own = Tensor<std::byte, 1>::uninitialized({bytes});
+    return reinterpret_cast<T*>(own.data());
+  }
+
+  const CallTensors<T>& tensors_;
+  std::span<std::byte> room_;
+  Tensor<std::byte, 1> own_lse_, own_rests_, own_out_;
+  TensorView<T, 3> lse_;
+  KeptLseRests<T> rests_;
+  DTypeView<T> out_;
 };
+
+/// Whether a pass goes on from what an earlier one leaves in out and lse.
+template <class Mods>
+requires(has_near_part<Mods>()) bool passes_resume(const Mods& mods, const Problem& problem) {
+  return grouping_pays(problem, mods.grouped().grouping);
+}
+
+/// Calls visit(pass) for each pass over the rows of the output, in order. A pass that resumes adds to what stands in out
+/// and lse; the first one does so where the call `goes_on`.
+template <class T, class Mods, class Visit>
+void for_each_pass(const CallTensors<T>& tensors, const Mods& mods, bool goes_on, const Visit& visit) {
+  const auto pass = [&](const CallTensors<T>& part, const auto& own, bool resumes) {
+    const TileModsIfAny<T, std::remove_cvref_t<decltype(own)>> tile_mods(own);
+    visit(Pass<T>{part, tile_mods.get(), resumes, tensors});
+  };
+  if constexpr (Mods::kIsGrouped) {
+    [[maybe_unused]] const auto& mask = mods.grouped();
+    if constexpr (gathers_keys<Mods>()) {
+      if (mask.gathers(tensors.problem))
+        return mask.gathering->for_each(
+            tensors.problem, [&](const GatheredTokens& tokens, const auto& far, const Problem& problem) {
+              const auto others = mods.of(tokens.batch).without_grouped();
+              pass(tensors_of(tensors, tokens, problem), MappedMods(others, tokens, far), goes_on);
+            });
+    } else if (grouping_pays(tensors.problem, mask.grouping)) {
+      constexpr bool kHasNear = has_near_part<Mods>();
+      if constexpr (kHasNear) pass(tensors, mods.with_near_part(), goes_on);
+      return for_each_token_groups(
+          tensors.problem, mask.grouping, [&](const TokenGroups& groups, const Problem& problem) {
+            const Tile all{0, 0, {problem.q_offset, problem.q_offset + problem.q_len}, problem.keys()};
+            if (kHasNear && mask.far.kv_range(all).empty()) return;
+            // The sinks stay among the others: a pass that resumes does not count them again.
+            const auto others = mods.of(groups.batch).without_grouped();
+            pass(tensors_of(tensors, groups, problem), MappedMods(others, groups, mask.far), kHasNear || goes_on);
+          });
+    }
+  }
+  pass(tensors, mods, goes_on);
+}
 
 }  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail

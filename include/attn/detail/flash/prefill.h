@@ -1,0 +1,448 @@
+// Tiles of queries on their way over tiles of keys: attention to many queries at a time.
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "attn/detail/flash/pass.h"
+
+namespace attn::detail {
+inline namespace ATTN_BUILT_FOR {
+
+/// How the keys of a pass are cut into tiles, and how a tile comes to where kernels read it: kernels read it in the
+/// caller's memory if they can, otherwise it is packed.
+template <class T>
+class PrefillTiles {
+ public:
+  /// How many tiles of keys are packed at a time: a tile of queries meets them all before the next takes its place in
+  /// L1. With two the matrix unit is 5 % slower, and also with eight, which drive the weights out of L1.
+  static constexpr Index kChunk = 4;
+
+  /// A tile of keys and values.
+  struct Tile {
+    Range keys;
+    Index first;  ///< row in the memory of a chunk, where each tile has room for a multiple of what kernels read
+    bool loaded;  ///< whether the rows are known
+    Rows<T> key, value;
+  };
+
+  explicit PrefillTiles(const PassContext<T>& pass)
+      : tensors_(pass.tensors),
+        problem_(pass.problem()),
+        format_(pass.kernels.family.format),
+        aligned_(packs() || tensors_.k.is_paged() || tensors_.k.is_gathered()) {}
+
+  bool packs_keys() const { return packs(format_, tensors_.k); }
+  bool packs_values() const { return packs(format_, tensors_.v) || format_.arranges_values; }
+  bool packs() const { return packs_keys() || packs_values(); }
+  Index chunk() const { return packs() ? kChunk : 1; }
+
+  /// Calls visit(keys) for each tile of a range. Where keys are packed, tiles begin at multiples of their length,
+  /// because results must not depend on how many tiles of queries a block has. Kernels for bf16
+  /// always get whole tiles: they add up 32 keys, or pairs of them, before they round, and scale masked tiles in a
+  /// separate step.
+  template <class Visit>
+  void for_each(Range all, const Visit& visit) const {
+    if (format_.keys > 1 && !all.empty())
+      all = {all.begin / kKeyTile * kKeyTile, std::min(padded(all.end, kKeyTile), problem_.kv_len)};
+    for (Index j = all.begin, end; j < all.end; j = end) {
+      end = std::min((aligned_ ? j / kKeyTile * kKeyTile : j) + kKeyTile, all.end);
+      visit(Range{j, end});
+    }
+  }
+
+  /// Calls visit(tiles) for each chunk of a range, whose tiles are not loaded yet.
+  template <class Visit>
+  void for_each_chunk(const KernelFamily<T>& family, const Range& all, const Visit& visit) const {
+    Array<Tile, kChunk> room;
+    Index count = 0, rows = 0;
+    const auto visit_room = [&] {
+      visit(std::span(room, static_cast<std::size_t>(count)));
+      count = rows = 0;
+    };
+    for_each(all, [&](const Range& keys) {
+      room[count++] = {keys, rows, false, {}, {}};
+      rows += padded(keys.size(), family.format.keys);
+      if (count == chunk()) visit_room();
+    });
+    if (count > 0) visit_room();
+  }
+
+  /// The keys of a tile that queries visiting `visited` work on.
+  static Range shown(const KernelFamily<T>& family, const Range& keys, const Range& visited) {
+    return family.format.keys > 1 ? keys : intersect(keys, visited);
+  }
+
+  /// The tile cut down to `keys`. Keys that only another tile of queries visits must not affect this one, not even if
+  /// they are NaN.
+  static Tile part_of(const Tile& tile, const Range& keys) {
+    Tile part = tile;
+    part.keys = keys;
+    if (keys == tile.keys) return part;
+    part.key.data += (keys.begin - tile.keys.begin) * part.key.stride;
+    part.value.data += (keys.begin - tile.keys.begin) * part.value.stride;
+    return part;
+  }
+
+  /// Brings a tile to where the kernels of `family` read it, for queries with the memory `m`.
+  void load(const KernelFamily<T>& family, const QueryTile& queries, const TileMemory<T>& m, Tile& tile) const {
+    const Format& format = family.format;
+    const Index batch = queries.batch, kv_head = problem_.kv_head(queries.head), count = tile.keys.size();
+    tile.key = kv_rows_of(family, tensors_.k, batch, kv_head, tile.keys, format.keys,
+                          m.packed_key + tile.first * format.row(problem_.head_dim));
+    tile.value = kv_rows_of(family, tensors_.v, batch, kv_head, tile.keys, 1,
+                            m.packed_value + tile.first * format.row(problem_.v_dim));
+    tile.value =
+        family.arrange_values(tile.value, count, problem_.v_dim, m.arranged + tile.first * format.row(problem_.v_dim));
+    tile.loaded = true;
+  }
+
+  /// How a worker's memory is laid out for `tiles` tiles of up to `queries` queries.
+  TileLayout<T> layout(const KernelFamily<T>& family, Index queries, Index tiles) const {
+    const Format& format = family.format;
+    const Index row = format.row(problem_.head_dim), value_row = format.row(problem_.v_dim);
+    const bool has_queries =
+        copies_queries(format, tensors_.q) || tensors_.rotation || tensors_.q_list.exists();  // in the place of keys
+    const bool packs_keys = packs(format, tensors_.k) || format.keys > 1 || has_queries;
+    const Index whole = chunk() * kKeyTile, keys = std::min(whole, padded(problem_.kv_len, format.keys));
+    return TileLayout<T>({.queries = queries,
+                          .query = row,
+                          .out = padded(problem_.v_dim, format.out),
+                          .packed_key = packs_keys ? row : 0,
+                          .packed_value = packs(format, tensors_.v) ? value_row : 0,
+                          .arranged = format.arranges_values ? value_row : 0,
+                          .weights = format.defers_value_product ? queries / format.per_number() : 0,
+                          .chunk = has_queries ? whole : keys,
+                          .totals = has_totals(problem_.kv_len)},
+                         tiles);
+  }
+
+ private:
+  static bool packs(const Format& format, const KvRows<T>& t) {
+    return !in_place(format, t) || t.cuts_tiles_of(kKeyTile);
+  }
+
+  const CallTensors<T>& tensors_;
+  const Problem& problem_;
+  const Format& format_;
+  bool aligned_;  ///< whether tiles of keys begin at multiples of their length
+};
+
+/// The state of a tile of queries, and the kernels that work on it. Shapes are those of TileMemory.
+template <class T>
+class PrefillState {
+ public:
+  using KvTile = typename PrefillTiles<T>::Tile;
+
+  /// A state to be assigned to.
+  PrefillState() = default;
+
+  /// The state before the first key.
+  PrefillState(const PassContext<T>& pass, const KernelFamily<T>& family, const QueryTile& of, const TileMemory<T>& m)
+      : queries(of),
+        visited(pass.visited(of)),
+        pass_(&pass),
+        family_(&family),
+        kernels_(&family.set_for(of.rows.size())),
+        m_(m),
+        update_(pass.resumes ? OutUpdate::add : OutUpdate::overwrite),
+        dropped_any_(false),
+        kept_factor_(pass.kept_factor()),
+        value_{},
+        first_(0),
+        waiting_(0),
+        added_(0),
+        has_totals_(false) {
+    load_queries();
+    if (pass.tensors.score) m_.score_weight = pass.tensors.score->of(of.head);
+    pass.begin(queries, queries.rows.size(), width(), m_);
+    if (pass.resumes) load_output();
+  }
+
+  QueryTile queries;
+  Range visited;  ///< the keys worth visiting
+
+  const KernelFamily<T>& family() const { return *family_; }
+  const TileMemory<T>& memory() const { return m_; }
+
+  /// One step of the recurrence: adds a tile of keys. max and sum are updated now; `out` is updated now, or later, when
+  /// the weights of several tiles are multiplied together. `ahead` is fetched during that product.
+  void add_keys(const KvTile& tile, Coverage coverage, bool by_selection, const PrefetchPlan& ahead) {
+    const Index count = tile.keys.size(), v_dim = problem().v_dim;
+    const bool modded = pass_->changes_scores(coverage);
+    if (added_ == kStretch) end_stretch();
+    ++added_;
+    TileMemory<T> m = m_;
+    m.weights = weights_of(tile.first);
+    kernels_->score(m, tile.key, count, problem().head_dim);
+    if (modded) {
+      family_->scale_scores(m, count);
+      pass_->apply_mods(m.scores, width(), queries, tile.keys, coverage);
+      family_->find_max(m, width(), count);
+    }
+    dropped_any_ |= modded;  // a changed score may be -inf
+    const bool select = modded && by_selection && !family_->all_finite(tile.value, count, v_dim);
+    if (select) family_->find_dropped(m, width(), count);
+    const bool moved = kernels_->softmax(m, count, tile.value, v_dim);
+    if (kept_factor_ != T(1)) pass_->drop_weights(m.weights, order_of_weights(), width(), queries, tile.keys);
+    if (moved) multiply(ahead);  // the weights that wait are relative to the old maximum
+    if (moved && update_ == OutUpdate::add) update_ = OutUpdate::rescale_and_add;
+    if (select) {
+      family_->value_by_selection(m, width(), tile.value, count, v_dim, update_);
+      update_ = OutUpdate::add;
+      return;
+    }
+    if (waiting_ == 0) {
+      value_ = tile.value;
+      first_ = tile.first;
+    }
+    waiting_ += padded(count, family_->format.keys);
+    if (!family_->format.defers_value_product || update_ == OutUpdate::rescale_and_add) multiply(ahead);
+  }
+
+  /// Brings `out` up to date: multiplies the weights that wait with their values.
+  void multiply(const PrefetchPlan& ahead) {
+    if (waiting_ == 0) return;
+    TileMemory<T> m = m_;
+    m.weights = weights_of(first_);
+    kernels_->value(m, value_, waiting_, problem().v_dim, update_, ahead);
+    update_ = OutUpdate::add;
+    waiting_ = 0;
+  }
+
+  /// Ends the recurrence after the last key.
+  void finish() {
+    if (update_ == OutUpdate::overwrite) std::fill_n(m_.out, problem().v_dim * width(), T(0));
+    if (has_totals_) end_stretch();
+    full_precision().finish(m_, width(), problem().v_dim, has_totals_);
+    multiply_out(kept_factor_);
+  }
+
+  bool must_compute_again() const {
+    return detail::must_compute_again(pass_->kernels, family_ != &full_precision(), dropped_any_, m_.sum, width(),
+                                      m_.out, problem().v_dim * width());
+  }
+
+  /// Stores out / sum, 0 where no key was kept, and the log-sum-exps.
+  void store_result() const {
+    store_out(full_precision(), m_, width(), pass_->tensors, queries);
+    pass_->store_lse(queries, m_.max, m_.sum);
+  }
+
+ private:
+  const Problem& problem() const { return pass_->problem(); }
+  const KernelFamily<T>& full_precision() const { return pass_->kernels.full_precision; }
+  Index width() const { return kernels_->queries; }
+
+  /// Where the weights of the keys from row `first` of a chunk on lie.
+  T* weights_of(Index first) const {
+    const Format& format = family_->format;
+    return format.defers_value_product ? m_.weights + first * width() / format.per_number() : m_.weights;
+  }
+
+  WeightOrder order_of_weights() const {
+    return family_->format.dtype == DType::native ? WeightOrder::keys_by_queries : WeightOrder::bf16_pairs;
+  }
+
+  void load_queries() {
+    const CallTensors<T>& tensors = pass_->tensors;
+    const Index count = queries.rows.size(), dim = problem().head_dim;
+    const T scale = static_cast<T>(problem().scale);
+    if (tensors.q_list.exists())
+      return load_query(*family_, gathered_queries(*family_, tensors, queries, m_.packed_key), count, dim, scale,
+                        width(), m_);
+    RowsToRead rows = tensors.query(queries);
+    T* packed = m_.packed_key;
+    // Rows that are turned, and then packed, fit in as well: a chunk has more keys than a tile has queries, by far.
+    if (tensors.rotation) {
+      rows = turned_rows(full_precision(), rows, count, dim, *tensors.rotation, queries.rows.begin, 1, packed);
+      packed += count * dim;
+    }
+    load_query(*family_, rows, count, dim, scale, width(), packed, m_);
+  }
+
+  /// Loads what the earlier passes left; zeros stand in the rest of the memory, and where those passes kept no key.
+  void load_output() {
+    const Index v_dim = problem().v_dim, rest = padded(v_dim, family_->format.out) - v_dim;
+    load_out(full_precision(), m_, width(), pass_->tensors.output(queries), queries.rows.size(), v_dim);
+    std::fill_n(m_.out + v_dim * width(), rest * width(), T(0));
+    for (Index i = 0; i < queries.rows.size(); ++i)
+      for (Index c = 0; m_.sum[i] != T(1) && c < v_dim; ++c) {
+        T& x = m_.out[c * width() + i];
+        x = m_.sum[i] == T(0) ? T(0) : x * m_.sum[i];
+      }
+    multiply_out(static_cast<T>(inverse_of(kept_factor_)));
+  }
+
+  void multiply_out(T factor) { full_precision().multiply(m_.out, problem().v_dim * width(), factor); }
+
+  /// Adds the output to the totals, and begins another stretch.
+  void end_stretch() {
+    multiply(kNoPlan);
+    full_precision().end_stretch(m_, width(), problem().v_dim, OutLayout::by_column, !std::exchange(has_totals_, true));
+    update_ = OutUpdate::overwrite;
+    added_ = 0;
+  }
+
+  const PassContext<T>* pass_;
+  const KernelFamily<T>* family_;
+  const KernelSet<T>* kernels_;
+  TileMemory<T> m_;
+  OutUpdate update_;  ///< what becomes of `out` with the next product of weights and values
+  bool dropped_any_;  ///< whether a pair may have been dropped inside a tile of keys that was added
+  T kept_factor_;     ///< what the output must still be multiplied by; see PassContext
+  Rows<T> value_;     ///< values whose weights wait to be multiplied
+  Index first_;       ///< the first of these, in the chunk
+  Index waiting_;     ///< how many values wait
+  Index added_;       ///< tiles of keys in the present stretch
+  bool has_totals_;   ///< whether there was a stretch before
+};
+
+/// What to fetch while `queries` meet `keys`: what is needed next and not in the cache yet. `visited` are all keys that
+/// these queries meet, `following` the queries that come next, and `tiles` is the number of tiles of queries in a head.
+template <class T>
+PrefetchPlan plan_prefetch(const PassContext<T>& pass, Index tiles, const QueryTile& queries,
+                           const QueryTile& following, const Range& keys, const Range& visited) {
+  using Block = PrefetchPlan::Block;
+  const CallTensors<T>& t = pass.tensors;
+  const Problem& problem = t.problem;
+  constexpr Index kHalf = kKeyTile / 2;
+  const auto block = [](const RowsToRead& rows, Index columns) {
+    const Index size = size_of_number<T>(rows.dtype);
+    return Block{rows.data, rows.stride * size, columns * size};
+  };
+  const auto query = [&](Index row) { return block(t.query(following, row), problem.head_dim); };
+  // Keys that lie in two pages, or behind the last page, are not fetched. A block of rows to fetch must not be empty,
+  // so it is a query instead.
+  const auto key = [&](const QueryTile& of, Index j) {
+    return t.k.in_one_piece({j, j + kHalf}) ? block(t.key(of, j), problem.head_dim) : query(0);
+  };
+  const auto value = [&](const QueryTile& of, Index j) {
+    return t.v.in_one_piece({j, j + kHalf}) ? block(t.value(of, j), problem.v_dim) : query(0);
+  };
+  const auto output = [&](Index row) { return block(t.output(queries, row), problem.v_dim); };
+  const auto whole_tile = [&](const QueryTile& of, Index j) {
+    return PrefetchPlan{{key(of, j), value(of, j), key(of, j + kHalf), value(of, j + kHalf)}};
+  };
+  if (!t.stay_in_cache(visited.size()) && keys.end < visited.end) return whole_tile(queries, keys.end);
+  if (t.stay_in_cache(problem.kv_len)) {
+    // This head's keys came into the cache with its first tile of queries. The keys of the next head are shared out
+    // among all tiles of queries of this one: where sequences are short, memory needs longer for all of them than one
+    // tile takes.
+    QueryTile neighbour = queries;
+    if (++neighbour.head == problem.heads) neighbour = {std::min(queries.batch + 1, problem.batch - 1), 0, 0, {}};
+    if (tiles == 1) return whole_tile(neighbour, keys.begin);
+    const Index turn = (keys.begin / kKeyTile * 2 + queries.tile) % tiles;
+    const Index j = keys.begin + turn * kHalf;
+    if (turn < 2) return {{key(neighbour, j), value(neighbour, j), query(0), output(0)}};
+  } else if (keys.begin == visited.begin && keys.end < visited.end) {
+    // The window moves on, backwards, by a tile of queries: the first keys that it reaches next are new.
+    const Range next = pass.visited(following);
+    if (next.begin < visited.begin) return whole_tile(following, next.begin);
+  }
+  return {{query(0), output(0), query(kHalf), output(kHalf)}};
+}
+
+/// Works on blocks of tiles of queries. Keys and values come by chunks of tiles, are packed where they must be, and
+/// meet all tiles of the block.
+template <class T>
+class PrefillLoop {
+ public:
+  /// The most tiles of queries in a block. Sixteen make packing cheap (eight cost 2 to 5 % of the speed) and keep their
+  /// state in the L2 cache, 0.4 to 0.8 MiB at head_dim 128. Where nothing is packed, each tile is a block of its own,
+  /// with its state in L1.
+  static constexpr Index kMostTiles = 16;
+
+  PrefillLoop(const PassContext<T>& pass, const QueryTiles<T>& tiles) : pass_(pass), tiles_(tiles), key_tiles_(pass) {}
+
+  Index most_tiles() const { return key_tiles_.packs() ? kMostTiles : 1; }
+  bool packs_keys() const { return key_tiles_.packs_keys(); }
+  bool packs_values() const { return key_tiles_.packs_values(); }
+
+  /// The memory of a worker for blocks of up to `tiles` tiles.
+  Index bytes(Index tiles) const {
+    const ChosenKernels<T>& kernels = pass_.kernels;
+    return std::max(layout(kernels.family, tiles).bytes(), layout(kernels.full_precision, 1).bytes());
+  }
+
+  /// Computes a block. `following` are queries of the block that likely comes next.
+  void run(const QueryBlocks<T>& blocks, Index block, const QueryTile& following, std::byte* memory) const {
+    const KernelFamily<T>& family = pass_.kernels.family;
+    Array<PrefillState<T>, kMostTiles> room;
+    const std::span tiles(room, static_cast<std::size_t>(blocks.size(block)));
+    const TileLayout<T> layout = this->layout(family, blocks.most_tiles());
+    const InUse<T> in_use(family);
+    for (Index i = 0; PrefillState<T> & tile : tiles) {
+      tile = PrefillState<T>(pass_, family, blocks.at(block, i), layout.at(memory, i));
+      ++i;
+    }
+    visit_keys(tiles, following, false);
+    // Computing a tile again overwrites the memory of all tiles, so the results of the sound ones are stored first.
+    Array<bool, kMostTiles> again;
+    for (Index i = 0; const PrefillState<T>& tile : tiles)
+      if (!(again[i++] = tile.must_compute_again())) tile.store_result();
+    for (Index i = 0; const PrefillState<T>& tile : tiles)
+      if (again[i++]) compute_again(tile.queries, following, memory);
+  }
+
+  /// Calls visit(tile of keys, coverage) for each tile of keys that some queries visit.
+  template <class Visit>
+  void for_each_key_tile(const QueryTile& queries, const Visit& visit) const {
+    const Range visited = pass_.visited(queries);
+    key_tiles_.for_each(visited, [&](const Range& keys) { visit(keys, pass_.coverage(queries, visited, keys)); });
+  }
+
+ private:
+  using KvTile = typename PrefillTiles<T>::Tile;
+
+  TileLayout<T> layout(const KernelFamily<T>& family, Index tiles) const {
+    return key_tiles_.layout(family, tiles_.most_queries(), tiles);
+  }
+
+  /// Computes one tile of queries again, in full precision and by selection: dropped pairs are not even multiplied.
+  void compute_again(const QueryTile& queries, const QueryTile& following, std::byte* memory) const {
+    const KernelFamily<T>& family = pass_.kernels.full_precision;
+    PrefillState<T> tile(pass_, family, queries, layout(family, 1).at(memory));
+    visit_keys({&tile, 1}, following, true);
+    tile.store_result();
+  }
+
+  /// Takes tiles of queries, which have the same kernels, over all keys that they visit. A chunk of keys meets all of
+  /// them before the next chunk is loaded.
+  void visit_keys(std::span<PrefillState<T>> tiles, const QueryTile& following, bool by_selection) const {
+    const KernelFamily<T>& family = tiles.front().family();
+    key_tiles_.for_each_chunk(family, hull_of_visited(tiles), [&](std::span<KvTile> chunk) {
+      for (PrefillState<T>& tile : tiles) {
+        for (KvTile& keys : chunk) {
+          const Range shown = PrefillTiles<T>::shown(family, keys.keys, tile.visited);
+          const Coverage coverage = pass_.coverage(tile.queries, tile.visited, shown);
+          if (coverage == Coverage::none) {
+            tile.multiply(kNoPlan);
+            continue;
+          }
+          if (!keys.loaded) key_tiles_.load(family, tile.queries, tile.memory(), keys);
+          const KvTile part = PrefillTiles<T>::part_of(keys, shown);
+          if (family.format.fetches)
+            tile.add_keys(part, coverage, by_selection, to_fetch(tile, shown, following));
+          else
+            tile.add_keys(part, coverage, by_selection, kNoPlan);
+        }
+        tile.multiply(kNoPlan);
+      }
+    });
+    for (PrefillState<T>& tile : tiles) tile.finish();
+  }
+
+  PrefetchPlan to_fetch(const PrefillState<T>& tile, const Range& keys, const QueryTile& following) const {
+    if (pass_.tensors.k.is_gathered()) return PrefetchPlan::nothing(tile.memory().query);
+    return plan_prefetch(pass_, tiles_.count(), tile.queries, following, keys, tile.visited);
+  }
+
+  const PassContext<T>& pass_;
+  const QueryTiles<T>& tiles_;
+  PrefillTiles<T> key_tiles_;
+};
+
+}  // namespace ATTN_BUILT_FOR
+}  // namespace attn::detail
