@@ -221,7 +221,7 @@ function declare(head, behind,    said, was_documented) {
   head = plain(head)
   if (!visible[scopes] || !was_documented) return
   if (said ~ /^(Not to be called|@deprecated)/ || head ~ /deprecated\(/) return
-  if (said ~ /^As above/ && said ~ /without mods|options in place of mods|Options of the heads/) return
+  if (said ~ /^As above/ && said ~ /without mods|Options of the heads/) return
   if (head == "" || head ~ /^(static_assert|extern|friend class|namespace) ?/) return
   if (head ~ /^(const )?detail::[^;]*\(|\(const detail::|^detail::NamesOnly/) return  # of the library's own
   declare_text(head (head ~ /^#/ ? "" : ";"), said, behind)

@@ -33,10 +33,11 @@ using AdditiveScoreFor = AdditiveScore<detail::computed_t<typename detail::Trait
 /// additions, beside which all else is small; with one core and AVX-512 they ran at 0.9 of the rate of tanh alone.
 /// Extra memory: queries and keys with `hidden` features, O((q_len + kv_len) * hidden), never O(q_len * kv_len).
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
-template <class Q, class K, class V, class M = Mods<>>
+template <class Q, class K, class V, class M = Options>
 auto additive_attention(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
                         const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedAdditive call(query, key, value, score, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedAdditive call(query, key, value, score, with.mods, with.options);
   auto result = detail::Answer<Q>::result(call.problem);
   using T = typename decltype(call)::T;
   const detail::ProjectedCall<T> projected(call, call.workspace);
@@ -45,76 +46,50 @@ auto additive_attention(const Q& query, const K& key, const V& value, const Addi
   });
   return result;
 }
-/// As above, with options in place of mods.
-template <class Q, class K, class V>
-auto additive_attention(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
-                        const Options& options) {
-  return additive_attention(query, key, value, score, Mods<>(), options);
-}
 
 /// additive_attention() into the caller's memory; see attention_into(). Neither may overlap an input or a parameter.
-template <class Out, class Lse, class Q, class K, class V, class M = Mods<>>
+template <class Out, class Lse, class Q, class K, class V, class M = Options>
 void additive_attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                              const AdditiveScoreFor<Q>& score, const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedAdditive call(query, key, value, score, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedAdditive call(query, key, value, score, with.mods, with.options);
   using T = typename decltype(call)::T;
   const detail::ResultViews<T> to = call.caller_results(out, lse);
   const detail::ProjectedCall<T> projected(call, call.workspace);
   detail::flash(projected.tensors(to, call.v), call.mods, projected.options());
 }
-/// As above, with options in place of mods.
-template <class Out, class Lse, class Q, class K, class V>
-void additive_attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
-                             const AdditiveScoreFor<Q>& score, const Options& options) {
-  additive_attention_into(out, lse, query, key, value, score, Mods<>(), options);
-}
 
 /// What such a call would do, without doing it: explain() for this score. Its workspace is additive_workspace_bytes().
-template <class Q, class K, class V, class M = Mods<>>
+template <class Q, class K, class V, class M = Options>
 Explanation explain_additive(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
                              const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedAdditive call(query, key, value, score, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedAdditive call(query, key, value, score, with.mods, with.options);
   return detail::ProjectedCall<typename decltype(call)::T>::explanation(call);
-}
-/// As above, with options in place of mods.
-template <class Q, class K, class V>
-Explanation explain_additive(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
-                             const Options& options) {
-  return explain_additive(query, key, value, score, Mods<>(), options);
 }
 
 /// The bytes that Options::workspace must have for such a call: queries and keys with `hidden` features, and what
 /// workspace_bytes() says of attention() over these. What is left to allocate are copies of the parameters, for each
 /// thread the tiles in which queries and keys are multiplied by theirs, and, where an output has 16 bits and a mask
 /// takes several passes, the output in float.
-template <class Q, class K, class V, class M = Mods<>>
+template <class Q, class K, class V, class M = Options>
 std::size_t additive_workspace_bytes(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
                                      const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedAdditive call(query, key, value, score, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedAdditive call(query, key, value, score, with.mods, with.options);
   return static_cast<std::size_t>(detail::ProjectedCall<typename decltype(call)::T>::workspace_bytes(call));
-}
-/// As above, with options in place of mods.
-template <class Q, class K, class V>
-std::size_t additive_workspace_bytes(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
-                                     const Options& options) {
-  return additive_workspace_bytes(query, key, value, score, Mods<>(), options);
 }
 
 /// Additive attention by its definition, with all weights in memory: the reference for tests and the yardstick for
 /// speed. Arguments and errors as for additive_attention(); also returns `weights`, as naive_attention() does.
-template <class Q, class K, class V, class M = Mods<>>
+template <class Q, class K, class V, class M = Options>
 auto naive_additive_attention(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
                               const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedAdditive call(query, key, value, score, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedAdditive call(query, key, value, score, with.mods, with.options);
   auto result = detail::Answer<Q>::naive_result(call.problem);
   call.naive(detail::as_rank4(view(result.weights)), result.out, result.lse);
   return result;
-}
-/// As above, with options in place of mods.
-template <class Q, class K, class V>
-auto naive_additive_attention(const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score,
-                              const Options& options) {
-  return naive_additive_attention(query, key, value, score, Mods<>(), options);
 }
 
 /// Calls `callback(const WeightTile<T>&)` for the weights of such a call, tile by tile: for_each_weight_tile() with
@@ -138,27 +113,22 @@ void for_each_additive_weight_tile(const Q& query, const K& key, const Lse& lse,
 
 /// The weights themselves, (batch, heads, q_len, kv_len) or for matrices (1, 1, q_len, kv_len), 0 where a pair is
 /// dropped: for looking at them, since they take memory O(q_len * kv_len). Arguments as above.
-template <class Q, class K, class Lse, class M = Mods<>>
+template <class Q, class K, class Lse, class M = Options>
 auto additive_attention_weights(const Q& query, const K& key, const Lse& lse, const AdditiveScoreFor<Q>& score,
                                 const M& mods = {}, const Options& options = {}) {
+  const detail::ModsAndOptions with(mods, options);
   using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
   const auto q = detail::as_rank4(view(detail::evaluated(query))), k = detail::as_rank4(view(detail::evaluated(key)));
   Tensor<T, 4> weights({q.dim(0), q.dim(1), q.dim(2), k.dim(2)});
   for_each_additive_weight_tile(
-      query, key, lse, score, mods,
+      query, key, lse, score, with.mods,
       [&](const WeightTile<T>& t) {
         for (Index i = 0; i < t.rows.size(); ++i)
           for (Index j = 0; j < t.keys.size(); ++j)
             weights(t.batch, t.head, t.rows.begin + i, t.keys.begin + j) = t.weights(i, j);
       },
-      options);
+      with.options);
   return weights;
-}
-/// As above, with options in place of mods.
-template <class Q, class K, class Lse>
-auto additive_attention_weights(const Q& query, const K& key, const Lse& lse, const AdditiveScoreFor<Q>& score,
-                                const Options& options) {
-  return additive_attention_weights(query, key, lse, score, Mods<>(), options);
 }
 
 }  // namespace ATTN_BUILT_FOR

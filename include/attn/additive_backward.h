@@ -35,51 +35,42 @@ inline namespace ATTN_BUILT_FOR {
 /// half times additive_attention(), because hyperbolic tangents are formed twice. Extra memory: O((q_len + kv_len) *
 /// hidden).
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
-template <class G, class Q, class K, class V, class R, class M = Mods<>>
+template <class G, class Q, class K, class V, class R, class M = Options>
 auto additive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value,
                                  const AdditiveScoreFor<Q>& score, const R& result, const M& mods = {},
                                  const Options& options = {}) {
-  const detail::CheckedAdditiveBackward call(grad_out, query, key, value, score, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedAdditiveBackward call(grad_out, query, key, value, score, with.mods, with.options);
   auto grads = call.gradients();
   call.run(grads, result.out, result.lse);
   return grads;
-}
-/// As above, with options in place of mods.
-template <class G, class Q, class K, class V, class R>
-auto additive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value,
-                                 const AdditiveScoreFor<Q>& score, const R& result, const Options& options) {
-  return additive_attention_backward(grad_out, query, key, value, score, result, Mods<>(), options);
 }
 
 /// additive_attention_backward() into the caller's memory. Gradients of query, key and value are overwritten; those of
 /// the parameters are added to what `grads` views, and those that it does not give are not wanted. None may overlap an
 /// input, a parameter or another gradient.
-template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Mods<>>
+template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Options>
 void additive_attention_backward_into(
     GQ&& grad_query, GK&& grad_key, GV&& grad_value,
     const AdditiveScoreGradients<detail::computed_t<typename detail::Traits<Q>::Scalar>>& grads, const G& grad_out,
     const Q& query, const K& key, const V& value, const AdditiveScoreFor<Q>& score, const Out& out, const Lse& lse,
     const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedAdditiveBackward call(grad_out, query, key, value, score, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedAdditiveBackward call(grad_out, query, key, value, score, with.mods, with.options);
   call.run_into(grad_query, grad_key, grad_value, grads, out, lse);
 }
 
 /// The same gradients as additive_attention_backward() by their definition, with all weights in memory. It is the
 /// reference for tests. The output is not needed.
-template <class G, class Q, class K, class V, class M = Mods<>>
+template <class G, class Q, class K, class V, class M = Options>
 auto naive_additive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value,
                                        const AdditiveScoreFor<Q>& score, const M& mods = {},
                                        const Options& options = {}) {
-  const detail::CheckedAdditiveBackward call(grad_out, query, key, value, score, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedAdditiveBackward call(grad_out, query, key, value, score, with.mods, with.options);
   auto grads = call.gradients();
   call.naive(grads);
   return grads;
-}
-/// As above, with options in place of mods.
-template <class G, class Q, class K, class V>
-auto naive_additive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value,
-                                       const AdditiveScoreFor<Q>& score, const Options& options) {
-  return naive_additive_attention_backward(grad_out, query, key, value, score, Mods<>(), options);
 }
 
 }  // namespace ATTN_BUILT_FOR

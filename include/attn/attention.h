@@ -31,7 +31,8 @@ inline namespace ATTN_BUILT_FOR {
 ///
 /// @param mods     what differs from plain attention, e.g. `causal() | softcap(50)`. Scores are transformed left to
 /// right, masks intersect.
-/// @param options  scale, q_offset, executor, workspace; see Options.
+/// @param options  scale, q_offset, executor, workspace; see Options. Without mods they stand in their place, as in all
+/// functions that take both: `attention(q, k, v, {.scale = 0.5})`.
 /// @returns out, like the query with v_dim columns; lse (q_len) or (batch, heads, q_len), the natural log-sum-exp of
 /// each row's final scores, in float where out has 16 bits; empty where Normaliser makes sigmoids of the scores. Where
 /// the rows of an Eigen query and the columns of the value are fixed, and their product is small, out has fixed size.
@@ -45,20 +46,14 @@ inline namespace ATTN_BUILT_FOR {
 /// needs no more than 32 KiB takes it from the stack, and allocates nothing except its result.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 /// @see naive_attention, the definition this is tested against; attention_into, for memory of your own.
-template <class Q, class K, class V, class M = Mods<>>
+template <class Q, class K, class V, class M = Options>
 requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, const V& value, const M& mods = {},
                                               const Options& options = {}) {
-  const detail::CheckedCall call(query, key, value, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedCall call(query, key, value, with.mods, with.options);
   auto result = detail::Answer<Q, V>::result(call.problem);
-  call.flash_into(result, options);
+  call.flash_into(result, with.options);
   return result;
-}
-
-/// As above without mods: options stand in their place, `attention(q, k, v, {.scale = 0.5})`. Every function below has
-/// this form too.
-template <class Q, class K, class V>
-requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, const V& value, const Options& options) {
-  return attention(query, key, value, Mods<>(), options);
 }
 
 /// attention() into the caller's memory: `out` is a matrix, block or map (q_len, v_dim), or a rank-4 tensor or view
@@ -73,33 +68,23 @@ requires(!detail::KvSource<K>) auto attention(const Q& query, const K& key, cons
 ///
 /// Arguments are checked before anything is written; if a mod throws later, or there is no memory for what an lse
 /// keeps, out and lse are partly written.
-template <class Out, class Lse, class Q, class K, class V, class M = Mods<>>
+template <class Out, class Lse, class Q, class K, class V, class M = Options>
 requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
                                                   const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
-  detail::flash(call.caller_tensors(std::forward<Out>(out), std::forward<Lse>(lse)), call.mods, options);
-}
-/// As above, with options in place of mods.
-template <class Out, class Lse, class Q, class K, class V>
-requires(detail::Viewable<V>) void attention_into(Out&& out, Lse&& lse, const Q& query, const K& key, const V& value,
-                                                  const Options& options) {
-  attention_into(out, lse, query, key, value, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedCall call(query, key, value, with.mods, with.options, detail::Outputs::given);
+  detail::flash(call.caller_tensors(std::forward<Out>(out), std::forward<Lse>(lse)), call.mods, with.options);
 }
 
 /// attention_into() without the log-sum-exp.
-template <class Out, class Q, class K, class V, class M = Mods<>>
+template <class Out, class Q, class K, class V, class M = Options>
 requires(!detail::Viewable<M> && !detail::KvSource<K> &&
          !detail::KvSource<V>) void attention_into(Out&& out, const Q& query, const K& key, const V& value,
                                                    const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
-  detail::check_goes_on_without_lse(call.problem, options);
-  detail::flash(call.caller_tensors(std::forward<Out>(out)), call.mods, options);
-}
-/// As above, with options in place of mods.
-template <class Out, class Q, class K, class V>
-requires(!detail::KvSource<K> && !detail::KvSource<V>) void attention_into(Out&& out, const Q& query, const K& key,
-                                                                           const V& value, const Options& options) {
-  attention_into(out, query, key, value, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedCall call(query, key, value, with.mods, with.options, detail::Outputs::given);
+  detail::check_goes_on_without_lse(call.problem, with.options);
+  detail::flash(call.caller_tensors(std::forward<Out>(out)), call.mods, with.options);
 }
 
 /// Says what attention() would do with these arguments, without doing it: instruction set, tiles, threads, memory, and
@@ -107,17 +92,12 @@ requires(!detail::KvSource<K> && !detail::KvSource<V>) void attention_into(Out&&
 ///
 /// Arguments and errors as for attention(). Cost: the hints of the masks, once for each tile; a mask without hints is
 /// asked about every pair.
-template <class Q, class K, class V, class M = Mods<>>
+template <class Q, class K, class V, class M = Options>
 requires(!detail::KvSource<K>) Explanation
     explain(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
-  return detail::flash_explanation(call.tensors(), call.mods, options);
-}
-/// As above, with options in place of mods.
-template <class Q, class K, class V>
-requires(!detail::KvSource<K>) Explanation
-    explain(const Q& query, const K& key, const V& value, const Options& options) {
-  return explain(query, key, value, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedCall call(query, key, value, with.mods, with.options, detail::Outputs::given);
+  return detail::flash_explanation(call.tensors(), call.mods, with.options);
 }
 
 /// The bytes that Options::workspace must have for attention() with these arguments. The number is exact. It is linear
@@ -129,17 +109,12 @@ requires(!detail::KvSource<K>) Explanation
 ///     std::vector<std::byte> memory(attn::workspace_bytes(q, k, v, mods, options));
 ///     options.workspace = memory;
 ///     attn::attention_into(out, q, k, v, mods, options);  // allocates nothing
-template <class Q, class K, class V, class M = Mods<>>
+template <class Q, class K, class V, class M = Options>
 requires(!detail::KvSource<K>) std::size_t
     workspace_bytes(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
-  return static_cast<std::size_t>(detail::flash_workspace_bytes(call.tensors(), call.mods, options));
-}
-/// As above, with options in place of mods.
-template <class Q, class K, class V>
-requires(!detail::KvSource<K>) std::size_t
-    workspace_bytes(const Q& query, const K& key, const V& value, const Options& options) {
-  return workspace_bytes(query, key, value, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedCall call(query, key, value, with.mods, with.options, detail::Outputs::given);
+  return static_cast<std::size_t>(detail::flash_workspace_bytes(call.tensors(), call.mods, with.options));
 }
 
 /// Attention by its definition, as three nested passes over scores that are all in memory. It is the reference for
@@ -148,32 +123,24 @@ requires(!detail::KvSource<K>) std::size_t
 /// Arguments, results and errors as for attention(), and `weights`: (q_len, kv_len) for each head, those that values
 /// are multiplied by. Rows sum to 1, or are 0 where no key is kept; sinks() and dropout(), which weights include,
 /// change the sum. Memory O(batch * heads * q_len * kv_len).
-template <class Q, class K, class V, class M = Mods<>>
+template <class Q, class K, class V, class M = Options>
 auto naive_attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedCall call(query, key, value, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedCall call(query, key, value, with.mods, with.options);
   auto result = detail::Answer<Q, V>::naive_result(call.problem);
-  call.naive(options.executor, detail::as_rank4(view(result.weights)), result.out, result.lse);
+  call.naive(with.options.executor, detail::as_rank4(view(result.weights)), result.out, result.lse);
   return result;
-}
-/// As above, with options in place of mods.
-template <class Q, class K, class V>
-auto naive_attention(const Q& query, const K& key, const V& value, const Options& options) {
-  return naive_attention(query, key, value, Mods<>(), options);
 }
 
 /// naive_attention() into the caller's memory, without returning the weights: each worker keeps the weights of one head
 /// at a time. Memory O(q_len * kv_len) per worker. Benchmarks compare with this one, because it spends no time on
 /// weights that nobody asked for.
-template <class Out, class Q, class K, class V, class M = Mods<>>
+template <class Out, class Q, class K, class V, class M = Options>
 void naive_attention_into(Out&& out, const Q& query, const K& key, const V& value, const M& mods = {},
                           const Options& options = {}) {
-  const detail::CheckedCall call(query, key, value, mods, options);
-  call.naive(options.executor, {}, std::forward<Out>(out));
-}
-/// As above, with options in place of mods.
-template <class Out, class Q, class K, class V>
-void naive_attention_into(Out&& out, const Q& query, const K& key, const V& value, const Options& options) {
-  naive_attention_into(out, query, key, value, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedCall call(query, key, value, with.mods, with.options);
+  call.naive(with.options.executor, {}, std::forward<Out>(out));
 }
 
 }  // namespace ATTN_BUILT_FOR

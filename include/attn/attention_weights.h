@@ -200,10 +200,11 @@ requires(detail::takes_tiles<Callback, Q>) void for_each_weight_tile(const Q& qu
 
 /// Sums up how much each key is looked at: its weights over all queries, (batch, heads, kv_len). Arguments and cost are
 /// those of for_each_weight_tile().
-template <class Q, class K, class Lse, class M = Mods<>>
+template <class Q, class K, class Lse, class M = Options>
 auto attention_mass(const Q& query, const K& key, const Lse& lse, const M& mods = {}, const Options& options = {}) {
+  const detail::ModsAndOptions with(mods, options);
   using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-  const detail::CheckedWeights call(query, key, lse, mods, options);
+  const detail::CheckedWeights call(query, key, lse, with.mods, with.options);
   Tensor<T, 3> mass({call.problem.batch, call.problem.heads, call.problem.kv_len});
   call.for_each_tile([&](const WeightTile<T>& t) {
     for (Index j = 0; j < t.keys.size(); ++j) {
@@ -214,19 +215,15 @@ auto attention_mass(const Q& query, const K& key, const Lse& lse, const M& mods 
   });
   return mass;
 }
-/// As above, with options in place of mods.
-template <class Q, class K, class Lse>
-auto attention_mass(const Q& query, const K& key, const Lse& lse, const Options& options) {
-  return attention_mass(query, key, lse, Mods<>(), options);
-}
 
 /// Says how widely each query looks: the entropy of its weights, -sum w ln w, in nats, (batch, heads, q_len). It is 0
 /// for one key or none, and ln n for n keys of equal weight. With dropout, whose weights do not add up to 1, it says
 /// little. Arguments and cost are those of for_each_weight_tile().
-template <class Q, class K, class Lse, class M = Mods<>>
+template <class Q, class K, class Lse, class M = Options>
 auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, const Options& options = {}) {
+  const detail::ModsAndOptions with(mods, options);
   using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
-  const detail::CheckedWeights call(query, key, lse, mods, options);
+  const detail::CheckedWeights call(query, key, lse, with.mods, with.options);
   // Sums of many terms of one sign, which a float would round after each tile.
   using Sum = std::conditional_t<std::is_same_v<T, float>, double, T>;
   Tensor<Sum, 3> sums({call.problem.batch, call.problem.heads, call.problem.q_len});
@@ -244,22 +241,18 @@ auto entropy(const Q& query, const K& key, const Lse& lse, const M& mods = {}, c
   std::transform(sums.data(), sums.data() + sums.size(), entropies.data(), [](Sum x) { return static_cast<T>(x); });
   return entropies;
 }
-/// As above, with options in place of mods.
-template <class Q, class K, class Lse>
-auto entropy(const Q& query, const K& key, const Lse& lse, const Options& options) {
-  return entropy(query, key, lse, Mods<>(), options);
-}
 
 /// Finds the `count` largest weights of each query, and their keys. Of equal weights those of the first keys are taken;
 /// NaN counts as larger than any number. Memory O(q_len * count) per head. Arguments and cost are those of
 /// for_each_weight_tile().
 /// @throws std::invalid_argument as for_each_weight_tile() does, and for a negative count.
-template <class Q, class K, class Lse, class M = Mods<>>
+template <class Q, class K, class Lse, class M = Options>
 auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, const M& mods = {},
                    const Options& options = {}) {
+  const detail::ModsAndOptions with(mods, options);
   using T = detail::computed_t<typename detail::Traits<Q>::Scalar>;
   detail::require(count >= 0, "top_k_weights: ", count, " weights; their number may not be negative");
-  const detail::CheckedWeights call(query, key, lse, mods, options);
+  const detail::CheckedWeights call(query, key, lse, with.mods, with.options);
   const Shape<4> shape{call.problem.batch, call.problem.heads, call.problem.q_len, count};
   TopWeights<T> top{Tensor<Index, 4>::uninitialized(shape), Tensor<T, 4>(shape)};
   std::fill_n(top.keys.data(), top.keys.size(), Index(-1));
@@ -283,11 +276,6 @@ auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, co
     }
   });
   return top;
-}
-/// As above, with options in place of mods.
-template <class Q, class K, class Lse>
-auto top_k_weights(const Q& query, const K& key, const Lse& lse, Index count, const Options& options) {
-  return top_k_weights(query, key, lse, count, Mods<>(), options);
 }
 
 }  // namespace ATTN_BUILT_FOR

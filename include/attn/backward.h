@@ -33,24 +33,19 @@ inline namespace ATTN_BUILT_FOR {
 /// lists are long. Extra memory: O(len * (head_dim + v_dim)) for some heads at a time; see
 /// backward_workspace_bytes().
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
-template <class G, class Q, class K, class V, class R, class M = Mods<>>
+template <class G, class Q, class K, class V, class R, class M = Options>
 auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                         const M& mods = {}, const Options& options = {}) {
+  const detail::ModsAndOptions with(mods, options);
   if constexpr (detail::check_result<R>()) {
-    const detail::CheckedBackward call(grad_out, query, key, value, result.out, result.lse, mods, options);
+    const detail::CheckedBackward call(grad_out, query, key, value, result.out, result.lse, with.mods, with.options);
     auto grads = call.gradients();
-    call.run(grads.query, grads.key, grads.value, options);
+    call.run(grads.query, grads.key, grads.value, with.options);
     return grads;
   }
 }
-/// As above, with options in place of mods.
-template <class G, class Q, class K, class V, class R>
-auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
-                        const Options& options) {
-  return attention_backward(grad_out, query, key, value, result, Mods<>(), options);
-}
 /// Not to be called: does not compile, with the sentence of detail::check_result() or detail::check_order().
-template <class G, class Q, class K, detail::Viewable V, class R, class M, class Wrong, class... More>
+template <class G, class Q, class K, detail::Viewable V, class R, class M = Options, class Wrong, class... More>
 requires(detail::is_wrong<Wrong, More...>) auto attention_backward(const G&, const Q&, const K&, const V&, const R&,
                                                                    const M&, const Wrong&, const More&...) {
   if constexpr (detail::check_result<R>()) detail::check_order<M, Wrong, More...>();
@@ -71,79 +66,60 @@ requires(detail::is_wrong<Wrong, More...>) auto attention_backward(const G&, con
 /// whatever the keys have in common.
 ///
 /// Arguments are checked before anything is written; if a mod throws later, the gradients are partly written.
-template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Mods<>>
+template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse, class M = Options>
 requires(detail::Viewable<Lse>) void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value,
                                                              const G& grad_out, const Q& query, const K& key,
                                                              const V& value, const Out& out, const Lse& lse,
                                                              const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedBackward call(grad_out, query, key, value, out, lse, mods, options, detail::Outputs::given);
-  call.run_into(std::forward<GQ>(grad_query), std::forward<GK>(grad_key), std::forward<GV>(grad_value), options);
-}
-/// As above, with options in place of mods.
-template <class GQ, class GK, class GV, class G, class Q, class K, class V, class Out, class Lse>
-requires(detail::Viewable<Lse>) void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value,
-                                                             const G& grad_out, const Q& query, const K& key,
-                                                             const V& value, const Out& out, const Lse& lse,
-                                                             const Options& options) {
-  attention_backward_into(grad_query, grad_key, grad_value, grad_out, query, key, value, out, lse, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedBackward call(grad_out, query, key, value, out, lse, with.mods, with.options,
+                                     detail::Outputs::given);
+  call.run_into(std::forward<GQ>(grad_query), std::forward<GK>(grad_key), std::forward<GV>(grad_value), with.options);
 }
 /// As above, with a Result in place of out and lse.
-template <class GQ, class GK, class GV, class G, class Q, class K, class V, detail::WholeResult R, class M = Mods<>>
+template <class GQ, class GK, class GV, class G, class Q, class K, class V, detail::WholeResult R, class M = Options>
 requires(!detail::Viewable<M>) void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value,
                                                             const G& grad_out, const Q& query, const K& key,
                                                             const V& value, const R& result, const M& mods = {},
                                                             const Options& options = {}) {
-  attention_backward_into(grad_query, grad_key, grad_value, grad_out, query, key, value, result.out, result.lse, mods,
-                          options);
-}
-/// As above, with options in place of mods.
-template <class GQ, class GK, class GV, class G, class Q, class K, class V, detail::WholeResult R>
-void attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const G& grad_out, const Q& query,
-                             const K& key, const V& value, const R& result, const Options& options) {
+  const detail::ModsAndOptions with(mods, options);
   attention_backward_into(grad_query, grad_key, grad_value, grad_out, query, key, value, result.out, result.lse,
-                          Mods<>(), options);
+                          with.mods, with.options);
 }
 
 /// The bytes that Options::workspace must have for attention_backward_into() with such arguments. They are linear in
 /// the lengths: for each of the heads that are worked on together, queries and grad_out as rows and as columns, and up
 /// to eight gradients of the queries, one for each part of the keys; and for each thread some tiles. The number is
 /// enough whether the matrix unit serves the call or not.
-template <class Q, class K, class V, class M = Mods<>>
+template <class Q, class K, class V, class M = Options>
 std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& value, const M& mods = {},
                                      const Options& options = {}) {
-  const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedCall call(query, key, value, with.mods, with.options, detail::Outputs::given);
   using T = typename decltype(call)::T;
-  const detail::LearnedIfAny<T, detail::Bound<M>> learned(call.mods, call.problem);
-  if constexpr (detail::lists_keys<detail::Bound<M>>())
+  using Bound = std::remove_cvref_t<decltype(call.mods)>;
+  const detail::LearnedIfAny<T, Bound> learned(call.mods, call.problem);
+  if constexpr (detail::lists_keys<Bound>())
     if (call.mods.grouped().gathers_backward(call.problem))
       return static_cast<std::size_t>(detail::listed_backward_bytes<T>(
-          call.problem, detail::LearnedSizes::of(learned.get()), *call.mods.grouped().gathering, options));
+          call.problem, detail::LearnedSizes::of(learned.get()), *call.mods.grouped().gathering, with.options));
   const bool may_round =
-      detail::rounds_to_bf16(call.problem, options, {call.q.dtype(), call.k.dtype(), call.v.dtype()});
+      detail::rounds_to_bf16(call.problem, with.options, {call.q.dtype(), call.k.dtype(), call.v.dtype()});
   return static_cast<std::size_t>(
-      detail::backward_bytes<T>(call.problem, detail::LearnedSizes::of(learned.get()), options, may_round));
-}
-/// As above, with options in place of mods.
-template <class Q, class K, class V>
-std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& value, const Options& options) {
-  return backward_workspace_bytes(query, key, value, Mods<>(), options);
+      detail::backward_bytes<T>(call.problem, detail::LearnedSizes::of(learned.get()), with.options, may_round));
 }
 
 /// The same gradients as attention_backward() by their definition, with all weights in memory. It is the reference for
 /// tests and the yardstick for speed. The output is not needed; arguments and errors as for attention_backward().
 /// Memory O(q_len * kv_len) per thread.
-template <class G, class Q, class K, class V, class M = Mods<>>
+template <class G, class Q, class K, class V, class M = Options>
 auto naive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const M& mods = {},
                               const Options& options = {}) {
-  const detail::CheckedNaiveBackward call(grad_out, query, key, value, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedNaiveBackward call(grad_out, query, key, value, with.mods, with.options);
   auto grads = call.gradients();
-  call.run(grads.query, grads.key, grads.value, options);
+  call.run(grads.query, grads.key, grads.value, with.options);
   return grads;
-}
-/// As above, with options in place of mods.
-template <class G, class Q, class K, class V>
-auto naive_attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const Options& options) {
-  return naive_attention_backward(grad_out, query, key, value, Mods<>(), options);
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -27,72 +27,53 @@ inline namespace ATTN_BUILT_FOR {
 /// whole, but do not group tokens here. Memory: what attention() takes, and of heap some dozen
 /// bytes, or 1.5 KiB for each of several sequences.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
-template <class Query, detail::KvSource Cache, class M = Mods<>>
+template <class Query, detail::KvSource Cache, class M = Options>
 auto attention(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
-  detail::CheckedSequences call(query, cache, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  detail::CheckedSequences call(query, cache, with.mods, with.options);
   auto result = detail::Answer<typename decltype(call)::Q>::result(call.problem);
-  detail::run_passes(call.passes(result.out, result.lse), options, options.workspace);
+  detail::run_passes(call.passes(result.out, result.lse), with.options, with.options.workspace);
   return result;
-}
-/// As above, with options in place of mods.
-template <class Query, detail::KvSource Cache>
-auto attention(const Query& query, const Cache& cache, const Options& options) {
-  return attention(query, cache, Mods<>(), options);
 }
 
 /// attention() over a cache into the caller's memory: `out` (batch, heads, q_len, v_dim), `lse` (batch, heads, q_len);
 /// see attention_into() for tensors. With ragged queries, batch is 1 and q_len is the sum of their lengths.
-template <class Out, class Lse, class Query, detail::KvSource Cache, class M = Mods<>>
+template <class Out, class Lse, class Query, detail::KvSource Cache, class M = Options>
 void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {
-  detail::CheckedSequences call(query, cache, mods, options, detail::Outputs::given);
-  detail::run_passes(call.caller_passes(std::forward<Out>(out), std::forward<Lse>(lse)), options, options.workspace);
-}
-/// As above, with options in place of mods.
-template <class Out, class Lse, class Query, detail::KvSource Cache>
-void attention_into(Out&& out, Lse&& lse, const Query& query, const Cache& cache, const Options& options) {
-  attention_into(out, lse, query, cache, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  detail::CheckedSequences call(query, cache, with.mods, with.options, detail::Outputs::given);
+  detail::run_passes(call.caller_passes(std::forward<Out>(out), std::forward<Lse>(lse)), with.options,
+                     with.options.workspace);
 }
 
 /// attention_into() over a cache, without the log-sum-exp.
-template <class Out, class Query, detail::KvSource Cache, class M = Mods<>>
+template <class Out, class Query, detail::KvSource Cache, class M = Options>
 void attention_into(Out&& out, const Query& query, const Cache& cache, const M& mods = {},
                     const Options& options = {}) {
-  detail::CheckedSequences call(query, cache, mods, options, detail::Outputs::given);
-  detail::check_goes_on_without_lse(call.problem, options);
-  detail::run_passes(call.caller_passes(std::forward<Out>(out)), options, options.workspace);
-}
-/// As above, with options in place of mods.
-template <class Out, class Query, detail::KvSource Cache>
-void attention_into(Out&& out, const Query& query, const Cache& cache, const Options& options) {
-  attention_into(out, query, cache, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  detail::CheckedSequences call(query, cache, with.mods, with.options, detail::Outputs::given);
+  detail::check_goes_on_without_lse(call.problem, with.options);
+  detail::run_passes(call.caller_passes(std::forward<Out>(out)), with.options, with.options.workspace);
 }
 
 /// Says what attention() would do with these sequences, without doing it; see explain() for tensors.
-template <class Query, detail::KvSource Cache, class M = Mods<>>
+template <class Query, detail::KvSource Cache, class M = Options>
 Explanation explain(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
-  detail::CheckedSequences call(query, cache, mods, options, detail::Outputs::given);
+  const detail::ModsAndOptions with(mods, options);
+  detail::CheckedSequences call(query, cache, with.mods, with.options, detail::Outputs::given);
   Explanation e;
-  detail::explain_passes(call.passes(), options, e);
+  detail::explain_passes(call.passes(), with.options, e);
   return e;
-}
-/// As above, with options in place of mods.
-template <class Query, detail::KvSource Cache>
-Explanation explain(const Query& query, const Cache& cache, const Options& options) {
-  return explain(query, cache, Mods<>(), options);
 }
 
 /// The bytes that Options::workspace must have for attention() with these sequences. The number depends on their
 /// lengths.
-template <class Query, detail::KvSource Cache, class M = Mods<>>
+template <class Query, detail::KvSource Cache, class M = Options>
 std::size_t workspace_bytes(const Query& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
-  detail::CheckedSequences call(query, cache, mods, options, detail::Outputs::given);
-  return static_cast<std::size_t>(detail::bytes_of_passes(call.passes(), options));
-}
-/// As above, with options in place of mods.
-template <class Query, detail::KvSource Cache>
-std::size_t workspace_bytes(const Query& query, const Cache& cache, const Options& options) {
-  return workspace_bytes(query, cache, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  detail::CheckedSequences call(query, cache, with.mods, with.options, detail::Outputs::given);
+  return static_cast<std::size_t>(detail::bytes_of_passes(call.passes(), with.options));
 }
 
 }  // namespace ATTN_BUILT_FOR

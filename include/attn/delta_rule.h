@@ -27,90 +27,64 @@ inline namespace ATTN_BUILT_FOR {
 /// so that segments of a text cannot be worked on before those in front of them. NaN reaches no earlier token.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 /// @see linear_attention for shapes, scalars and memory; naive_gated_delta_rule, the definition.
-template <class Q, class K, class V, class G, class B, class M = Mods<>>
+template <class Q, class K, class V, class G, class B, class M = Options>
 requires(!detail::is_recurrent_state<Q>) auto gated_delta_rule(const Q& query, const K& key, const V& value,
                                                                const G& log_gate, const B& beta, const M& mods = {},
                                                                const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
   auto out = call.in.out();
-  detail::recurrence(call.call(out), options);
+  detail::recurrence(call.call(out), with.options);
   return RecurrentResult{std::move(out)};
-}
-/// As above without mods, with options in their place. Every function below has this form too.
-template <class Q, class K, class V, class G, class B>
-requires(!detail::is_recurrent_state<Q>) auto gated_delta_rule(const Q& query, const K& key, const V& value,
-                                                               const G& log_gate, const B& beta,
-                                                               const Options& options) {
-  return gated_delta_rule(query, key, value, log_gate, beta, Mods<>(), options);
 }
 
 /// Goes on with a text: these tokens come after those that the state has seen; see linear_attention().
-template <class T, class Q, class K, class V, class G, class B, class M = Mods<>>
+template <class T, class Q, class K, class V, class G, class B, class M = Options>
 auto gated_delta_rule(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const G& log_gate,
                       const B& beta, const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
   auto out = call.in.out();
-  detail::run_with_state(call, out, state, options);
+  detail::run_with_state(call, out, state, with.options);
   return RecurrentResult{std::move(out)};
-}
-/// As above, with options in place of mods.
-template <class T, class Q, class K, class V, class G, class B>
-auto gated_delta_rule(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const G& log_gate,
-                      const B& beta, const Options& options) {
-  return gated_delta_rule(state, query, key, value, log_gate, beta, Mods<>(), options);
 }
 
 /// gated_delta_rule() into the caller's memory; see linear_attention_into().
-template <class Out, class Q, class K, class V, class G, class B, class M = Mods<>>
+template <class Out, class Q, class K, class V, class G, class B, class M = Options>
 requires(!detail::is_recurrent_state<Q>) void gated_delta_rule_into(Out&& out, const Q& query, const K& key,
                                                                     const V& value, const G& log_gate, const B& beta,
                                                                     const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
-  detail::recurrence(call.call(out), options);
-}
-/// As above, with options in place of mods.
-template <class Out, class Q, class K, class V, class G, class B>
-requires(!detail::is_recurrent_state<Q>) void gated_delta_rule_into(Out&& out, const Q& query, const K& key,
-                                                                    const V& value, const G& log_gate, const B& beta,
-                                                                    const Options& options) {
-  gated_delta_rule_into(out, query, key, value, log_gate, beta, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
+  detail::recurrence(call.call(out), with.options);
 }
 /// Goes on with a text, into the caller's memory.
-template <class Out, class T, class Q, class K, class V, class G, class B, class M = Mods<>>
+template <class Out, class T, class Q, class K, class V, class G, class B, class M = Options>
 void gated_delta_rule_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                            const G& log_gate, const B& beta, const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
-  detail::run_with_state(call, out, state, options);
-}
-/// As above, with options in place of mods.
-template <class Out, class T, class Q, class K, class V, class G, class B>
-void gated_delta_rule_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
-                           const G& log_gate, const B& beta, const Options& options) {
-  gated_delta_rule_into(out, state, query, key, value, log_gate, beta, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
+  detail::run_with_state(call, out, state, with.options);
 }
 
 /// The bytes that Options::workspace must have for such a call, with a state or without.
-template <class Q, class K, class V, class G, class B, class M = Mods<>>
+template <class Q, class K, class V, class G, class B, class M = Options>
 std::size_t delta_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
                                   const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
-  return static_cast<std::size_t>(detail::recurrence_bytes(call.call_to({}), options));
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
+  return static_cast<std::size_t>(detail::recurrence_bytes(call.call_to({}), with.options));
 }
 
 /// gated_delta_rule() by its definition, token by token in plain loops.
-template <class Q, class K, class V, class G, class B, class M = Mods<>>
+template <class Q, class K, class V, class G, class B, class M = Options>
 auto naive_gated_delta_rule(const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
                             const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
   auto out = call.in.out();
-  detail::naive_recurrence(call.call(out), options.executor);
+  detail::naive_recurrence(call.call(out), with.options.executor);
   return RecurrentResult{std::move(out)};
-}
-/// As above, with options in place of mods.
-template <class Q, class K, class V, class G, class B>
-auto naive_gated_delta_rule(const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
-                            const Options& options) {
-  return naive_gated_delta_rule(query, key, value, log_gate, beta, Mods<>(), options);
 }
 
 }  // namespace ATTN_BUILT_FOR

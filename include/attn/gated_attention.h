@@ -51,88 +51,64 @@ inline namespace ATTN_BUILT_FOR {
 /// more as 64 tokens see of each other. NaN reaches no earlier token.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
 /// @see linear_attention for shapes, scalars and memory; naive_gated_attention, the definition.
-template <class Q, class K, class V, class G, class M = Mods<>>
+template <class Q, class K, class V, class G, class M = Options>
 requires(!detail::is_recurrent_state<Q>) auto gated_attention(const Q& query, const K& key, const V& value,
                                                               const G& log_gate, const M& mods = {},
                                                               const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
   auto out = call.in.out();
-  detail::recurrence(call.call(out), options);
+  detail::recurrence(call.call(out), with.options);
   return RecurrentResult{std::move(out)};
-}
-/// As above without mods, with options in their place. Every function below has this form too.
-template <class Q, class K, class V, class G>
-requires(!detail::is_recurrent_state<Q>) auto gated_attention(const Q& query, const K& key, const V& value,
-                                                              const G& log_gate, const Options& options) {
-  return gated_attention(query, key, value, log_gate, Mods<>(), options);
 }
 
 /// gated_attention() of tokens that come after those that the state has seen; see linear_attention().
-template <class T, class Q, class K, class V, class G, class M = Mods<>>
+template <class T, class Q, class K, class V, class G, class M = Options>
 auto gated_attention(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const G& log_gate,
                      const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
   auto out = call.in.out();
-  detail::run_with_state(call, out, state, options);
+  detail::run_with_state(call, out, state, with.options);
   return RecurrentResult{std::move(out)};
-}
-/// As above, with options in place of mods.
-template <class T, class Q, class K, class V, class G>
-auto gated_attention(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const G& log_gate,
-                     const Options& options) {
-  return gated_attention(state, query, key, value, log_gate, Mods<>(), options);
 }
 
 /// gated_attention() into the caller's memory; see linear_attention_into().
-template <class Out, class Q, class K, class V, class G, class M = Mods<>>
+template <class Out, class Q, class K, class V, class G, class M = Options>
 requires(!detail::is_recurrent_state<Q>) void gated_attention_into(Out&& out, const Q& query, const K& key,
                                                                    const V& value, const G& log_gate,
                                                                    const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
-  detail::recurrence(call.call(out), options);
-}
-/// As above, with options in place of mods.
-template <class Out, class Q, class K, class V, class G>
-requires(!detail::is_recurrent_state<Q>) void gated_attention_into(Out&& out, const Q& query, const K& key,
-                                                                   const V& value, const G& log_gate,
-                                                                   const Options& options) {
-  gated_attention_into(out, query, key, value, log_gate, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
+  detail::recurrence(call.call(out), with.options);
 }
 /// gated_attention() over a state, into the caller's memory.
-template <class Out, class T, class Q, class K, class V, class G, class M = Mods<>>
+template <class Out, class T, class Q, class K, class V, class G, class M = Options>
 void gated_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                           const G& log_gate, const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
-  detail::run_with_state(call, out, state, options);
-}
-/// As above, with options in place of mods.
-template <class Out, class T, class Q, class K, class V, class G>
-void gated_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
-                          const G& log_gate, const Options& options) {
-  gated_attention_into(out, state, query, key, value, log_gate, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
+  detail::run_with_state(call, out, state, with.options);
 }
 
 /// The bytes that Options::workspace must have for such a call, with a state or without.
-template <class Q, class K, class V, class G, class M = Mods<>>
+template <class Q, class K, class V, class G, class M = Options>
 std::size_t gated_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
                                   const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
-  return static_cast<std::size_t>(detail::recurrence_bytes(call.call_to({}), options));
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
+  return static_cast<std::size_t>(detail::recurrence_bytes(call.call_to({}), with.options));
 }
 
 /// gated_attention() by its definition, token by token in plain loops.
-template <class Q, class K, class V, class G, class M = Mods<>>
+template <class Q, class K, class V, class G, class M = Options>
 auto naive_gated_attention(const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
                            const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
   auto out = call.in.out();
-  detail::naive_recurrence(call.call(out), options.executor);
+  detail::naive_recurrence(call.call(out), with.options.executor);
   return RecurrentResult{std::move(out)};
-}
-/// As above, with options in place of mods.
-template <class Q, class K, class V, class G>
-auto naive_gated_attention(const Q& query, const K& key, const V& value, const G& log_gate, const Options& options) {
-  return naive_gated_attention(query, key, value, log_gate, Mods<>(), options);
 }
 
 }  // namespace ATTN_BUILT_FOR

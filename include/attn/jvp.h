@@ -28,12 +28,14 @@ inline namespace ATTN_BUILT_FOR {
 /// the same bits for any number of threads. Cost: six products where attention() has two. Extra memory: O(tile *
 /// (head_dim + v_dim)) per thread, never O(q_len * kv_len); it is allocated, Options::workspace stays unused.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
-template <class Q, class K, class V, class DQ, class DK, class DV, class M = Mods<>>
+template <class Q, class K, class V, class DQ, class DK, class DV, class M = Options>
 auto attention_jvp(const Q& query, const K& key, const V& value, const DQ& direction_query, const DK& direction_key,
                    const DV& direction_value, const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedJvp call(query, key, value, direction_query, direction_key, direction_value, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedJvp call(query, key, value, direction_query, direction_key, direction_value, with.mods,
+                                with.options);
   auto result = call.result();
-  call.run(result.out, result.tangent, options);
+  call.run(result.out, result.tangent, with.options);
   return result;
 }
 /// Not to be called: does not compile, with a sentence that says where the derivatives are.
@@ -45,29 +47,19 @@ void attention_jvp(const Q&, const K&, const V&, const DQ&, const DK&, const DV&
       kIsOfProducts,
       "attn: additive attention has no forward mode; attn::additive_attention_backward() has its derivatives");
 }
-/// As above, with options in place of mods.
-template <class Q, class K, class V, class DQ, class DK, class DV>
-auto attention_jvp(const Q& query, const K& key, const V& value, const DQ& direction_query, const DK& direction_key,
-                   const DV& direction_value, const Options& options) {
-  return attention_jvp(query, key, value, direction_query, direction_key, direction_value, Mods<>(), options);
-}
 
 /// attention_jvp() by its definition, with all weights in memory. It is the reference for tests. Memory O(q_len *
 /// kv_len) per thread.
-template <class Q, class K, class V, class DQ, class DK, class DV, class M = Mods<>>
+template <class Q, class K, class V, class DQ, class DK, class DV, class M = Options>
 auto naive_attention_jvp(const Q& query, const K& key, const V& value, const DQ& direction_query,
                          const DK& direction_key, const DV& direction_value, const M& mods = {},
                          const Options& options = {}) {
-  const detail::CheckedJvp call(query, key, value, direction_query, direction_key, direction_value, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedJvp call(query, key, value, direction_query, direction_key, direction_value, with.mods,
+                                with.options);
   auto result = call.result();
-  call.naive(result.out, result.tangent, options.executor);
+  call.naive(result.out, result.tangent, with.options.executor);
   return result;
-}
-/// As above, with options in place of mods.
-template <class Q, class K, class V, class DQ, class DK, class DV>
-auto naive_attention_jvp(const Q& query, const K& key, const V& value, const DQ& direction_query,
-                         const DK& direction_key, const DV& direction_value, const Options& options) {
-  return naive_attention_jvp(query, key, value, direction_query, direction_key, direction_value, Mods<>(), options);
 }
 
 }  // namespace ATTN_BUILT_FOR

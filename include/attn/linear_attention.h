@@ -66,93 +66,70 @@ inline namespace ATTN_BUILT_FOR {
 /// third more work in all; each segment takes memory for a state. The cut follows from the sizes, so results are the
 /// same bits for any number of threads.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
-template <class Q, class K, class V, class Map, class M = Mods<>>
+template <class Q, class K, class V, class Map, class M = Options>
 requires(!detail::is_recurrent_state<Q>) auto linear_attention(const Q& query, const K& key, const V& value,
                                                                const Map& map, const M& mods = {},
                                                                const Options& options = {}) {
-  const detail::CheckedLinear call(query, key, value, map, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
   auto out = call.in.out();
-  detail::recurrence(call.call(out), options);
+  detail::recurrence(call.call(out), with.options);
   return RecurrentResult{std::move(out)};
-}
-/// As above without mods, with options in their place. Every function below has this form too.
-template <class Q, class K, class V, class Map>
-requires(!detail::is_recurrent_state<Q>) auto linear_attention(const Q& query, const K& key, const V& value,
-                                                               const Map& map, const Options& options) {
-  return linear_attention(query, key, value, map, Mods<>(), options);
 }
 
 /// linear_attention() into the caller's memory: a matrix, block or map (q_len, v_dim), or a rank-4 tensor or view. It
 /// overlaps no input. Arguments are checked before anything is written.
-template <class Out, class Q, class K, class V, class Map, class M = Mods<>>
+template <class Out, class Q, class K, class V, class Map, class M = Options>
 requires(!detail::is_recurrent_state<Q> &&
          detail::is_feature_map<Map>) void linear_attention_into(Out&& out, const Q& query, const K& key,
                                                                  const V& value, const Map& map, const M& mods = {},
                                                                  const Options& options = {}) {
-  const detail::CheckedLinear call(query, key, value, map, mods, options);
-  detail::recurrence(call.call(out), options);
-}
-/// As above, with options in place of mods.
-template <class Out, class Q, class K, class V, class Map>
-requires(!detail::is_recurrent_state<Q> && detail::is_feature_map<Map>) void linear_attention_into(
-    Out&& out, const Q& query, const K& key, const V& value, const Map& map, const Options& options) {
-  linear_attention_into(out, query, key, value, map, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
+  detail::recurrence(call.call(out), with.options);
 }
 
 /// Goes on with a text: these tokens come after those that the state has seen, and see those as well. The state then
 /// has seen these too. With causal(), a text may come in parts of any lengths, down to single tokens. With
 /// key_lengths(), each sequence of the batch takes in its own number of them.
 /// @throws std::invalid_argument if sizes disagree, also with those of the state, which is then as before.
-template <class T, class Q, class K, class V, class Map, class M = Mods<>>
+template <class T, class Q, class K, class V, class Map, class M = Options>
 auto linear_attention(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const Map& map,
                       const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedLinear call(query, key, value, map, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
   auto out = call.in.out();
-  detail::run_with_state(call, out, state, options);
+  detail::run_with_state(call, out, state, with.options);
   return RecurrentResult{std::move(out)};
 }
-/// As above, with options in place of mods.
-template <class T, class Q, class K, class V, class Map>
-auto linear_attention(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const Map& map,
-                      const Options& options) {
-  return linear_attention(state, query, key, value, map, Mods<>(), options);
-}
 /// Goes on with a text, into the caller's memory.
-template <class Out, class T, class Q, class K, class V, class Map, class M = Mods<>>
+template <class Out, class T, class Q, class K, class V, class Map, class M = Options>
 void linear_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                            const Map& map, const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedLinear call(query, key, value, map, mods, options);
-  detail::run_with_state(call, out, state, options);
-}
-/// As above, with options in place of mods.
-template <class Out, class T, class Q, class K, class V, class Map>
-void linear_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
-                           const Map& map, const Options& options) {
-  linear_attention_into(out, state, query, key, value, map, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
+  detail::run_with_state(call, out, state, with.options);
 }
 
 /// The bytes that Options::workspace must have for such a call, with a state or without.
-template <class Q, class K, class V, class Map, class M = Mods<>>
+template <class Q, class K, class V, class Map, class M = Options>
 std::size_t linear_workspace_bytes(const Q& query, const K& key, const V& value, const Map& map, const M& mods = {},
                                    const Options& options = {}) {
-  const detail::CheckedLinear call(query, key, value, map, mods, options);
-  return static_cast<std::size_t>(detail::recurrence_bytes(call.call_to({}), options));
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
+  return static_cast<std::size_t>(detail::recurrence_bytes(call.call_to({}), with.options));
 }
 
 /// linear_attention() by its definition, token by token in plain loops: the reference for tests and the yardstick for
 /// speed.
-template <class Q, class K, class V, class Map, class M = Mods<>>
+template <class Q, class K, class V, class Map, class M = Options>
 auto naive_linear_attention(const Q& query, const K& key, const V& value, const Map& map, const M& mods = {},
                             const Options& options = {}) {
-  const detail::CheckedLinear call(query, key, value, map, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
   auto out = call.in.out();
-  detail::naive_recurrence(call.call(out), options.executor);
+  detail::naive_recurrence(call.call(out), with.options.executor);
   return RecurrentResult{std::move(out)};
-}
-/// As above, with options in place of mods.
-template <class Q, class K, class V, class Map>
-auto naive_linear_attention(const Q& query, const K& key, const V& value, const Map& map, const Options& options) {
-  return naive_linear_attention(query, key, value, map, Mods<>(), options);
 }
 
 }  // namespace ATTN_BUILT_FOR

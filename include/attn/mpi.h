@@ -86,22 +86,18 @@ class Ring {
   /// that has 16 bits. Cost besides: for each rank and part of its tokens the hints of the masks for each head; an
   /// all-gather, an all-to-all and two reductions of some hundred bytes.
   /// @throws std::invalid_argument as attention() does, on all ranks; RankError.
-  template <class Q, class K, class V, class M = Mods<>>
+  template <class Q, class K, class V, class M = Options>
   auto attention(const Q& query, const K& key, const V& value, const M& mods = {}, const Options& options = {}) {
+    const detail::ModsAndOptions with(mods, options);
     traffic_ = {};
-    detail::RingCall call(comm_, detail::Sharing{layout_}, "attention", query, key, value, mods, options,
+    detail::RingCall call(comm_, detail::Sharing{layout_}, "attention", query, key, value, with.mods, with.options,
                           [](const auto&, auto&) {});
     using T = typename decltype(call)::T;
     auto result = detail::Answer<Q>::result(call.own);
-    detail::with_result_views<T>(call.own, result, options, [&](const detail::ResultViews<T>& to) {
-      detail::ring_forward<decltype(call), T>(call, layout_, to, options, traffic_);
+    detail::with_result_views<T>(call.own, result, with.options, [&](const detail::ResultViews<T>& to) {
+      detail::ring_forward<decltype(call), T>(call, layout_, to, with.options, traffic_);
     });
     return result;
-  }
-  /// As above, with options in place of mods.
-  template <class Q, class K, class V>
-  auto attention(const Q& query, const K& key, const V& value, const Options& options) {
-    return attention(query, key, value, Mods<>(), options);
   }
 
   /// attention_backward() of the whole text: this rank passes its rows of grad_out (or {grad_out, grad_lse}), query,
@@ -114,19 +110,15 @@ class Ring {
   ///
   /// Memory: the keys and values of one rank in two halves, their gradients likewise, and half of these arriving.
   /// @throws std::invalid_argument as attention_backward() does, on all ranks; RankError.
-  template <class G, class Q, class K, class V, class R, class M = Mods<>>
+  template <class G, class Q, class K, class V, class R, class M = Options>
   auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                           const M& mods = {}, const Options& options = {}) {
-    return backward(false, grad_out, query, key, value, result, mods, options, [&](auto& call, const auto& arrays) {
-      using Call = std::remove_reference_t<decltype(call)>;
-      detail::ring_backward<Call, typename Call::T>(call, layout_, arrays, options, traffic_);
-    });
-  }
-  /// As above, with options in place of mods.
-  template <class G, class Q, class K, class V, class R>
-  auto attention_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
-                          const Options& options) {
-    return attention_backward(grad_out, query, key, value, result, Mods<>(), options);
+    const detail::ModsAndOptions with(mods, options);
+    return backward(false, grad_out, query, key, value, result, with.mods, with.options,
+                    [&](auto& call, const auto& arrays) {
+                      using Call = std::remove_reference_t<decltype(call)>;
+                      detail::ring_backward<Call, typename Call::T>(call, layout_, arrays, with.options, traffic_);
+                    });
   }
 
   /// attention() with the same arguments and results, another way: ranks exchange their rows for all rows of some
@@ -137,23 +129,20 @@ class Ring {
   ///
   /// Memory: whole texts of this rank's heads, as much as its rows have.
   /// @throws std::invalid_argument as attention() does, and where there are fewer heads than ranks.
-  template <class Q, class K, class V, class M = Mods<>>
+  template <class Q, class K, class V, class M = Options>
   auto attention_by_heads(const Q& query, const K& key, const V& value, const M& mods = {},
                           const Options& options = {}) {
+    const detail::ModsAndOptions with(mods, options);
     traffic_ = {};
-    detail::RingCall call(comm_, detail::Sharing{layout_}, "attention_by_heads", query, key, value, mods, options,
+    detail::RingCall call(comm_, detail::Sharing{layout_}, "attention_by_heads", query, key, value, with.mods,
+                          with.options,
                           [](const auto& c, auto&) { check_heads(c, "attention_by_heads", "attention()"); });
     using T = typename decltype(call)::T;
     auto result = detail::Answer<Q>::result(call.own);
-    detail::with_result_views<T>(call.own, result, options, [&](const detail::ResultViews<T>& to) {
-      detail::attention_by_heads<decltype(call), T>(call, layout_, to, options, traffic_);
+    detail::with_result_views<T>(call.own, result, with.options, [&](const detail::ResultViews<T>& to) {
+      detail::attention_by_heads<decltype(call), T>(call, layout_, to, with.options, traffic_);
     });
     return result;
-  }
-  /// As above, with options in place of mods.
-  template <class Q, class K, class V>
-  auto attention_by_heads(const Q& query, const K& key, const V& value, const Options& options) {
-    return attention_by_heads(query, key, value, Mods<>(), options);
   }
 
   /// attention_backward() of the whole text by heads: this rank passes what it passes to attention_backward(), and gets
@@ -166,19 +155,15 @@ class Ring {
   /// Memory: whole texts of this rank's heads of all that travels, twice what its rows have; where ranks share a key
   /// head, own rows of its gradients once more for each of them.
   /// @throws std::invalid_argument as attention_backward() does, and where there are fewer heads than ranks.
-  template <class G, class Q, class K, class V, class R, class M = Mods<>>
+  template <class G, class Q, class K, class V, class R, class M = Options>
   auto attention_by_heads_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
                                    const M& mods = {}, const Options& options = {}) {
-    return backward(true, grad_out, query, key, value, result, mods, options, [&](auto& call, const auto& arrays) {
-      using Call = std::remove_reference_t<decltype(call)>;
-      detail::by_heads_backward<Call, typename Call::T>(call, layout_, arrays, options, traffic_);
-    });
-  }
-  /// As above, with options in place of mods.
-  template <class G, class Q, class K, class V, class R>
-  auto attention_by_heads_backward(const G& grad_out, const Q& query, const K& key, const V& value, const R& result,
-                                   const Options& options) {
-    return attention_by_heads_backward(grad_out, query, key, value, result, Mods<>(), options);
+    const detail::ModsAndOptions with(mods, options);
+    return backward(true, grad_out, query, key, value, result, with.mods, with.options,
+                    [&](auto& call, const auto& arrays) {
+                      using Call = std::remove_reference_t<decltype(call)>;
+                      detail::by_heads_backward<Call, typename Call::T>(call, layout_, arrays, with.options, traffic_);
+                    });
   }
 
   /// attention() of a few queries that all ranks have, over keys and values of which each rank has its rows: a token
@@ -187,22 +172,18 @@ class Ring {
   ///
   /// No key travels: ranks merge their results (see merge()) in the order of ranks, two by two, the same bits on all of
   /// them. Each sends as much as twice the result has.
-  template <class Q, class K, class V, class M = Mods<>>
+  template <class Q, class K, class V, class M = Options>
   requires(!detail::KvSource<K>) auto decode(const Q& query, const K& key, const V& value, const M& mods = {},
                                              const Options& options = {}) {
+    const detail::ModsAndOptions with(mods, options);
     traffic_ = {};
-    detail::RingCall call(comm_, detail::Sharing{layout_, false}, "decode", query, key, value, mods, options,
+    detail::RingCall call(comm_, detail::Sharing{layout_, false}, "decode", query, key, value, with.mods, with.options,
                           [](const auto&, auto&) {});
     using T = typename decltype(call)::T;
     auto result = detail::Answer<Q>::result(call.own);
     detail::decode_over_ranks<decltype(call), T>(
-        call, layout_, detail::result_views<T>(call.own, result.out, result.lse), options, traffic_);
+        call, layout_, detail::result_views<T>(call.own, result.out, result.lse), with.options, traffic_);
     return result;
-  }
-  /// As above, with options in place of mods.
-  template <class Q, class K, class V>
-  requires(!detail::KvSource<K>) auto decode(const Q& query, const K& key, const V& value, const Options& options) {
-    return decode(query, key, value, Mods<>(), options);
   }
 
   /// decode() over a cache, of which each rank has its tokens of each sequence: a KvCache, sequences of a PagedKvCache,
@@ -216,19 +197,15 @@ class Ring {
   /// Rope::rotate(k, positions).
   /// @throws std::invalid_argument as attention() does, on all ranks, and if a rank has other tokens than the layout
   /// gives it, or the cache has a rope; RankError.
-  template <class Q, detail::KvSource Cache, class M = Mods<>>
+  template <class Q, detail::KvSource Cache, class M = Options>
   auto decode(const Q& query, const Cache& cache, const M& mods = {}, const Options& options = {}) {
+    const detail::ModsAndOptions with(mods, options);
     traffic_ = {};
-    detail::DecodeCall call(comm_, layout_, query, cache, mods, options);
+    detail::DecodeCall call(comm_, layout_, query, cache, with.mods, with.options);
     using Call = decltype(call);
     auto result = detail::Answer<typename Call::Q>::result(call.problem);
-    call.run(detail::result_views<typename Call::T>(call.problem, result.out, result.lse), options, traffic_);
+    call.run(detail::result_views<typename Call::T>(call.problem, result.out, result.lse), with.options, traffic_);
     return result;
-  }
-  /// As above, with options in place of mods.
-  template <class Q, detail::KvSource Cache>
-  auto decode(const Q& query, const Cache& cache, const Options& options) {
-    return decode(query, cache, Mods<>(), options);
   }
 
   /// What the last call sent and waited for on this rank.

@@ -49,7 +49,8 @@ class Normaliser {
   std::optional<double> sigmoid_bias_;
 };
 
-/// What a call may set, all optional: `attention(q, k, v, mods, {.scale = 0.25, .executor = serial()})`.
+/// What a call may set, all optional: `attention(q, k, v, mods, {.scale = 0.25, .executor = serial()})`. Without mods
+/// they stand in the place of these: `attention(q, k, v, {.scale = 0.25})`.
 struct Options {
   detail::NamesOnly names_only{};  ///< Makes `{2, 0}`, without names, no options. It has no other use.
   detail::MaskIsNoOption mask{};   ///< Cannot be set: the compiler says that a mask is a mod. It has no other use.

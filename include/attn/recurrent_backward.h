@@ -22,140 +22,102 @@ inline namespace ATTN_BUILT_FOR {
 /// the forward call. Memory: for each thread, one state (features, v_dim) in front of each 64 causal tokens, which a
 /// first pass computes again; so it grows with the length.
 /// @throws std::invalid_argument if sizes disagree; the message has the numbers.
-template <class Gr, class Q, class K, class V, class Map, class M = Mods<>>
+template <class Gr, class Q, class K, class V, class Map, class M = Options>
 requires(!detail::is_recurrent_state<Gr>) auto linear_attention_backward(const Gr& grad_out, const Q& query,
                                                                          const K& key, const V& value, const Map& map,
                                                                          const M& mods = {},
                                                                          const Options& options = {}) {
-  const detail::CheckedLinear call(query, key, value, map, mods, options);
-  return detail::linear_gradients<Q, K, V>(grad_out, call, detail::NoStates(), options);
-}
-/// As above without mods, with options in their place. Every function below has this form too.
-template <class Gr, class Q, class K, class V, class Map>
-requires(!detail::is_recurrent_state<Gr>) auto linear_attention_backward(const Gr& grad_out, const Q& query,
-                                                                         const K& key, const V& value, const Map& map,
-                                                                         const Options& options) {
-  return linear_attention_backward(grad_out, query, key, value, map, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
+  return detail::linear_gradients<Q, K, V>(grad_out, call, detail::NoStates(), with.options);
 }
 
 /// linear_attention_backward() into the caller's memory, which is overwritten: matrices, or rank-4 tensors or views,
 /// shaped as query, key and value. None may overlap an input or another gradient. With options.workspace nothing is
 /// allocated that grows with the sizes. Arguments are checked before anything is written.
-template <class GQ, class GK, class GV, class Gr, class Q, class K, class V, class Map, class M = Mods<>>
+template <class GQ, class GK, class GV, class Gr, class Q, class K, class V, class Map, class M = Options>
 requires(!detail::is_recurrent_state<Gr> && detail::is_feature_map<Map>) void linear_attention_backward_into(
     GQ&& grad_query, GK&& grad_key, GV&& grad_value, const Gr& grad_out, const Q& query, const K& key, const V& value,
     const Map& map, const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedLinear call(query, key, value, map, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  back.run(grad_query, grad_key, grad_value, detail::NoStates(), options);
-}
-/// As above, with options in place of mods.
-template <class GQ, class GK, class GV, class Gr, class Q, class K, class V, class Map>
-requires(!detail::is_recurrent_state<Gr> &&
-         detail::is_feature_map<Map>) void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key,
-                                                                          GV&& grad_value, const Gr& grad_out,
-                                                                          const Q& query, const K& key, const V& value,
-                                                                          const Map& map, const Options& options) {
-  linear_attention_backward_into(grad_query, grad_key, grad_value, grad_out, query, key, value, map, Mods<>(), options);
+  back.run(grad_query, grad_key, grad_value, detail::NoStates(), with.options);
 }
 
 /// The gradients of gated_attention(): as those of linear_attention(), and .log_gate, shaped as the gate.
-template <class Gr, class Q, class K, class V, class G, class M = Mods<>>
+template <class Gr, class Q, class K, class V, class G, class M = Options>
 requires(!detail::is_recurrent_state<Gr>) auto gated_attention_backward(const Gr& grad_out, const Q& query,
                                                                         const K& key, const V& value, const G& log_gate,
                                                                         const M& mods = {},
                                                                         const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
-  return detail::gated_gradients<Q, K, V>(grad_out, call, log_gate, detail::NoStates(), options);
-}
-/// As above, with options in place of mods.
-template <class Gr, class Q, class K, class V, class G>
-requires(!detail::is_recurrent_state<Gr>) auto gated_attention_backward(const Gr& grad_out, const Q& query,
-                                                                        const K& key, const V& value, const G& log_gate,
-                                                                        const Options& options) {
-  return gated_attention_backward(grad_out, query, key, value, log_gate, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
+  return detail::gated_gradients<Q, K, V>(grad_out, call, log_gate, detail::NoStates(), with.options);
 }
 /// gated_attention_backward() into the caller's memory; see linear_attention_backward_into(). The gradient of the gate
 /// is shaped as the gate; for decay_per_head() it is a tensor (kv_heads), which is summed up over the tokens in memory
 /// of its own.
-template <class GQ, class GK, class GV, class GG, class Gr, class Q, class K, class V, class G, class M = Mods<>>
+template <class GQ, class GK, class GV, class GG, class Gr, class Q, class K, class V, class G, class M = Options>
 requires(!detail::is_recurrent_state<Gr>) void gated_attention_backward_into(
     GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, const Gr& grad_out, const Q& query,
     const K& key, const V& value, const G& log_gate, const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
   back.run_gated(grad_query, grad_key, grad_value, grad_log_gate, detail::NoBeta(), log_gate, detail::NoBeta(),
-                 detail::NoStates(), options);
-}
-/// As above, with options in place of mods.
-template <class GQ, class GK, class GV, class GG, class Gr, class Q, class K, class V, class G>
-requires(!detail::is_recurrent_state<Gr>) void gated_attention_backward_into(
-    GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, const Gr& grad_out, const Q& query,
-    const K& key, const V& value, const G& log_gate, const Options& options) {
-  gated_attention_backward_into(grad_query, grad_key, grad_value, grad_log_gate, grad_out, query, key, value, log_gate,
-                                Mods<>(), options);
+                 detail::NoStates(), with.options);
 }
 
 /// The gradients of gated_delta_rule(): as those of gated_attention(), and .beta, shaped as beta.
-template <class Gr, class Q, class K, class V, class G, class B, class M = Mods<>>
+template <class Gr, class Q, class K, class V, class G, class B, class M = Options>
 requires(!detail::is_recurrent_state<Gr>) auto gated_delta_rule_backward(const Gr& grad_out, const Q& query,
                                                                          const K& key, const V& value,
                                                                          const G& log_gate, const B& beta,
                                                                          const M& mods = {},
                                                                          const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
-  return detail::delta_gradients<Q, K, V>(grad_out, call, log_gate, beta, detail::NoStates(), options);
-}
-/// As above, with options in place of mods.
-template <class Gr, class Q, class K, class V, class G, class B>
-requires(!detail::is_recurrent_state<Gr>) auto gated_delta_rule_backward(const Gr& grad_out, const Q& query,
-                                                                         const K& key, const V& value,
-                                                                         const G& log_gate, const B& beta,
-                                                                         const Options& options) {
-  return gated_delta_rule_backward(grad_out, query, key, value, log_gate, beta, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
+  return detail::delta_gradients<Q, K, V>(grad_out, call, log_gate, beta, detail::NoStates(), with.options);
 }
 /// gated_delta_rule_backward() into the caller's memory; see gated_attention_backward_into().
 template <class GQ, class GK, class GV, class GG, class GB, class Gr, class Q, class K, class V, class G, class B,
-          class M = Mods<>>
+          class M = Options>
 requires(!detail::is_recurrent_state<Gr>) void gated_delta_rule_backward_into(
     GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, GB&& grad_beta, const Gr& grad_out,
     const Q& query, const K& key, const V& value, const G& log_gate, const B& beta, const M& mods = {},
     const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
   back.run_gated(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, log_gate, beta, detail::NoStates(),
-                 options);
-}
-/// As above, with options in place of mods.
-template <class GQ, class GK, class GV, class GG, class GB, class Gr, class Q, class K, class V, class G, class B>
-requires(!detail::is_recurrent_state<Gr>) void gated_delta_rule_backward_into(
-    GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, GB&& grad_beta, const Gr& grad_out,
-    const Q& query, const K& key, const V& value, const G& log_gate, const B& beta, const Options& options) {
-  gated_delta_rule_backward_into(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, grad_out, query, key,
-                                 value, log_gate, beta, Mods<>(), options);
+                 with.options);
 }
 
 /// The bytes that Options::workspace must have for the gradients of such calls: for each thread, one state in front of
 /// each 64 causal tokens of the longest sequence, and some chunks.
-template <class Q, class K, class V, class Map, class M = Mods<>>
+template <class Q, class K, class V, class Map, class M = Options>
 std::size_t linear_backward_workspace_bytes(const Q& query, const K& key, const V& value, const Map& map,
                                             const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedLinear call(query, key, value, map, mods, options);
-  return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), options));
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
+  return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), with.options));
 }
 /// The bytes for gated_attention_backward_into().
-template <class Q, class K, class V, class G, class M = Mods<>>
+template <class Q, class K, class V, class G, class M = Options>
 std::size_t gated_backward_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate,
                                            const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
-  return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), options));
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
+  return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), with.options));
 }
 /// The bytes for gated_delta_rule_backward_into().
-template <class Q, class K, class V, class G, class B, class M = Mods<>>
+template <class Q, class K, class V, class G, class B, class M = Options>
 std::size_t delta_backward_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate,
                                            const B& beta, const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
-  return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), options));
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
+  return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), with.options));
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -23,112 +23,72 @@ inline namespace ATTN_BUILT_FOR {
 /// Stopping earlier truncates them (Williams & Peng 1990, truncated backpropagation through time).
 /// @throws std::invalid_argument if sizes disagree, also with those of the states, or if both states are one object.
 /// @see linear_attention_backward() without states for all else.
-template <class T, class Gr, class Q, class K, class V, class Map, class M = Mods<>>
+template <class T, class Gr, class Q, class K, class V, class Map, class M = Options>
 auto linear_attention_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                                const Q& query, const K& key, const V& value, const Map& map, const M& mods = {},
                                const Options& options = {}) {
-  const detail::CheckedLinear call(query, key, value, map, mods, options);
-  return detail::linear_gradients<Q, K, V>(grad_out, call, detail::StateGradient<T>{before, grad_state}, options);
-}
-/// As above without mods, with options in their place. Every function below has this form too.
-template <class T, class Gr, class Q, class K, class V, class Map>
-auto linear_attention_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
-                               const Q& query, const K& key, const V& value, const Map& map, const Options& options) {
-  return linear_attention_backward(before, grad_state, grad_out, query, key, value, map, Mods<>(), options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
+  return detail::linear_gradients<Q, K, V>(grad_out, call, detail::StateGradient<T>{before, grad_state}, with.options);
 }
 /// linear_attention_backward() with a state into the caller's memory; see linear_attention_backward_into() without
 /// states.
-template <class GQ, class GK, class GV, class T, class Gr, class Q, class K, class V, class Map, class M = Mods<>>
+template <class GQ, class GK, class GV, class T, class Gr, class Q, class K, class V, class Map, class M = Options>
 void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const RecurrentState<T>& before,
                                     RecurrentState<T>& grad_state, const Gr& grad_out, const Q& query, const K& key,
                                     const V& value, const Map& map, const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedLinear call(query, key, value, map, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  back.run(grad_query, grad_key, grad_value, detail::StateGradient<T>{before, grad_state}, options);
-}
-/// As above, with options in place of mods.
-template <class GQ, class GK, class GV, class T, class Gr, class Q, class K, class V, class Map>
-void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, const RecurrentState<T>& before,
-                                    RecurrentState<T>& grad_state, const Gr& grad_out, const Q& query, const K& key,
-                                    const V& value, const Map& map, const Options& options) {
-  linear_attention_backward_into(grad_query, grad_key, grad_value, before, grad_state, grad_out, query, key, value, map,
-                                 Mods<>(), options);
+  back.run(grad_query, grad_key, grad_value, detail::StateGradient<T>{before, grad_state}, with.options);
 }
 
 /// The gradients of a call of gated_attention() with a state; see linear_attention_backward() above.
-template <class T, class Gr, class Q, class K, class V, class G, class M = Mods<>>
+template <class T, class Gr, class Q, class K, class V, class G, class M = Options>
 auto gated_attention_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                               const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
                               const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
   return detail::gated_gradients<Q, K, V>(grad_out, call, log_gate, detail::StateGradient<T>{before, grad_state},
-                                          options);
-}
-/// As above, with options in place of mods.
-template <class T, class Gr, class Q, class K, class V, class G>
-auto gated_attention_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
-                              const Q& query, const K& key, const V& value, const G& log_gate, const Options& options) {
-  return gated_attention_backward(before, grad_state, grad_out, query, key, value, log_gate, Mods<>(), options);
+                                          with.options);
 }
 /// gated_attention_backward() with a state into the caller's memory.
 template <class GQ, class GK, class GV, class GG, class T, class Gr, class Q, class K, class V, class G,
-          class M = Mods<>>
+          class M = Options>
 void gated_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate,
                                    const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                                    const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
                                    const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
   back.run_gated(grad_query, grad_key, grad_value, grad_log_gate, detail::NoBeta(), log_gate, detail::NoBeta(),
-                 detail::StateGradient<T>{before, grad_state}, options);
-}
-/// As above, with options in place of mods.
-template <class GQ, class GK, class GV, class GG, class T, class Gr, class Q, class K, class V, class G>
-void gated_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate,
-                                   const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
-                                   const Q& query, const K& key, const V& value, const G& log_gate,
-                                   const Options& options) {
-  gated_attention_backward_into(grad_query, grad_key, grad_value, grad_log_gate, before, grad_state, grad_out, query,
-                                key, value, log_gate, Mods<>(), options);
+                 detail::StateGradient<T>{before, grad_state}, with.options);
 }
 
 /// The gradients of a call of gated_delta_rule() with a state; see linear_attention_backward() above.
-template <class T, class Gr, class Q, class K, class V, class G, class B, class M = Mods<>>
+template <class T, class Gr, class Q, class K, class V, class G, class B, class M = Options>
 auto gated_delta_rule_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                                const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
                                const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
   return detail::delta_gradients<Q, K, V>(grad_out, call, log_gate, beta, detail::StateGradient<T>{before, grad_state},
-                                          options);
-}
-/// As above, with options in place of mods.
-template <class T, class Gr, class Q, class K, class V, class G, class B>
-auto gated_delta_rule_backward(const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
-                               const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
-                               const Options& options) {
-  return gated_delta_rule_backward(before, grad_state, grad_out, query, key, value, log_gate, beta, Mods<>(), options);
+                                          with.options);
 }
 /// gated_delta_rule_backward() with a state into the caller's memory.
 template <class GQ, class GK, class GV, class GG, class GB, class T, class Gr, class Q, class K, class V, class G,
-          class B, class M = Mods<>>
+          class B, class M = Options>
 void gated_delta_rule_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, GB&& grad_beta,
                                     const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
                                     const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
                                     const M& mods = {}, const Options& options = {}) {
-  const detail::CheckedGated call(query, key, value, log_gate, beta, mods, options);
+  const detail::ModsAndOptions with(mods, options);
+  const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
   back.run_gated(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, log_gate, beta,
-                 detail::StateGradient<T>{before, grad_state}, options);
-}
-/// As above, with options in place of mods.
-template <class GQ, class GK, class GV, class GG, class GB, class T, class Gr, class Q, class K, class V, class G,
-          class B>
-void gated_delta_rule_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, GB&& grad_beta,
-                                    const RecurrentState<T>& before, RecurrentState<T>& grad_state, const Gr& grad_out,
-                                    const Q& query, const K& key, const V& value, const G& log_gate, const B& beta,
-                                    const Options& options) {
-  gated_delta_rule_backward_into(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, before, grad_state,
-                                 grad_out, query, key, value, log_gate, beta, Mods<>(), options);
+                 detail::StateGradient<T>{before, grad_state}, with.options);
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -193,6 +193,17 @@ TEST_F(Mistakes, LengthsOfOtherBatch) {
               [&] { attention(x, x, x, key_lengths({4})); });
 }
 
+TEST_F(Mistakes, OptionsGivenTwice) {
+  const std::string message =
+      "attn: options are given twice, in place of mods and after them; give all of them once, as in {.scale = 0.5, "
+      ".q_offset = 0}";
+  const Options options{.scale = 0.5};
+  expect_says(message, [&] { attention(q_, k_, v_, {.scale = 0.5}, {.q_offset = 0}); });
+  expect_says(message, [&] { attention(q_, k_, v_, options, {.q_offset = 0}); });
+  expect_says(message, [&] { attention(q_, k_, v_, options, options); });
+  expect_says(message, [&] { explain(q_, k_, v_, {.scale = 0.5}, options); });
+}
+
 TEST_F(Mistakes, WorkspaceTooSmall) {
   std::vector<std::byte> memory(64);
   const Options options{.executor = serial(), .workspace = memory};

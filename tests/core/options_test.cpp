@@ -1,7 +1,9 @@
 // Options in their own place and in that of mods, in braces and as objects, in every call that takes them.
 #include <algorithm>
+#include <cstddef>
 #include <span>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -152,6 +154,33 @@ TEST(OptionsInPlaceOfMods, Weights) {
   const float plain = std::exchange(sum, 0.f);
   for_each_weight_tile(a.q, a.k, a.plain_lse, add), expect(plain);
   for_each_weight_tile(a.q, a.k, a.plain_lse, add, {}), expect(plain);
+}
+
+TEST(OptionsInPlaceOfMods, StandBehindEmptyBracesAsWell) {
+  const Arguments a;
+  EXPECT_TRUE(equal(attention(a.q, a.k, a.v, {}, kOptions).out, a.scaled));
+  EXPECT_TRUE(equal(attention(a.q, a.k, a.v, Options(), kOptions).out, a.scaled));
+  EXPECT_TRUE(equal(attention(a.q, a.k, a.v, kOptions, {}).out, a.scaled));
+  EXPECT_EQ(text(explain(a.q, a.k, a.v, {}, kAsked)), text(explain(a.q, a.k, a.v, full(), kAsked)));
+}
+
+// Each option by itself is seen, so that none is lost.
+TEST(OptionsInPlaceOfMods, AreRefusedWhereTheyAreGivenTwice) {
+  const Arguments a;
+  std::byte memory[8];
+  const Options each[] = {{.scale = 1},          {.q_offset = 0},
+                          {.q_offsets = {0}},    {.kv_offset = 0},
+                          {.accumulate = true},  {.executor = serial()},
+                          {.workspace = memory}, {.compute = Compute::bf16},
+                          {.isa = Isa::generic}, {.normaliser = Normaliser::sigmoid()}};
+  for (const Options& options : each) {
+    try {
+      explain(a.q, a.k, a.v, options, options);
+      ADD_FAILURE() << "option " << &options - each << " was not seen";
+    } catch (const std::invalid_argument& e) {
+      EXPECT_NE(std::string(e.what()).find("options are given twice"), std::string::npos) << e.what();
+    }
+  }
 }
 
 TEST(OptionsInPlaceOfMods, EntryPointsAreNamedByTheTypesOfTheirArguments) {

@@ -6,6 +6,7 @@
 
 #include "attn/detail/flash/before_rounding.h"
 #include "attn/detail/flash/flash.h"
+#include "attn/detail/mods/mods_and_options.h"
 #include "attn/detail/naive/naive.h"
 #include "attn/detail/tensor/arguments.h"
 #include "attn/detail/tensor/overlap.h"

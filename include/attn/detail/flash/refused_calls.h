@@ -41,44 +41,36 @@ constexpr bool is_wrong = sizeof...(More) > 0 || !std::is_convertible_v<const Op
 
 inline namespace ATTN_BUILT_FOR {
 
-// The int keeps overloads for misplaced or unnamed options out of the way when an entry point is named by the types of
-// its arguments, for example to take its address.
+// The int keeps overloads for unnamed options out of the way when an entry point is named by the types of its arguments,
+// for example to take its address.
 
 /// Not to be called: does not compile, with the sentence of detail::check_order().
-template <class Q, class K, detail::Viewable V, class M, class Wrong, class... More>
+template <class Q, class K, detail::Viewable V, class M = Options, class Wrong, class... More>
 requires(detail::is_wrong<Wrong, More...>) auto attention(const Q&, const K&, const V&, const M&, const Wrong&,
                                                           const More&...) {
   detail::check_order<M, Wrong, More...>();
 }
-/// Not to be called: does not compile, with the sentence of detail::check_order().
-template <class Q, class K, detail::Viewable V, int = 0, class Wrong, class... More>
-auto attention(const Q&, const K&, const V&, const Options&, const Wrong&, const More&...) {
-  detail::check_order<Options, Wrong, More...>();
-}
 
 /// Not to be called: does not compile, with the sentence of detail::check_order().
-template <class Q, class K, detail::Viewable V, class M, class Wrong, class... More>
+template <class Q, class K, detail::Viewable V, class M = Options, class Wrong, class... More>
 requires(detail::is_wrong<Wrong, More...>) auto naive_attention(const Q&, const K&, const V&, const M&, const Wrong&,
                                                                 const More&...) {
   detail::check_order<M, Wrong, More...>();
 }
-/// Not to be called: does not compile, with the sentence of detail::check_order().
-template <class Q, class K, detail::Viewable V, int = 0, class Wrong, class... More>
-auto naive_attention(const Q&, const K&, const V&, const Options&, const Wrong&, const More&...) {
-  detail::check_order<Options, Wrong, More...>();
-}
 
 /// Not to be called: does not compile, with the sentence of detail::check_order().
-template <class Out, class Q, class K, detail::Viewable V, class M, class Wrong, class... More>
+template <class Out, class Q, class K, detail::Viewable V, class M = Options, class Wrong, class... More>
 requires(!detail::Viewable<M> && detail::is_wrong<Wrong, More...>) auto attention_into(Out&&, const Q&, const K&,
                                                                                        const V&, const M&, const Wrong&,
                                                                                        const More&...) {
   detail::check_order<M, Wrong, More...>();
 }
+
 /// Not to be called: does not compile, with the sentence of detail::check_order().
-template <class Out, class Q, class K, detail::Viewable V, int = 0, class Wrong, class... More>
-auto attention_into(Out&&, const Q&, const K&, const V&, const Options&, const Wrong&, const More&...) {
-  detail::check_order<Options, Wrong, More...>();
+template <class Q, detail::KvSource Cache, class M = Options, class Wrong, class... More>
+requires(detail::is_wrong<Wrong, More...>) auto attention(const Q&, const Cache&, const M&, const Wrong&,
+                                                          const More&...) {
+  detail::check_order<M, Wrong, More...>();
 }
 
 /// Not to be called: does not compile, with the sentence of detail::refuse_unnamed().
@@ -87,22 +79,17 @@ auto attention(const Q&, const K&, const V&, detail::Unnamed, const More&...) {
   detail::refuse_unnamed<Q>();
 }
 /// Not to be called: does not compile, with the sentence of detail::refuse_unnamed().
-template <class Q, class K, detail::Viewable V, int = 0, detail::AnyMod M>
+template <class Q, class K, detail::Viewable V, int = 0, class M = Options>
 auto attention(const Q&, const K&, const V&, const M&, detail::Unnamed) {
   detail::refuse_unnamed<Q>();
 }
 /// Not to be called: does not compile, with the sentence of detail::refuse_unnamed().
-template <class Q, detail::KvSource Cache, int = 0, class M = Mods<>>
+template <class Q, detail::KvSource Cache, int = 0, class M = Options>
 auto attention(const Q&, const Cache&, detail::Unnamed, const M& = {}, const Options& = {}) {
   detail::refuse_unnamed<Q>();
 }
 /// Not to be called: does not compile, with the sentence of detail::refuse_unnamed().
-template <class Q, detail::KvSource Cache, int = 0>
-auto attention(const Q&, const Cache&, detail::Unnamed, const Options&) {
-  detail::refuse_unnamed<Q>();
-}
-/// Not to be called: does not compile, with the sentence of detail::refuse_unnamed().
-template <class Q, detail::KvSource Cache, int = 0, detail::AnyMod M>
+template <class Q, detail::KvSource Cache, int = 0, class M = Options>
 auto attention(const Q&, const Cache&, const M&, detail::Unnamed) {
   detail::refuse_unnamed<Q>();
 }

@@ -109,7 +109,7 @@ template <class T>
 auto twice(const Rectangle<T>& x, const Options& options = {}) {
   return 2 * x.area();
 }
-/// As above, with options in place of mods.
+/// As above, with the Options of the heads.
 template <class T>
 auto twice(const Rectangle<T>& x, int options) {
   return 2 * x.area();
