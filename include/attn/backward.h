@@ -114,14 +114,15 @@ std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& valu
   const detail::CheckedCall call(query, key, value, mods, options, detail::Outputs::given);
   using T = typename decltype(call)::T;
   const detail::LearnedIfAny<T, detail::Bound<M>> learned(call.mods, call.problem);
+  const auto& kernels = detail::kernels_among<T, detail::hold_computed_numbers<Q, K, V>()>();
   if constexpr (detail::lists_keys<detail::Bound<M>>())
     if (call.mods.grouped().gathers_backward(call.problem))
       return static_cast<std::size_t>(detail::listed_backward_bytes<T>(
-          call.problem, detail::LearnedSizes::of(learned.get()), *call.mods.grouped().gathering, options));
+          call.problem, detail::LearnedSizes::of(learned.get()), *call.mods.grouped().gathering, kernels, options));
   const bool may_round =
       detail::rounds_to_bf16(call.problem, options, {call.q.dtype(), call.k.dtype(), call.v.dtype()});
   return static_cast<std::size_t>(
-      detail::backward_bytes<T>(call.problem, detail::LearnedSizes::of(learned.get()), options, may_round));
+      detail::backward_bytes<T>(call.problem, detail::LearnedSizes::of(learned.get()), kernels, options, may_round));
 }
 /// As above, with options in place of mods.
 template <class Q, class K, class V>

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "attn/detail/base/linker_hint.h"
+#include "attn/detail/flash/choose_kernels.h"
 #include "attn/detail/flash/query_tiles.h"
 #include "attn/detail/tensor/kv_rows.h"
 #include "attn/detail/tensor/rotation.h"
@@ -22,19 +22,7 @@ struct QueryTile {
 };
 
 template <class T>
-struct CallTensors;
-template <class T>
-struct ChosenKernels;
-/// The kernels of a call; those of one whose numbers all lie in memory as they are computed with: see flash.h.
-template <class T, class = include_attn_instantiate_h_in_one_unit>
-ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options);
-template <class T, class = include_attn_instantiate_h_in_one_unit>
-ChosenKernels<T> native_kernels_for(const CallTensors<T>& tensors, const Options& options);
-
-template <class T>
 struct CallTensors {
-  using ChooseKernels = ChosenKernels<T> (*)(const CallTensors&, const Options&);
-
   DTypeView<T> out;
   TensorView<T, 3> lse;  ///< null: not wanted
   DTypeView<const T> q;
@@ -46,8 +34,7 @@ struct CallTensors {
   const OtherScore<T>* score = nullptr;   ///< null: the product of query and key
   RowList q_list = {};                    ///< which rows of q, out and lse the queries are
   Index most_queries = 0;                 ///< of a tile; 0: as many as kernels like
-  /// Where the types of the tensors are known, a pointer to it keeps kernels that cannot be asked for out of a program.
-  ChooseKernels choose_kernels = kernels_for<T>;
+  const KernelChoice<T>* kernels = &kKernels<T>;
   ChooseDots<T> choose_dots = nullptr;  ///< for keys and values of 8 bits; null: they have others
 
   /// The bytes of `keys` keys and values of a head; without an argument, those of the whole call.

@@ -4,22 +4,22 @@
 #include "attn/detail/base/linker_hint.h"
 #include "attn/detail/flash/pass_sequence.h"
 #include "attn/detail/flash/task_list.h"
-#include "attn/detail/kernels/sigmoid_kernels.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-template <class T, bool kOthers>
-ChosenKernels<T> kernels_among(const CallTensors<T>& tensors, const Options& options) {
+/// The kernels of a call.
+template <class T>
+ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
   if (tensors.score)
     return {tensors.score->family, tensors.score->family, vectors_of(isa_of(options)), Amx::not_for_these};
   if (tensors.problem.sigmoid_bias) {
     const VectorSet vectors = vectors_of(isa_of(options));
-    const KernelFamily<T>& family = sigmoid_family_of<T, kOthers>(vectors);
+    const KernelFamily<T>& family = tensors.kernels->sigmoids(vectors);
     return {family, family, vectors, Amx::not_for_these};
   }
   const Problem& problem = tensors.problem;
-  ChosenKernels<T> kernels = chosen_kernels<T, kOthers>(
+  ChosenKernels<T> kernels = tensors.kernels->choose(
       options, bf16_products(problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
   const IsaParts parts = parts_of(isa_of(options));
   // The processor is asked once more, because software in place of the matrix unit has no dot products.
@@ -28,20 +28,11 @@ ChosenKernels<T> kernels_among(const CallTensors<T>& tensors, const Options& opt
   return kernels;
 }
 
-template <class T, class>
-ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
-  return kernels_among<T, true>(tensors, options);
-}
-template <class T, class>
-ChosenKernels<T> native_kernels_for(const CallTensors<T>& tensors, const Options& options) {
-  return kernels_among<T, false>(tensors, options);
-}
-
 /// Calls use(task list, executor, scheduled pass) for each pass of a call.
 template <class T, class Use>
 void for_each_pass(const CallTensors<T>& tensors, const PassSequence<T>& passes, const Options& options,
                    const Use& use) {
-  const ChosenKernels<T> kernels = tensors.choose_kernels(tensors, options);
+  const ChosenKernels<T> kernels = kernels_for(tensors, options);
   const auto pass = [&](const CallTensors<T>& t, const TileMods<T>* mods, bool resumes) {
     const FlashPass<T> call(t, mods, kernels, resumes, tensors.kv_bytes());
     const Executor& executor = executor_for(call.flops(), options.executor);
@@ -191,7 +182,7 @@ void flash(const CallTensors<T>& tensors, const PassSequence<T>& passes, const O
   PassResults<T> results(tensors);
   const CallTensors<T> of_passes =
       results.begin(workspace, workspace.data() ? flash_workspace_bytes(tensors, passes, options) : 0);
-  const KernelFamily<T>& family = tensors.choose_kernels(tensors, options).full_precision;
+  const KernelFamily<T>& family = kernels_for(tensors, options).full_precision;
   if (options.accumulate) results.load(family);
   run(of_passes, workspace);
   results.end(family);

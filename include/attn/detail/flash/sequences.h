@@ -26,8 +26,7 @@ void with_sequences(std::span<const Sequence<T>> sequences, const Options& optio
   double flops = 0, kv_bytes = 0;
   for (const Sequence<T>& s : sequences) kv_bytes += s.tensors.kv_bytes();
   for (const Sequence<T>& s : sequences)
-    flops += calls.add(s.tensors, s.mods, s.tensors.choose_kernels(s.tensors, options), options.accumulate, kv_bytes)
-                 .flops();
+    flops += calls.add(s.tensors, s.mods, kernels_for(s.tensors, options), options.accumulate, kv_bytes).flops();
   const Executor& executor = executor_for(flops, options.executor);
   FixedVector<ScheduledPass<T>> cut(static_cast<Index>(sequences.size()));
   // A sequence is cut for twice the workers that its share of the work keeps busy, not for all workers: larger tasks
