@@ -4,8 +4,8 @@
 #include "attn/detail/flash/checked_call.h"
 #include "attn/detail/flash/flash.h"
 #include "attn/detail/flash/refused_calls.h"
+#include "attn/detail/mods/refused_operators.h"
 #include "attn/detail/naive/naive.h"
-#include "attn/mods.h"
 #ifdef ATTN_EXTERN_TEMPLATES  // see attn/instantiate.h
 #include "attn/detail/extern_templates.h"
 #endif

@@ -16,6 +16,7 @@
 #include "attn/linear.h"
 #include "attn/linear_attention.h"
 #include "attn/merge.h"
+#include "attn/mods.h"
 #include "attn/multi_head.h"
 #include "attn/paged_kv_cache.h"
 #include "attn/positions.h"

@@ -99,14 +99,16 @@ std::size_t backward_workspace_bytes(const Q& query, const K& key, const V& valu
   using T = typename decltype(call)::T;
   using Bound = std::remove_cvref_t<decltype(call.mods)>;
   const detail::LearnedIfAny<T, Bound> learned(call.mods, call.problem);
+  const auto& kernels = detail::kernels_among<T, detail::hold_computed_numbers<Q, K, V>()>();
   if constexpr (detail::lists_keys<Bound>())
     if (call.mods.grouped().gathers_backward(call.problem))
-      return static_cast<std::size_t>(detail::listed_backward_bytes<T>(
-          call.problem, detail::LearnedSizes::of(learned.get()), *call.mods.grouped().gathering, with.options));
+      return static_cast<std::size_t>(
+          detail::listed_backward_bytes<T>(call.problem, detail::LearnedSizes::of(learned.get()),
+                                           *call.mods.grouped().gathering, kernels, with.options));
   const bool may_round =
       detail::rounds_to_bf16(call.problem, with.options, {call.q.dtype(), call.k.dtype(), call.v.dtype()});
-  return static_cast<std::size_t>(
-      detail::backward_bytes<T>(call.problem, detail::LearnedSizes::of(learned.get()), with.options, may_round));
+  return static_cast<std::size_t>(detail::backward_bytes<T>(call.problem, detail::LearnedSizes::of(learned.get()),
+                                                            kernels, with.options, may_round));
 }
 
 /// The same gradients as attention_backward() by their definition, with all weights in memory. It is the reference for

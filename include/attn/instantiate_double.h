@@ -1,6 +1,7 @@
 // Compiles the loops and kernels of double; see attn/instantiate.h.
 #pragma once
 
+#include "attn/detail/base/instantiate_pool.h"
 #include "attn/detail/extern_templates.h"
 
 namespace attn::detail {

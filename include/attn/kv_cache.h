@@ -101,7 +101,7 @@ class KvCache {
     const auto& keys_held = detail::evaluated(k);
     const auto& values_held = detail::evaluated(v);
     const auto keys = detail::appended<Computed>(keys_held);
-    append(keys, detail::appended<Computed>(values_held), config_.batch,
+    append(detail::appending_family<T, K, V>(), keys, detail::appended<Computed>(values_held), config_.batch,
            std::vector<Index>(lengths_.size(), keys.dim(2)), false);
   }
 
@@ -111,7 +111,8 @@ class KvCache {
   requires(!std::is_integral_v<K>) void append(const K& k, const V& v, Indices lens) {
     const auto& keys_held = detail::evaluated(k);
     const auto& values_held = detail::evaluated(v);
-    append(detail::appended<Computed>(keys_held), detail::appended<Computed>(values_held), 1, lens.values, true);
+    append(detail::appending_family<T, K, V>(), detail::appended<Computed>(keys_held),
+           detail::appended<Computed>(values_held), 1, lens.values, true);
   }
 
   /// Appends tokens to one sequence: k (1, kv_heads, tokens, head_dim), v likewise.
@@ -122,7 +123,7 @@ class KvCache {
     const auto keys = detail::appended<Computed>(keys_held);
     std::vector<Index> lens(lengths_.size(), 0);
     lens[at(sequence)] = keys.dim(2);
-    append(keys, detail::appended<Computed>(values_held), 1, lens, true);
+    append(detail::appending_family<T, K, V>(), keys, detail::appended<Computed>(values_held), 1, lens, true);
   }
   /// @deprecated append_to() is append() now.
   template <class K, class V>
@@ -222,7 +223,8 @@ class KvCache {
 
   /// Appends lens[i] tokens to sequence i: tokens of batch element i, or, if `ragged`, the tokens behind those of
   /// sequence i - 1.
-  void append(const View& k, const View& v, Index batch, std::span<const Index> lens, bool ragged) {
+  void append(const detail::KernelFamily<Computed>& kernels, const View& k, const View& v, Index batch,
+              std::span<const Index> lens, bool ragged) {
     detail::check_appended(k, v, batch, config_.kv_heads, config_.head_dim, config_.v_dim);
     const Index given = static_cast<Index>(lens.size());
     detail::require(given == config_.batch, "append: ", given, " lengths for ", config_.batch, " sequences");
@@ -239,7 +241,8 @@ class KvCache {
       throw std::length_error(detail::joined({"attn: sequence ", longest, " of the cache would need room for ", most,
                                               " tokens, max_capacity is ", config_.max_capacity,
                                               "; truncate() it, or make the cache with a larger max_capacity"}));
-    typename Pages::Writer writer(k.dim(2), config_.head_dim, config_.v_dim, config_.rope ? &*config_.rope : nullptr);
+    typename Pages::Writer writer(kernels, k.dim(2), config_.head_dim, config_.v_dim,
+                                  config_.rope ? &*config_.rope : nullptr);
     if (most > capacity()) grow(most);
     Range rows{0, 0};
     for (std::size_t i = 0; i < lens.size(); ++i) {

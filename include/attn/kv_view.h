@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attn/detail/base/ranges.h"
+#include "attn/detail/flash/choose_kernels.h"
 #include "attn/detail/mods/lengths.h"
 #include "attn/detail/tensor/kv_rows.h"
 #include "attn/rope.h"
@@ -31,7 +32,8 @@ class KvView {
   /// does not exist.
   template <class K, class V, class Tables>
   KvView(const K& key_pages, const V& value_pages, const Tables& given_tables, const Indices& lengths)
-      : KvView(detail::as_rank4(attn::view(key_pages)), detail::as_rank4(attn::view(value_pages)), nullptr) {
+      : KvView(detail::as_rank4(attn::view(key_pages)), detail::as_rank4(attn::view(value_pages)), nullptr,
+               detail::kernels_among<T, detail::hold_computed_numbers<K, V>()>()) {
     static_assert(std::is_integral_v<typename detail::Traits<Tables>::Scalar> && detail::Traits<Tables>::kRank == 2,
                   "attn::KvView: tables must hold integers, a row for each sequence");
     const auto tables = attn::view(given_tables);
@@ -70,9 +72,9 @@ class KvView {
 
   /// The pages without any sequences yet, for caches.
   KvView(const detail::DTypeView<const T>& k, const detail::DTypeView<const T>& v, const Rope* rope,
-         const TensorView<const float, 3>& k_scales = {}, const TensorView<const float, 3>& v_scales = {},
-         detail::ChooseDots<T> dots = nullptr)
-      : k_(k), v_(v), k_scales_(k_scales), v_scales_(v_scales), rope_(rope), choose_dots_(dots) {
+         const detail::KernelChoice<T>& kernels, const TensorView<const float, 3>& k_scales = {},
+         const TensorView<const float, 3>& v_scales = {}, detail::ChooseDots<T> dots = nullptr)
+      : k_(k), v_(v), k_scales_(k_scales), v_scales_(v_scales), rope_(rope), kernels_(&kernels), choose_dots_(dots) {
     const auto pages = [](const auto& t) { return Shape<3>{t.dim(0), t.dim(1), t.dim(2)}; };
     detail::require(pages(k) == pages(v), "KvView: pages of keys have shape ", k.shape(), ", those of values ",
                     v.shape(), " as (pages, kv_heads, page_size, dim)");
@@ -97,6 +99,7 @@ class KvView {
   /// The values of a sequence, likewise.
   detail::KvRows<T> values(Index sequence) const { return {v_, pages(sequence), v_scales_}; }
   /// Which kernels multiply them as integers, where they are such.
+  const detail::KernelChoice<T>& kernels() const { return *kernels_; }
   detail::ChooseDots<T> choose_dots() const { return choose_dots_; }
 
  private:
@@ -120,6 +123,7 @@ class KvView {
   detail::DTypeView<const T> k_, v_;
   TensorView<const float, 3> k_scales_, v_scales_;
   const Rope* rope_;
+  const detail::KernelChoice<T>* kernels_;
   detail::ChooseDots<T> choose_dots_;
   std::vector<Index> tables_;
   std::vector<Sequence> sequences_;

@@ -138,8 +138,8 @@ class PagedKvCache {
     const auto& values_held = detail::evaluated(v);
     const auto keys = detail::appended<Computed>(keys_held);
     const std::vector<Index> lens(sequences.values.size(), keys.dim(2));
-    append(sequences.values, keys, detail::appended<Computed>(values_held), static_cast<Index>(lens.size()), lens,
-           false);
+    append(detail::appending_family<T, K, V>(), sequences.values, keys, detail::appended<Computed>(values_held),
+           static_cast<Index>(lens.size()), lens, false);
   }
 
   /// Appends lens[i] tokens to sequences[i]: k (1, kv_heads, sum of lens, head_dim), v likewise, one sequence behind
@@ -148,8 +148,8 @@ class PagedKvCache {
   void append(Indices sequences, const K& k, const V& v, Indices lens) {
     const auto& keys_held = detail::evaluated(k);
     const auto& values_held = detail::evaluated(v);
-    append(sequences.values, detail::appended<Computed>(keys_held), detail::appended<Computed>(values_held), 1,
-           lens.values, true);
+    append(detail::appending_family<T, K, V>(), sequences.values, detail::appended<Computed>(keys_held),
+           detail::appended<Computed>(values_held), 1, lens.values, true);
   }
 
   /// Not to be called: does not compile, and says that sequences are to be named.
@@ -209,8 +209,8 @@ class PagedKvCache {
     return c;
   }
 
-  void append(std::span<const Index> sequences, const View& k, const View& v, Index batch, std::span<const Index> lens,
-              bool ragged) {
+  void append(const detail::KernelFamily<Computed>& kernels, std::span<const Index> sequences, const View& k,
+              const View& v, Index batch, std::span<const Index> lens, bool ragged) {
     detail::check_appended(k, v, batch, config_.kv_heads, config_.head_dim, config_.v_dim);
     const Index given = static_cast<Index>(lens.size()), named = static_cast<Index>(sequences.size());
     detail::require(given == named, "append: ", given, " lengths for ", named, " sequences");
@@ -229,7 +229,7 @@ class PagedKvCache {
     if (needed > free_pages()) throw OutOfPages(needed, free_pages(), pages());
     // First what allocates, and may throw, before anything is changed.
     for (std::size_t i = 0; i < lens.size(); ++i) tables_.reserve(sequences[i], lens[i]);
-    typename detail::KvPages<T>::Writer writer(k.dim(2), config_.head_dim, config_.v_dim,
+    typename detail::KvPages<T>::Writer writer(kernels, k.dim(2), config_.head_dim, config_.v_dim,
                                                config_.rope ? &*config_.rope : nullptr);
 
     Range rows{0, 0};

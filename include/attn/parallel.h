@@ -1,12 +1,13 @@
 // What runs the tasks of a call: serial(), threads(), or an executor of your own.
 #pragma once
 
-#include <algorithm>
 #include <memory>
-#include <thread>
 
 #include "attn/detail/base/check.h"
+#include "attn/detail/base/pool.h"
+#ifndef ATTN_EXTERN_TEMPLATES  // see attn/instantiate.h
 #include "attn/detail/base/thread_pool.h"
+#endif
 
 namespace attn {
 
@@ -22,18 +23,16 @@ inline Executor serial() {
 /// system has no more threads. No thread is left running then.
 inline Executor threads(int workers) {
   detail::require(workers > 0, "threads(", workers, "): there must be at least one worker, the caller");
-  return workers == 1 ? serial() : Executor(std::make_shared<detail::PoolBackend>(workers));
+  return workers == 1 ? serial() : Executor(detail::make_pool(workers));
 }
 
 /// Runs tasks on the threads of a pool that the program already has, and on the caller. The pool must outlive all
 /// calls.
-inline Executor threads(Eigen::ThreadPoolInterface& pool) {
-  return Executor(std::make_shared<detail::PoolBackend>(pool));
-}
+inline Executor threads(Eigen::ThreadPoolInterface& pool) { return Executor(detail::make_pool(pool)); }
 
 /// The pool of the process: as many workers as the machine has hardware threads, started at first use.
 inline Executor threads() {
-  static const Executor pool = threads(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  static const Executor pool = threads(detail::hardware_threads());
   return pool;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attn/additive_backward.h"
+#include "attn/mods.h"
 #include "support/additive_model.h"
 #include "support/paths.h"
 

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include <unsupported/Eigen/CXX11/ThreadPool>
+
 #include "support/executor_rules.h"
 #include "support/paths.h"
 #include "support/sample.h"

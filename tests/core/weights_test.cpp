@@ -1,5 +1,6 @@
 // The weights tile by tile are those of the definition, and so is what is summed up of them.
 #include "attn/attention_weights.h"
+#include "attn/mods.h"
 
 #include <mutex>
 

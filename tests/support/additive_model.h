@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attn/additive_attention.h"
+#include "attn/mods.h"
 #include "compare.h"
 #include "oracle.h"
 #include "strided.h"

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "attn/mods.h"
 #include "attn/multi_head.h"
 #include "random.h"
 

@@ -15,11 +15,11 @@
   keyword template const KernelFamily<T>& kernel_family<T>(VectorSet);                                                 \
   keyword template const KernelFamily<T>& native_family<T>(VectorSet);                                                 \
   keyword template const KernelFamily<T>& sigmoid_family<T>(VectorSet);                                                \
+  keyword template const KernelFamily<T>& native_sigmoid_family<T>(VectorSet);                                         \
   keyword template KernelFamily<T> additive_family<T>(VectorSet);                                                      \
   keyword template OtherScore<T>::AddGradients additive_gradients<T>(VectorSet);                                       \
   keyword template ChosenKernels<T> choose_kernels<T>(const Options&, Bf16Products);                                   \
-  keyword template ChosenKernels<T> kernels_for<T>(const CallTensors<T>&, const Options&);                             \
-  keyword template ChosenKernels<T> native_kernels_for<T>(const CallTensors<T>&, const Options&);                      \
+  keyword template ChosenKernels<T> choose_native_kernels<T>(const Options&, Bf16Products);                            \
   keyword template void run_passes<T>(std::span<const Pass<T>>, const Options&, std::span<std::byte>);                 \
   keyword template Index bytes_of_passes<T>(std::span<const Pass<T>>, const Options&);                                 \
   keyword template void explain_passes<T>(std::span<const Pass<T>>, const Options&, Explanation&);                     \
@@ -28,10 +28,11 @@
                                  const DTypeView<const T>&, const NaiveMods<T>&, const Problem&, const Executor&);     \
   keyword template BackwardKernelSet<T> backward_kernels<T>(VectorSet);                                                \
   keyword template void backward<T>(const BackwardCall<T>&, const Options&);                                           \
-  keyword template Index backward_bytes<T>(const Problem&, const LearnedSizes&, const Options&, bool);                 \
+  keyword template Index backward_bytes<T>(const Problem&, const LearnedSizes&, const KernelChoice<T>&,                \
+                                           const Options&, bool);                                                      \
   keyword template void listed_backward<T>(const BackwardCall<T>&, const ListedCall<T>&, const Options&);              \
   keyword template Index listed_backward_bytes<T>(const Problem&, const LearnedSizes&, const ListGathering&,           \
-                                                  const Options&);                                                     \
+                                                  const KernelChoice<T>&, const Options&);                             \
   keyword template void naive_backward<T>(                                                                             \
       const DTypeView<T>&, const DTypeView<T>&, const DTypeView<T>&, const DTypeView<const T>&,                        \
       const TensorView<const T, 3>&, const DTypeView<const T>&, const DTypeView<const T>&, const DTypeView<const T>&,  \

@@ -19,11 +19,12 @@ Executor backward_executor(const BackwardPlan<T>& plan, const Options& options) 
 /// The most memory that a call needs. `may_round`: whether query, key and value suit the matrix unit; even then the
 /// call may not use it.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
-Index backward_bytes(const Problem& problem, const LearnedSizes& learned, const Options& options, bool may_round) {
+Index backward_bytes(const Problem& problem, const LearnedSizes& learned, const KernelChoice<T>& kernels,
+                     const Options& options, bool may_round) {
   Index most = 0;
   for (const bool rounds : {false, may_round}) {
     const Bf16Products products = rounds ? Bf16Products::by_matrix_unit : Bf16Products::none;
-    const BackwardPlan<T> plan(problem, learned, choose_kernels<T>(options, products));
+    const BackwardPlan<T> plan(problem, learned, kernels.choose(options, products));
     most = std::max(most, backward_bytes_of(plan, backward_executor(plan, options).concurrency()));
   }
   return most;

@@ -94,6 +94,7 @@ class BackwardInputs {
 
  public:
   using T = typename CheckedCall<Q, K, V, M>::T;
+  using GradOut = std::remove_cvref_t<decltype(grad_out_of(std::declval<const G&>()))>;
 
   BackwardInputs(const G& g, const Q& query, const K& key, const V& value, const M& mods, const Options& options,
                  Outputs outputs = Outputs::own)
@@ -123,6 +124,7 @@ class CheckedBackward {
 
  public:
   using T = typename BackwardInputs<G, Q, K, V, M>::T;
+  using GradOut = typename BackwardInputs<G, Q, K, V, M>::GradOut;
 
   CheckedBackward(const G& grad_out, const Q& query, const K& key, const V& value, const Out& out, const Lse& lse,
                   const M& mods, const Options& options, Outputs outputs = Outputs::own)
@@ -143,7 +145,11 @@ class CheckedBackward {
            const LearnedMods<T>* learned = nullptr) const {
     const auto& call = in_.call;
     const BackwardMods<T, Bound<M>> mods(call.mods, call.problem);
-    const BackwardCall<T> made{call.tensors(),
+    constexpr bool kNative = hold_computed_numbers<Q, K, V, GradOut, Out, std::remove_cvref_t<GQ>,
+                                                   std::remove_cvref_t<GK>, std::remove_cvref_t<GV>>();
+    CallTensors<T> tensors = call.tensors();
+    tensors.kernels = &kernels_among<T, kNative>();
+    const BackwardCall<T> made{tensors,
                                out_,
                                in_.grad_out,
                                lse_,

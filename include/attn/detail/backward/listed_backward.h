@@ -16,15 +16,16 @@ Executor listed_executor(const ListedPlan<T>& plan, const Options& options) {
 /// The memory that such a call needs.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index listed_backward_bytes(const Problem& problem, const LearnedSizes& learned, const ListGathering& gathering,
-                            const Options& options) {
-  const ListedPlan<T> plan(problem, learned, gathering, options);
+                            const KernelChoice<T>& kernels, const Options& options) {
+  const ListedPlan<T> plan(problem, learned, gathering, kernels.choose(options, Bf16Products::none));
   return backward_bytes_of(plan, listed_executor(plan, options).concurrency());
 }
 
 /// Runs a backward pass over listed keys: first the queries, then the keys. See run_groups().
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void listed_backward(const BackwardCall<T>& call, const ListedCall<T>& listed, const Options& options) {
-  const ListedPlan<T> plan(call.tensors.problem, LearnedSizes::of(call.learned), listed.gathering(), options);
+  const ListedPlan<T> plan(call.tensors.problem, LearnedSizes::of(call.learned), listed.gathering(),
+                           call.tensors.kernels->choose(options, Bf16Products::none));
   const ListedLoop<T> loop(call, listed, plan);
   const auto run_keys = [&](const auto& for_all) {
     for_all(plan.key_tasks(), [&](std::byte* group_memory, Index group, Index task, std::byte* memory) {

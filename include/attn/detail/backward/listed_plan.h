@@ -56,12 +56,12 @@ class ListedPlan {
   using Sum = GradientSum<T>;
 
   ListedPlan(const Problem& problem, const LearnedSizes& learned, const ListGathering& gathering,
-             const Options& options)
+             const ChosenKernels<T>& chosen)
       : problem_(problem),
         learned_(learned),
         lists_(gathering.lists()),
         heads_of_list_(gathering.heads_of_list(problem)),
-        chosen_(choose_kernels<T>(options, Bf16Products::none)),
+        chosen_(chosen),
         kernels_(backward_kernels_of(chosen_, problem)) {
     for (Index head = 0; head < lists_.batch * lists_.heads; ++head)
       entries_ = std::max(entries_, lists_.begin((head + 1) * lists_.rows) - lists_.begin(head * lists_.rows));

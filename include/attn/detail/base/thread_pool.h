@@ -1,4 +1,4 @@
-// The executors that the library brings: the calling thread alone, and a pool of threads.
+// The pool of threads that the library brings.
 #pragma once
 
 #include <algorithm>
@@ -15,17 +15,9 @@
 #include <unsupported/Eigen/CXX11/ThreadPool>
 
 #include "attn/detail/base/helper_threads.h"
-#include "attn/executor.h"
+#include "attn/detail/base/pool.h"
 
 namespace attn::detail {
-
-class SerialBackend final : public Executor::Backend {
- public:
-  int concurrency() const override { return 1; }
-  void run(Index tasks, TaskRef task) const override {
-    for (Index i = 0; i < tasks; ++i) task(i, 0);
-  }
-};
 
 // What OpenMP's runtime answers, where the program has one; the flag for OpenMP need not be set here.
 #if defined(__ELF__) && defined(__GNUC__)
@@ -210,5 +202,18 @@ class PoolBackend final : public Executor::Backend {
   std::unique_ptr<Helpers> own_;  // waits for its threads before the rest goes
   Eigen::ThreadPoolInterface* pool_;
 };
+
+template <class>
+std::shared_ptr<const Executor::Backend> make_pool(int workers) {
+  return std::make_shared<PoolBackend>(workers);
+}
+template <class>
+std::shared_ptr<const Executor::Backend> make_pool(Eigen::ThreadPoolInterface& pool) {
+  return std::make_shared<PoolBackend>(pool);
+}
+template <class>
+int hardware_threads() {
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
 
 }  // namespace attn::detail

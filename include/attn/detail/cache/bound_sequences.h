@@ -146,7 +146,8 @@ class CheckedSequences {
   /// A pass for each sequence, with its part of the result: see result_views(). Valid until the next call.
   template <class... To>
   std::span<const Pass<T>> passes(To&&... result) {
-    if constexpr (kIsCall) return passes_with(result_views<T>(problem, result...));  // see CheckedCall::tensors()
+    if constexpr (kIsCall)
+      return passes_with(result_views<T>(problem, result...), kernels<To...>());  // see CheckedCall::tensors()
   }
   /// The same where the result is the caller's memory; see CheckedCall::caller_tensors().
   template <class... To>
@@ -158,12 +159,20 @@ class CheckedSequences {
         check_apart(to.lse, "lse", q_, "query");
         check_apart(to.lse, "lse", to.out, "out");
       }
-      return passes_with(to);
+      return passes_with(to, kernels<To...>());
     }
   }
 
  private:
-  std::span<const Pass<T>> passes_with(const ResultViews<T>& to) {
+  template <class... To>
+  const KernelChoice<T>& kernels() const {
+    if constexpr (hold_computed_numbers<Q, std::remove_cvref_t<To>...>())
+      return kept_.kernels();
+    else
+      return kKernels<T>;
+  }
+
+  std::span<const Pass<T>> passes_with(const ResultViews<T>& to, const KernelChoice<T>& kernels) {
     passes_.clear();
     Rows::for_each(query_, q_.shape(), kept_.size(), [&](Index s, Index element, const Range& rows) {
       BoundSequence<T, M>& b = bound_[s];
@@ -179,6 +188,7 @@ class CheckedSequences {
                                        .lse_rests = to.lse_rests,
                                        .first_batch = s,
                                        .rotation = kept_.rope() ? &b.rotation : nullptr,
+                                       .kernels = &kernels,
                                        .choose_dots = kept_.choose_dots()});
       passes_.add(Pass<T>{*b.tensors, b.mods(), accumulates_});
     });

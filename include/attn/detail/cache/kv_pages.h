@@ -111,7 +111,8 @@ class KvPages {
     ChooseDots<Computed> choose_dots = nullptr;
     if constexpr (TokenRows<T>::kScaled) choose_dots = dot_kernels;
     const TokenRows<T> k = keys(), v = values();
-    return {k.stored(), v.stored(), rope, k.scales, v.scales, choose_dots};
+    constexpr bool kNative = TokenRows<T>::kDType == DType::native;
+    return {k.stored(), v.stored(), rope, kernels_among<Computed, kNative>(), k.scales, v.scales, choose_dots};
   }
 
   void copy_page(const KvPages& other, Index from, Index to, Index tokens) {
@@ -123,8 +124,8 @@ class KvPages {
   /// allocates nor throws.
   class Writer {
    public:
-    Writer(Index tokens, Index head_dim, Index v_dim, const Rope* rope)
-        : family_(kernel_family<Computed>(vectors_of(default_isa()))),
+    Writer(const KernelFamily<Computed>& family, Index tokens, Index head_dim, Index v_dim, const Rope* rope)
+        : family_(family),
           rope_(rope),
           most_(std::min(kMost, std::max<Index>(tokens, 1))),
           packed_(static_cast<std::size_t>(most_ * std::max(head_dim, v_dim))),
@@ -218,6 +219,13 @@ DTypeView<const T> appended(const X& x) {
   static_assert(Traits<X>::kRank == 2 || Traits<X>::kRank == 4,
                 "attn: keys and values to append must be (tokens, dim) or (batch, kv_heads, tokens, dim)");
   return as_rank4(view(x));
+}
+
+/// The kernels that bring keys K and values V into a cache of T.
+template <class T, class K, class V>
+const KernelFamily<cached_t<T>>& appending_family() {
+  constexpr bool kNative = TokenRows<T>::kDType == DType::native && hold_computed_numbers<K, V>();
+  return family_of<cached_t<T>, !kNative>(vectors_of(default_isa()));
 }
 
 /// Says in one sentence what a cache cannot hold.

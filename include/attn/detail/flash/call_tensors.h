@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "attn/detail/base/linker_hint.h"
+#include "attn/detail/flash/choose_kernels.h"
 #include "attn/detail/flash/query_tiles.h"
 #include "attn/detail/tensor/kv_rows.h"
 #include "attn/detail/tensor/rotation.h"
@@ -14,19 +14,7 @@ namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
 template <class T>
-struct CallTensors;
-template <class T>
-struct ChosenKernels;
-/// The kernels of a call; those of one whose numbers all lie in memory as they are computed with: see flash.h.
-template <class T, class = include_attn_instantiate_h_in_one_unit>
-ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options);
-template <class T, class = include_attn_instantiate_h_in_one_unit>
-ChosenKernels<T> native_kernels_for(const CallTensors<T>& tensors, const Options& options);
-
-template <class T>
 struct CallTensors {
-  using ChooseKernels = ChosenKernels<T> (*)(const CallTensors&, const Options&);
-
   DTypeView<T> out;
   TensorView<T, 3> lse;  ///< null: not wanted
   DTypeView<const T> q;
@@ -38,8 +26,7 @@ struct CallTensors {
   const OtherScore<T>* score = nullptr;   ///< null: the product of query and key
   RowList q_list = {};                    ///< which rows of q, out and lse the queries are
   Index most_queries = 0;                 ///< of a tile; 0: as many as kernels like
-  /// Where the types of the tensors are known, a pointer to it keeps kernels that cannot be asked for out of a program.
-  ChooseKernels choose_kernels = kernels_for<T>;
+  const KernelChoice<T>* kernels = &kKernels<T>;
   ChooseDots<T> choose_dots = nullptr;  ///< for keys and values of 8 bits; null: they have others
 
   /// The bytes of `keys` keys and values of a head; without an argument, those of the whole call.
@@ -268,6 +255,26 @@ void load_out(const KernelFamily<T>& family, const TileMemory<T>& m, Index width
     family.pack_rows(from, count, columns, m.scores);
     family.load_columns(m.out + c * width, width, {m.scores, columns}, count, columns, T(1));
   });
+}
+
+/// The kernels of a call.
+template <class T>
+ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
+  if (tensors.score)
+    return {tensors.score->family, tensors.score->family, vectors_of(isa_of(options)), Amx::not_for_these};
+  if (tensors.problem.sigmoid_bias) {
+    const VectorSet vectors = vectors_of(isa_of(options));
+    const KernelFamily<T>& family = tensors.kernels->sigmoids(vectors);
+    return {family, family, vectors, Amx::not_for_these};
+  }
+  const Problem& problem = tensors.problem;
+  ChosenKernels<T> kernels = tensors.kernels->choose(
+      options, bf16_products(problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
+  const IsaParts parts = parts_of(isa_of(options));
+  // The processor is asked once more, because software in place of the matrix unit has no dot products.
+  if (tensors.choose_dots && parts.dots != DotProducts::none && cpu_has_vnni(parts.vectors))
+    kernels.dots = tensors.choose_dots(parts.vectors);
+  return kernels;
 }
 
 }  // namespace ATTN_BUILT_FOR

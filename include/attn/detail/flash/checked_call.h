@@ -95,24 +95,6 @@ void with_result_views(const Problem& problem, Result& result, const Options& op
   });
 }
 
-/// Whether tensors hold numbers as a call computes with them.
-template <class X, class... More>
-constexpr bool hold_computed_numbers() {
-  if constexpr (!Viewable<X>)
-    return false;
-  else if constexpr (sizeof...(More) > 0)
-    return hold_computed_numbers<X>() && hold_computed_numbers<More...>();
-  else
-    return dtype_of<typename Traits<X>::Scalar> == DType::native;
-}
-template <class T, bool kNative>
-constexpr typename CallTensors<T>::ChooseKernels choose_kernels_of() {
-  if constexpr (kNative)
-    return native_kernels_for<T>;
-  else
-    return kernels_for<T>;
-}
-
 /// The arguments of one call. Every entry point makes a CheckedCall first: whoever has one has a call without mistakes
 /// in types and sizes. It refers to the caller's tensors, mods and options, and its parts refer to each other, so that
 /// it is never moved.
@@ -201,7 +183,7 @@ class CheckedCall : public CallInputs<Q, K, V> {
             .v = v,
             .problem = problem,
             .lse_rests = to.lse_rests,
-            .choose_kernels = choose_kernels_of<T, kNative>()};
+            .kernels = &kernels_among<T, kNative>()};
   }
 };
 

@@ -6,10 +6,10 @@
 #include <limits>
 
 #include "attn/detail/base/linker_hint.h"
-#include "attn/detail/flash/call_tensors.h"
 #include "attn/detail/kernels/bf16/amx_tile_kernels.h"
 #include "attn/detail/kernels/bf16/vector_kernels.h"
 #include "attn/detail/kernels/sigmoid_kernels.h"
+#include "attn/detail/tensor/problem.h"
 #include "attn/explanation.h"
 #include "attn/options.h"
 
@@ -115,46 +115,49 @@ ChosenKernels<T> chosen_kernels(const Options& options, Bf16Products products) {
     }
 #endif
     // The processor is asked once more, because software in place of the matrix unit has no dot products.
-    if (products == Bf16Products::by_any && dots == DotProducts::vnni_bf16 && cpu_has_bf16())
-      return {kBf16VectorFamily<kOthers>, full_precision, vectors, amx};
+    if constexpr (kOthers)  // floats alone are never rounded for vectors
+      if (products == Bf16Products::by_any && dots == DotProducts::vnni_bf16 && cpu_has_bf16())
+        return {kBf16VectorFamily<true>, full_precision, vectors, amx};
   }
 #endif
   return {full_precision, full_precision, vectors, amx};
 }
 
-/// Chooses the kernels of a call.
+/// Chooses the kernels of a call; those of one whose numbers all lie in memory as they are computed with.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 ChosenKernels<T> choose_kernels(const Options& options, Bf16Products products) {
   return chosen_kernels<T, true>(options, products);
 }
-
-/// The kernels of a call by its tensors. Without kOthers: see chosen_kernels().
-template <class T, bool kOthers>
-ChosenKernels<T> kernels_among(const CallTensors<T>& tensors, const Options& options) {
-  if (tensors.score)
-    return {tensors.score->family, tensors.score->family, vectors_of(isa_of(options)), Amx::not_for_these};
-  if (tensors.problem.sigmoid_bias) {
-    const VectorSet vectors = vectors_of(isa_of(options));
-    const KernelFamily<T>& family = sigmoid_family_of<T, kOthers>(vectors);
-    return {family, family, vectors, Amx::not_for_these};
-  }
-  const Problem& problem = tensors.problem;
-  ChosenKernels<T> kernels = chosen_kernels<T, kOthers>(
-      options, bf16_products(problem, options, {tensors.q.dtype(), tensors.k.dtype(), tensors.v.dtype()}));
-  const IsaParts parts = parts_of(isa_of(options));
-  // The processor is asked once more, because software in place of the matrix unit has no dot products.
-  if (tensors.choose_dots && parts.dots != DotProducts::none && cpu_has_vnni(parts.vectors))
-    kernels.dots = tensors.choose_dots(parts.vectors);
-  return kernels;
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+ChosenKernels<T> choose_native_kernels(const Options& options, Bf16Products products) {
+  return chosen_kernels<T, false>(options, products);
+}
+template <class T, bool kNative>
+ChosenKernels<T> choose_kernels_for(const Options& options, Bf16Products products) {
+  if constexpr (kNative)
+    return choose_native_kernels<T>(options, products);
+  else
+    return choose_kernels<T>(options, products);
 }
 
-template <class T, class>
-ChosenKernels<T> kernels_for(const CallTensors<T>& tensors, const Options& options) {
-  return kernels_among<T, true>(tensors, options);
-}
-template <class T, class>
-ChosenKernels<T> native_kernels_for(const CallTensors<T>& tensors, const Options& options) {
-  return kernels_among<T, false>(tensors, options);
+/// What the kernels of a call are chosen from. Calls have a pointer to it: where the types of their tensors are known,
+/// kernels for others stay out of the program.
+template <class T>
+struct KernelChoice {
+  ChosenKernels<T> (*choose)(const Options&, Bf16Products);
+  const KernelFamily<T>& (*sigmoids)(VectorSet);
+};
+template <class T>
+inline constexpr KernelChoice<T> kKernels = {choose_kernels<T>, sigmoid_family<T>};
+template <class T>
+inline constexpr KernelChoice<T> kNativeKernels = {choose_native_kernels<T>, native_sigmoid_family<T>};
+
+template <class T, bool kNative>
+constexpr const KernelChoice<T>& kernels_among() {
+  if constexpr (kNative)
+    return kNativeKernels<T>;
+  else
+    return kKernels<T>;
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -211,8 +211,7 @@ class Plan {
       : passes_(static_cast<Index>(passes.size())), cuts_(static_cast<Index>(passes.size())) {
     double flops = 0, kv_bytes = 0;
     for (const Pass<T>& pass : passes) kv_bytes += pass.whole.kv_bytes();
-    for (const Pass<T>& pass : passes)
-      flops += passes_.add(pass, pass.whole.choose_kernels(pass.whole, options), kv_bytes).flops();
+    for (const Pass<T>& pass : passes) flops += passes_.add(pass, kernels_for(pass.whole, options), kv_bytes).flops();
     executor_ = &executor_for(flops, options.executor);
     // A pass is cut for twice the workers that its share of the work keeps busy, not for all workers: larger tasks
     // read memory in longer runs.
@@ -371,7 +370,7 @@ void flash(const CallTensors<T>& tensors, const Mods& mods, const Options& optio
       PassResults<T> results(tensors);
       const CallTensors<T> of_passes =
           results.begin(workspace, workspace.data() ? flash_workspace_bytes(tensors, mods, options) : 0);
-      const KernelFamily<T>& family = tensors.choose_kernels(tensors, options).full_precision;
+      const KernelFamily<T>& family = kernels_for(tensors, options).full_precision;
       if (options.accumulate) results.load(family);
       run(of_passes, workspace);
       return results.end(family);

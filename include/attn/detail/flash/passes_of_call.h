@@ -24,7 +24,7 @@ CallTensors<T> tensors_of(const CallTensors<T>& t, const Problem& problem, const
                       .k = of_keys(t.k),
                       .v = of_keys(t.v),
                       .problem = problem,
-                      .choose_kernels = t.choose_kernels};
+                      .kernels = t.kernels};
   part.score = t.score;
   part.lse_rests = t.lse_rests;
   return part;

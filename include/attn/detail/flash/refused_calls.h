@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "attn/mods.h"
+#include "attn/mod.h"
 #include "attn/options.h"
 
 namespace attn {

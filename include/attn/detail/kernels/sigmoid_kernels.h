@@ -100,6 +100,10 @@ template <class T, class = include_attn_instantiate_h_in_one_unit>
 const KernelFamily<T>& sigmoid_family(VectorSet vectors) {
   return sigmoid_family_of<T, true>(vectors);
 }
+template <class T, class = include_attn_instantiate_h_in_one_unit>
+const KernelFamily<T>& native_sigmoid_family(VectorSet vectors) {
+  return sigmoid_family_of<T, false>(vectors);
+}
 
 /// The kernel of the backward pass that stands in place of its softmax.
 template <class T>

@@ -26,13 +26,39 @@ struct Linear {
   /// All tokens at once. x (tokens, inputs) and y (tokens, outputs) are row-major without gaps. Of the options,
   /// executor, instruction set and `compute` matter. `memory` has bytes(), or is empty: then the call allocates.
   void operator()(const T* x, T* y, Index tokens, const Options& options, std::span<std::byte> memory = {}) const {
-    (*this)(readable(x, inputs), y, tokens, options, memory);
+    run<kDType == DType::native>(readable(x, inputs), y, tokens, options, memory);
   }
   /// The same for rows of any strides and dtype.
   void operator()(const RowsToRead& x, T* y, Index tokens, const Options& options,
                   std::span<std::byte> memory = {}) const {
+    run<false>(x, y, tokens, options, memory);
+  }
+
+  /// The memory that a call works in.
+  Index bytes(Index tokens, const Options& options) const {
+    const Plan plan = plan_for<kDType == DType::native>(tokens, options);
+    return Workspace::needed(plan.layout.bytes(), plan.executor.concurrency());
+  }
+
+ private:
+  using Number = computed_t<T>;
+  static constexpr DType kDType = dtype_of<T>;
+
+  struct Plan {
+    bool few;
+    ChosenKernels<Number> kernels;
+    QueryTiles<Number> tiles;
+    Executor executor;
+    TileLayout<Number> layout;
+
+    const KernelFamily<Number>& family() const { return few ? kernels.full_precision : kernels.family; }
+  };
+
+  /// `kNative`: all numbers lie in memory as they are computed with.
+  template <bool kNative>
+  void run(const RowsToRead& x, T* y, Index tokens, const Options& options, std::span<std::byte> memory) const {
     if (tokens == 0) return;
-    const Plan plan = plan_for(tokens, options);
+    const Plan plan = plan_for<kNative>(tokens, options);
     const bool few = plan.few;
     const KernelFamily<Number>& family = plan.family();
     const QueryTiles<Number>& tiles = plan.tiles;
@@ -57,31 +83,13 @@ struct Linear {
     });
   }
 
-  /// The memory that a call works in.
-  Index bytes(Index tokens, const Options& options) const {
-    const Plan plan = plan_for(tokens, options);
-    return Workspace::needed(plan.layout.bytes(), plan.executor.concurrency());
-  }
-
- private:
-  using Number = computed_t<T>;
-  static constexpr DType kDType = dtype_of<T>;
-
-  struct Plan {
-    bool few;
-    ChosenKernels<Number> kernels;
-    QueryTiles<Number> tiles;
-    Executor executor;
-    TileLayout<Number> layout;
-
-    const KernelFamily<Number>& family() const { return few ? kernels.full_precision : kernels.family; }
-  };
-
+  template <bool kNative>
   Plan plan_for(Index tokens, const Options& options) const {
     // With few tokens, as in decoding, reading the weight from memory is what takes time. The kernels for single
     // queries read it once for all of them.
     const bool few = tokens <= kQueriesAtATime;
-    const ChosenKernels<Number> kernels = choose_kernels<Number>(options, bf16_products(options.compute, {kDType}));
+    const ChosenKernels<Number> kernels =
+        choose_kernels_for<Number, kNative>(options, bf16_products(options.compute, {kDType}));
     const KernelFamily<Number>& family = few ? kernels.full_precision : kernels.family;
     const QueryTiles<Number> tiles(family, tokens, false);
     const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(inputs) * static_cast<double>(outputs);

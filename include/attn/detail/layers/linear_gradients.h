@@ -17,7 +17,8 @@ template <class From, class To>
 void transpose_into(To* to, const From* from, Index rows, Index columns, const Options& options) {
   using T = computed_t<From>;
   constexpr int kSide = 32;  // of a block: 16 kB of long double, which any thread's stack has
-  const KernelFamily<T>& family = choose_kernels<T>(options, Bf16Products::none).full_precision;
+  constexpr bool kNative = dtype_of<From> == DType::native && dtype_of<To> == DType::native;
+  const KernelFamily<T>& family = family_of<T, !kNative>(vectors_of(isa_of(options)));
   const Executor executor =
       executor_for(kFlopsToMove * static_cast<double>(rows) * static_cast<double>(columns), options.executor);
   executor.run(ceil_div(columns, kSide), [&](Index task, int) {
@@ -97,7 +98,7 @@ struct LinearGradients {
 
   static ChosenKernels<Number> kernels_for(const Options& options) {
     const Compute compute = kDType == DType::bf16 ? Compute::bf16 : options.compute;
-    return choose_kernels<Number>(options, bf16_products(compute, {DType::native}));
+    return choose_kernels_for<Number, kDType == DType::native>(options, bf16_products(compute, {DType::native}));
   }
   Executor executor_of_rows(Index tokens, const Options& options) const {
     const double products = static_cast<double>(inputs) * static_cast<double>(outputs);

@@ -42,6 +42,17 @@ struct Traits {
   }();
 };
 
+/// Whether tensors hold numbers as a call computes with them.
+template <class X, class... More>
+constexpr bool hold_computed_numbers() {
+  if constexpr (!Viewable<X>)
+    return false;
+  else if constexpr (sizeof...(More) > 0)
+    return hold_computed_numbers<X>() && hold_computed_numbers<More...>();
+  else
+    return dtype_of<typename Traits<X>::Scalar> == DType::native;
+}
+
 /// One head of a 2-D argument as a batch of one.
 template <class T>
 TensorView<T, 4> as_rank4(const TensorView<T, 2>& t) {

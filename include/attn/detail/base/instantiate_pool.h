@@ -1,0 +1,13 @@
+// Compiles the pool of threads; see attn/instantiate.h.
+#pragma once
+
+#include "attn/detail/base/thread_pool.h"
+
+namespace attn::detail {
+
+// Each header instantiate_….h includes this one. Where a program has them in several units, the linker keeps one of these.
+template std::shared_ptr<const Executor::Backend> make_pool<>(int);
+template std::shared_ptr<const Executor::Backend> make_pool<>(Eigen::ThreadPoolInterface&);
+template int hardware_threads<>();
+
+}  // namespace attn::detail
