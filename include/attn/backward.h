@@ -87,6 +87,13 @@ requires(!detail::Viewable<M>) void attention_backward_into(GQ&& grad_query, GK&
                           with.mods, with.options);
 }
 
+/// Not to be called: does not compile, with the sentence of detail::check_result().
+template <class GQ, class GK, class GV, class G, class Q, class K, class V, class... Given>
+requires(!detail::begins_with_result<Given...>) void attention_backward_into(GQ&&, GK&&, GV&&, const G&, const Q&,
+                                                                             const K&, const V&, const Given&...) {
+  detail::check_result<G>();
+}
+
 /// The bytes that Options::workspace must have for attention_backward_into() with such arguments. They are linear in
 /// the lengths: for each of the heads that are worked on together, queries and grad_out as rows and as columns, and up
 /// to eight gradients of the queries, one for each part of the keys; and for each thread some tiles. The number is

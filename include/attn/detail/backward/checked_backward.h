@@ -19,6 +19,14 @@ constexpr auto check_result() {
   return WholeResult<R>;
 }
 
+/// Whether the arguments behind the value begin with a result, or with its out and lse.
+template <class... Given>
+constexpr bool begins_with_result = false;
+template <class R, class... Given>
+constexpr bool begins_with_result<R, Given...> = WholeResult<R>;
+template <class Out, class Lse, class... Given>
+constexpr bool begins_with_result<Out, Lse, Given...> = WholeResult<Out> || (Viewable<Out> && Viewable<Lse>);
+
 /// A tensor shaped like `x`, one of the call's arguments.
 template <class X, class T>
 auto gradient_like(const DTypeView<const T>& x) {

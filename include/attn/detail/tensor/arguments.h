@@ -268,8 +268,9 @@ constexpr bool has_rank_of_lse = rank_of<X> >= 1 && rank_of<X> <= 3;
 template <class X>
 auto lse_rank3(X&& x) {
   constexpr int kRank = rank_of<X>;
+  static_assert(!WholeResult<X>, "attn: this is the whole result of a call; its log-sum-exps are result.lse");
   static_assert(
-      has_rank_of_lse<X>,
+      has_rank_of_lse<X> || WholeResult<X>,
       "attn: lse must be a vector (q_len) or have rank 3, (batch, heads, q_len), as attention() returns it; a "
       "tensor in the place of mods is attn::keep(t) or attn::bias(t)");
   if constexpr (has_rank_of_lse<X>) {  // else view() would have a sentence of its own
