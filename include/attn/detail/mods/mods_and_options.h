@@ -31,14 +31,19 @@ struct ModsAndOptions {
 template <>
 struct ModsAndOptions<Options> {
   /// @throws std::invalid_argument if both are set; their types are the same as where one is.
-  ModsAndOptions(const Options& first, const Options& second) : options(is_default(first) ? second : first) {
-    require(is_default(first) || is_default(second),
-            "options are given twice, in place of mods and after them; give all of them once, as in {.scale = 0.5, "
-            ".q_offset = 0}");
-  }
+  ModsAndOptions(const Options& first, const Options& second) : options(one_of(first, second)) {}
 
   static constexpr Mods<> mods = {};
   const Options& options;
+
+ private:
+  static const Options& one_of(const Options& first, const Options& second) {
+    if (is_default(second)) return first;
+    require(is_default(first),
+            "options are given twice, in place of mods and after them; give all of them once, as in {.scale = 0.5, "
+            ".q_offset = 0}");
+    return second;
+  }
 };
 
 }  // namespace ATTN_BUILT_FOR
