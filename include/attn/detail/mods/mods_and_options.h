@@ -21,7 +21,7 @@ inline bool is_default(const Options& options) {
 /// type, so M is its default, Options, in `f(q, k, v, {.scale = 0.5})` and in `f(q, k, v, {}, {.scale = 0.5})`.
 template <class M>
 struct ModsAndOptions {
-  ModsAndOptions(const M& mods, const Options& options) : mods(mods), options(options) {}
+  ModsAndOptions(const M& given_mods, const Options& given_options) : mods(given_mods), options(given_options) {}
 
   const M& mods;
   const Options& options;
