@@ -7,7 +7,7 @@
 #include "attn/detail/mods/refused_operators.h"
 #include "attn/detail/naive/naive.h"
 #include "attn/mods/causal.h"  // the mask of most calls; other mods have headers of their own
-#ifdef ATTN_EXTERN_TEMPLATES  // see attn/instantiate.h
+#ifdef ATTN_EXTERN_TEMPLATES   // see attn/instantiate.h
 #include "attn/detail/extern_templates.h"
 #endif
 

@@ -262,8 +262,8 @@ requires(has_near_part<Mods>()) bool passes_resume(const Mods& mods, const Probl
   return grouping_pays(problem, mods.grouped().grouping);
 }
 
-/// Calls visit(pass) for each pass over the rows of the output, in order. A pass that resumes adds to what stands in out
-/// and lse; the first one does so where the call `goes_on`.
+/// Calls visit(pass) for each pass over the rows of the output, in order. A pass that resumes adds to what stands in
+/// out and lse; the first one does so where the call `goes_on`.
 template <class T, class Mods, class Visit>
 void for_each_pass(const CallTensors<T>& tensors, const Mods& mods, bool goes_on, const Visit& visit) {
   const auto pass = [&](const CallTensors<T>& part, const auto& own, bool resumes) {

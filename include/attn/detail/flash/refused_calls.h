@@ -41,8 +41,8 @@ constexpr bool is_wrong = sizeof...(More) > 0 || !std::is_convertible_v<const Op
 
 inline namespace ATTN_BUILT_FOR {
 
-// The int keeps overloads for unnamed options out of the way when an entry point is named by the types of its arguments,
-// for example to take its address.
+// The int keeps overloads for unnamed options out of the way when an entry point is named by the types of its
+// arguments, for example to take its address.
 
 /// Not to be called: does not compile, with the sentence of detail::check_order().
 template <class Q, class K, detail::Viewable V, class M = Options, class Wrong, class... More>
