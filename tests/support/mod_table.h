@@ -1,6 +1,6 @@
 // Every mod the tests know, each with its meaning written out by hand for the oracle: sweeps, hints, poison and random
-// calls draw from this table. A new mask is an entry of kMasks (mask_table.h), a new score mod one of kScores; a line in
-// each_entry() has a mod that must be compiled in a type of its own.
+// calls draw from this table. A new mask is an entry of kMasks (mask_table.h), a new score mod one of kScores; a line
+// in each_entry() has a mod that must be compiled in a type of its own.
 #pragma once
 
 #include <memory>
