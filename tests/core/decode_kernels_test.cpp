@@ -228,7 +228,7 @@ void a_loop_over_keys_changes_no_bit() {
         detail::TileMemory<T> m{};
         m.query = const_cast<T*>(n.query.data());
         m.scores = to.data();
-        detail::Compiled<detail::VectorSet::avx512, Kernels>::score(m, n.read(stride), keys);
+        detail::compiled<detail::VectorSet::avx512, Kernels::score>(m, n.read(stride), keys);
         return to;
       };
       const auto rolled = scores(RolledScores<T>());
