@@ -8,7 +8,7 @@
 //
 // If such a header is missing, the program does not link. Without attn/instantiate_double.h, for example:
 //
-//     undefined reference to `void attn::detail::built_for_generic::flash<double,
+//     undefined reference to `void attn::detail::built_for_generic::run_passes<double,
 //         attn::detail::include_attn_instantiate_h_in_one_unit>(…)'
 //
 // The name behind built_for_ stands for the architecture flags of the unit that calls; the unit that includes this

@@ -1,6 +1,8 @@
 #include "random_mods.h"
 
 #include <algorithm>
+#include <limits>
+#include <memory>
 
 namespace fuzz {
 namespace {

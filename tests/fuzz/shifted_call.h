@@ -40,7 +40,7 @@ class Call {
     draw_numbers();
     draw_mods();
     right_ = right_values(g_, !decodes_);
-    // Exponentials err by more eps the smaller they are (Simd::exp()), which shows where a sink takes nearly all.
+    // Exponentials err by more eps the smaller they are (exp(Vec)), which shows where a sink takes nearly all.
     const Wide smallest = -std::log(static_cast<Wide>(std::numeric_limits<T>::min()));
     slack_ = (is_exact_ ? 0 : score_unit(g_)) + 0.35L * std::min(right_.below_sink, smallest);
   }

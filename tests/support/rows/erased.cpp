@@ -1,3 +1,7 @@
+#include <functional>
+#include <limits>
+#include <vector>
+
 #include "../erased_rows.h"
 #include "../mod_table.h"
 

@@ -1,4 +1,4 @@
-// The backends of executors: the calling thread alone, and what a pool of threads is made by.
+// Executor backends: the calling thread alone, and factories of thread pools.
 #pragma once
 
 #include <memory>

@@ -64,7 +64,7 @@ class BoundSequence {
   BoundSequence(const BoundSequence&) = delete;
 
   const Problem problem;
-  Rotation<T> rotation;                   ///< of no tokens, until somebody wants the result
+  Rotation<T> rotation;                   ///< empty until a result is asked for
   std::optional<CallTensors<T>> tensors;  ///< a batch of one
 
   const TileMods<T>* mods() const { return tile_mods_.get(); }

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <span>
 
 #include "attn/detail/flash/choose_kernels.h"
 #include "attn/detail/flash/query_tiles.h"

@@ -172,7 +172,7 @@ class CheckedCall : public CallInputs<Q, K, V> {
     return p;
   }
 
-  /// Made where it is returned to: small calls feel a copy.
+  /// Relies on copy elision: a copy is measurable in small calls.
   template <class... To>
   CallTensors<T> tensors_with(const ResultViews<T>& to) const {
     constexpr bool kNative = hold_computed_numbers<Q, K, V, std::remove_cvref_t<To>...>();

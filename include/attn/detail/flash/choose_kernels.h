@@ -140,8 +140,8 @@ ChosenKernels<T> choose_kernels_for(const Options& options, Bf16Products product
     return choose_kernels<T>(options, products);
 }
 
-/// What the kernels of a call are chosen from. Calls have a pointer to it: where the types of their tensors are known,
-/// kernels for others stay out of the program.
+/// The kernels that a call may use, by the types of its tensors. Calls have a pointer to it, so that kernels for other
+/// types stay out of the program.
 template <class T>
 struct KernelChoice {
   ChosenKernels<T> (*choose)(const Options&, Bf16Products);

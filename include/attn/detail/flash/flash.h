@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <span>
 
 #include "attn/detail/base/fixed_vector.h"
@@ -165,7 +166,7 @@ class PassTasks {
     const Index together = tiles_.are_single() ? decode_loop_.most_together() : 1;
     const Index tasks_per_worker = together > 1 ? 4 : 64;
     if (splits > 1 && together == 1) return 1;
-    if (workers == 1 && tiles_.are_single() && together == 1) return kMost;  // nobody to finish together with
+    if (workers == 1 && tiles_.are_single() && together == 1) return kMost;  // one worker waits for no other
     const Index wanted =
         std::clamp<Index>(blocks.count() * splits / (tasks_per_worker * std::max<Index>(workers, 1)), 1, kMost);
     const Index per_head = std::max<Index>(blocks.blocks_per_kv_head(), 1);

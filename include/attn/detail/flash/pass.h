@@ -6,7 +6,7 @@
 #include <span>
 
 #include "attn/detail/base/ranges.h"
-#include "attn/detail/flash/choose_kernels.h"
+#include "attn/detail/flash/call_tensors.h"
 #include "attn/detail/mods/tile_mods.h"
 #include "attn/detail/simd/softmax_state.h"
 

@@ -10,11 +10,11 @@
 namespace attn {
 namespace detail {
 
-/// Says in one sentence what is wrong with the arguments behind the value.
+/// Says in one sentence what is wrong with the arguments after the value.
 template <class... Given>
 constexpr auto check_order() {
-  constexpr bool kHasOptions = (std::is_same_v<Given, Options> || ...);
-  constexpr bool kHasMods = (int(AnyMod<Given>) + ...) > 1;
+  constexpr int kMods = (int(AnyMod<Given>) + ...);
+  constexpr bool kHasOptions = kMods > 0 && (std::is_same_v<Given, Options> || ...), kHasMods = kMods > 1;
   static_assert(!kHasOptions,
                 "attn: mods stand before options, in one argument: attention(q, k, v, causal() | softcap(50), "
                 "{.scale = 0.5})");

@@ -57,7 +57,7 @@ struct DecodeKernels : DecodeScoreKernels<T, Bytes, kRegisters, kStored> {
     for (Index j = 0; j < keys; j += kLanes) top = max(top, V::load(scores + j));
     const T old = m.max[row], of_keys = top.largest(), highest = old > of_keys ? old : of_keys;
     const T from = highest == -kInfinity ? T(0) : highest;  // as in TileKernels::softmax
-    // Of nothing it is 0.
+    // 0 before the first kept key.
     const T rescale = old == -kInfinity ? T(0) : exp(V::broadcast(old - from)).first();
     m.rescale[row] = rescale;
     m.max[row] = highest;

@@ -1,10 +1,10 @@
-// Kernels of recurrences over tokens, one text for all instruction sets, and the choice among them at run time: feature
-// maps, decays between the tokens of a chunk, pairs of near tokens, what stands around a chunk's products, and single
-// steps.
+// Kernels of recurrences over tokens, one source for all instruction sets, and the choice among them at run time:
+// feature maps, decays between the tokens of a chunk, pairs of near tokens, the other work on a chunk, and single steps.
 #pragma once
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <cmath>
 #include <limits>
 
@@ -165,7 +165,7 @@ struct GateKernels {
 template <class T>
 class RowFactors {
  public:
-  RowFactors(const T* of_rows) : of_rows_(of_rows) {}
+  RowFactors(const T* of_rows) : of_rows_(of_rows) { assert(of_rows != nullptr); }
   RowFactors(T of_all) : of_all_(of_all) {}
   /// With the other sign.
   RowFactors operator-() const {

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "attn/detail/base/ranges.h"
-#include "attn/detail/flash/choose_kernels.h"
+#include "attn/detail/flash/call_tensors.h"
 #include "attn/parallel.h"
 
 namespace attn::detail {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <concepts>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -80,7 +81,7 @@ auto bind_call(const M& mods, const Problem& problem) {
 template <class M>
 using Bound = decltype(bind_call(std::declval<const M&>(), std::declval<const Problem&>()));
 
-/// An Interface to mods, Made of them if kAny says that they have need of it; otherwise get() is null.
+/// Holds a Made, which implements Interface, if kAny; else nothing, and get() is null.
 template <class Interface, class Made, bool kAny>
 class MadeIfAny {
  public:

@@ -93,7 +93,4 @@ class MappedMods {
   const Far& far_;
 };
 
-template <class Mods, class Map>
-MappedMods(const Mods&, const Map&) -> MappedMods<Mods, Map>;
-
 }  // namespace attn::detail

@@ -1,4 +1,4 @@
-// Options that stand in place of mods.
+// Tells the mods and the options of an entry point apart.
 #pragma once
 
 #include "attn/detail/base/check.h"
@@ -30,7 +30,7 @@ struct ModsAndOptions {
 /// Without mods: options are the first of the two, or the second after `{}`.
 template <>
 struct ModsAndOptions<Options> {
-  /// @throws std::invalid_argument if both are set; their types are the same as where one is.
+  /// @throws std::invalid_argument if both are set: a run-time error, because the types do not show which is set.
   ModsAndOptions(const Options& first, const Options& second) : options(one_of(first, second)) {}
 
   static constexpr Mods<> mods = {};

@@ -70,6 +70,8 @@ class PlacedElement : public MappedMods<Own, PlaceInCall> {
         all_heads_(all_heads),
         is_first_(place.is_first) {}
 
+  const PlacedElement& of(Index) const { return *this; }
+
   double sink(Index head) const {
     return is_first_ ? MappedMods<Own, PlaceInCall>::sink(head) : -std::numeric_limits<double>::infinity();
   }

@@ -38,7 +38,7 @@ struct Exp2Constants<double> {
       1.0178121305806718011e-7, 7.0725617683983011661e-9,  4.4455361318481760235e-10};
 };
 
-/// tanh x = x P(x²) / Q(x²) up to kTanhIsOne, from where on tanh rounds to 1. P and Q are minimax in relative error,
+/// tanh x = x P(x²) / Q(x²) up to kIsOne, from where on tanh rounds to 1. P and Q are minimax in relative error,
 /// found by the Remez exchange: 2.1e-8 in float, 6.9e-17 in double, below the rounding of the evaluation. All
 /// coefficients are positive, so that nothing cancels, and Q stays below 500 (float) and 1e6 (double).
 template <class T>

@@ -1,4 +1,4 @@
-// Vectors of lanes as values, in the compilers' own vector extension: one text for all instruction sets.
+// Vectors of lanes as values, in the compilers' own vector extension: one source for all instruction sets.
 //
 // The functions here are forced inline, so they take on the instruction set of the function they end up in, whose
 // `target` attribute decides (see Compiled in detail/simd/vector_sets.h). Vectors are passed by reference and returned
@@ -113,7 +113,7 @@ struct Vec {
 
   /// *this += x * y, rounded once wherever the instruction set can, for sums whose bits must not depend on where they
   /// are formed. g++ decides for each place whether it fuses a product with its sum: g++ 13 does not in a loop with a
-  /// single sum of 32 bytes or less, and else by what stands around. Other compilers fuse all, and so does g++ in a
+  /// single sum of 32 bytes or less, and else by the code around it. Other compilers fuse all, and so does g++ in a
   /// loop with several sums, where this would hide from it what is being multiplied.
   ATTN_INLINE void add_fused(const Vec& x, const T& y) {
 #if defined(__x86_64__) && !defined(__clang__)
