@@ -98,9 +98,9 @@ class KvView {
   detail::KvRows<T> keys(Index sequence) const { return {k_, pages(sequence), k_scales_}; }
   /// The values of a sequence, likewise.
   detail::KvRows<T> values(Index sequence) const { return {v_, pages(sequence), v_scales_}; }
-  /// Which kernels multiply them as integers, where they are such.
+  /// The kernels that may read them.
   const detail::KernelChoice<T>& kernels() const { return *kernels_; }
-  detail::ChooseDots<T> choose_dots() const { return choose_dots_; }
+  detail::ChooseDots<T> choose_dots() const { return choose_dots_; }  ///< Kernels that multiply integers; null: none.
 
  private:
   /// Where the sequence's table of `pages` entries begins in tables_ (`first`), and how many tokens it has.

@@ -81,6 +81,7 @@ struct Numbers {
 struct Truth {
   std::vector<Real> out, lse;
   std::vector<Real> softmax, weights;  ///< `weights` are what values are multiplied by
+  std::vector<Real> sigmoid_rests;     ///< of sigmoids, 1 - softmax: near 1 a difference would lose its digits
   Real largest_score = 0;              ///< in magnitude, of the kept pairs, before and after the score mods
   Real largest_value = 0;              ///< in magnitude, times the largest factor
   Real largest_factor = 1;             ///< that a weight is multiplied by

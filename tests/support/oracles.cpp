@@ -40,7 +40,10 @@ Truth oracle(const Inputs& in, const Meaning& mod, const Numbers& numbers) {
         }
         Real sum = sink == -kInf ? 0 : std::exp(sink - max);
         if (numbers.sigmoid_bias) {
-          for (Real& x : row) x = x == -kInf ? 0 : 1 / (1 + std::exp(-(x + *numbers.sigmoid_bias)));
+          for (Real& x : row) {
+            t.sigmoid_rests.push_back(1 / (1 + std::exp(x + *numbers.sigmoid_bias)));
+            x = x == -kInf ? 0 : 1 / (1 + std::exp(-(x + *numbers.sigmoid_bias)));
+          }
           sum = 1;
         } else {
           for (Real& x : row) sum += x = x == -kInf ? 0 : std::exp(x - max);
@@ -109,7 +112,7 @@ GradientTruth gradient_oracle(const Inputs& in, const std::vector<double>& grad_
           const Index key = (kv_head * s.kv_len + j) * s.head_dim, value = (kv_head * s.kv_len + j) * s.v_dim;
           for (Index d = 0; d < s.head_dim; ++d) dot += Real(at(in.q, row * s.head_dim + d)) * Real(at(in.k, key + d));
           const Real slope = scale * slope_of(mod, scale * dot, {b, h, i, first + i, j});
-          const Real rest = numbers.sigmoid_bias ? 1 - w : 1;
+          const Real rest = numbers.sigmoid_bias ? at(forward.sigmoid_rests, row * s.kv_len + j) : 1;
           const Real dp = product(j), g = (rest * zw * dp - w * delta) * slope,
                      g_size = (rest * zw * std::abs(dp) + w * (std::abs(delta) + delta_size)) * std::abs(slope);
           for (Index c = 0; c < s.v_dim; ++c) {
@@ -156,7 +159,7 @@ TangentTruth jvp_oracle(const Inputs& in, const Inputs& direction, const Meaning
             size += std::abs(at(direction.q, query) * at(in.k, key)) + std::abs(at(in.q, query) * at(direction.k, key));
           }
           // A sigmoid's weight grows by itself, whatever the others do.
-          const Real rest = numbers.sigmoid_bias ? 1 - w : 1;
+          const Real rest = numbers.sigmoid_bias ? at(forward.sigmoid_rests, row * s.kv_len + j) : 1;
           const Real slope = rest * scale * slope_of(mod, scale * dot, {b, h, i, first + i, j});
           growth[static_cast<std::size_t>(j)] = slope * grown;
           growth_size[static_cast<std::size_t>(j)] = std::abs(slope) * size;
