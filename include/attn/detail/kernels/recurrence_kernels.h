@@ -1,5 +1,6 @@
 // Kernels of recurrences over tokens, one source for all instruction sets, and the choice among them at run time:
-// feature maps, decays between the tokens of a chunk, pairs of near tokens, the other work on a chunk, and single steps.
+// feature maps, decays between the tokens of a chunk, pairs of near tokens, the other work on a chunk, and single
+// steps.
 #pragma once
 
 #include <algorithm>
