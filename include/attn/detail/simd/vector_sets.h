@@ -62,17 +62,25 @@ decltype(auto) with_vectors([[maybe_unused]] VectorSet vectors, const Use& use) 
   }
 }
 
+// UBSan checks calls of function pointers, and so would have a kernel compiled by itself, without its instructions.
+#if defined(__clang__)
+#define ATTN_UNCHECKED_CALL __attribute__((no_sanitize("function")))
+#else
+#define ATTN_UNCHECKED_CALL
+#endif
+
 /// A kernel for an instruction set. Kernels are forced inline into call(), whose attribute says which instructions they
 /// may have, whatever the flags of the program.
 template <VectorSet, auto kKernel>
 struct Compiled;
-#define ATTN_COMPILED(set, target, ...)                                  \
-  template <class Result, class... Args, Result (*kKernel)(Args...)>     \
-  struct Compiled<VectorSet::set, kKernel> {                             \
-    target static Result call(Args... args) { return kKernel(args...); } \
+#define ATTN_COMPILED(set, target, ...)                                                      \
+  template <class Result, class... Args, Result (*kKernel)(Args...)>                         \
+  struct Compiled<VectorSet::set, kKernel> {                                                 \
+    target ATTN_UNCHECKED_CALL static Result call(Args... args) { return kKernel(args...); } \
   };
 ATTN_FOR_EACH_VECTOR_SET(ATTN_COMPILED)
 #undef ATTN_COMPILED
+#undef ATTN_UNCHECKED_CALL
 
 template <VectorSet kSet, auto kKernel>
 inline constexpr auto compiled = Compiled<kSet, kKernel>::call;
