@@ -127,7 +127,8 @@ struct GateKernels {
         V key = V::load(n.key.data + j * n.key.stride + c);
         for (Index i = j; i < n.tokens; ++i) {
           if (i > j) key *= V::load(n.factor.data + i * n.factor.stride + c);
-          scores.row(i)[j] += (V::load(n.query.data + i * n.query.stride + c) * key).total();
+          const V products = V::load(n.query.data + i * n.query.stride + c) * key;
+          scores.row(i)[j] += products.total();
         }
       }
   }

@@ -22,12 +22,9 @@
 #if defined(__clang__)
 #define ATTN_NO_UNROLL _Pragma("clang loop unroll(disable)")
 #define ATTN_UNROLL_TWICE _Pragma("clang loop unroll_count(2)")
-// Clang fuses a product with a sum only if both are in one expression, unless told otherwise; operators are functions.
-#define ATTN_MAY_FUSE _Pragma("clang fp contract(fast)")
 #else
 #define ATTN_NO_UNROLL _Pragma("GCC unroll 1")
 #define ATTN_UNROLL_TWICE _Pragma("GCC unroll 2")
-#define ATTN_MAY_FUSE
 #endif
 
 namespace attn::detail {
@@ -79,12 +76,28 @@ struct Vec {
   /// only made of copies of a number lane by lane when the function, before it is inlined, lacks the instruction set.
   static ATTN_INLINE Vec broadcast(T value) { return {Raw{} + value}; }
 
-  friend ATTN_INLINE Vec operator+(const Vec& a, const Vec& b) { ATTN_MAY_FUSE return {a.raw + b.raw}; }
-  friend ATTN_INLINE Vec operator-(const Vec& a, const Vec& b) { ATTN_MAY_FUSE return {a.raw - b.raw}; }
-  friend ATTN_INLINE Vec operator*(const Vec& a, const Vec& b) { ATTN_MAY_FUSE return {a.raw * b.raw}; }
-  friend ATTN_INLINE Vec operator+(const Vec& a, T b) { ATTN_MAY_FUSE return {a.raw + b}; }
-  friend ATTN_INLINE Vec operator-(const Vec& a, T b) { ATTN_MAY_FUSE return {a.raw - b}; }
-  friend ATTN_INLINE Vec operator*(const Vec& a, T b) { ATTN_MAY_FUSE return {a.raw * b}; }
+  /// A product that is not rounded yet. With a sum it is one instruction, wherever the instruction set can: clang fuses
+  /// both only if they are in one expression. (Its contract(fast) fuses across functions, but not across the checks of
+  /// a sanitizer, and then the bits of a sum depend on what stands around it.)
+  template <class Factor>
+  struct Product {
+    Raw a;
+    Factor b;
+    ATTN_INLINE operator Vec() const { return {a * b}; }
+    ATTN_INLINE void store(T* to) const { Vec(*this).store(to); }
+    friend ATTN_INLINE Vec operator+(const Product& x, const Product& y) { return {x.a * x.b + y.a * y.b}; }
+    friend ATTN_INLINE Vec operator+(const Vec& sum, const Product& x) { return {x.a * x.b + sum.raw}; }
+    friend ATTN_INLINE Vec operator+(const Product& x, const Vec& sum) { return {x.a * x.b + sum.raw}; }
+    friend ATTN_INLINE Vec operator-(const Vec& sum, const Product& x) { return {sum.raw - x.a * x.b}; }
+    friend ATTN_INLINE Vec operator-(const Product& x, const Vec& sum) { return {x.a * x.b - sum.raw}; }
+  };
+
+  friend ATTN_INLINE Vec operator+(const Vec& a, const Vec& b) { return {a.raw + b.raw}; }
+  friend ATTN_INLINE Vec operator-(const Vec& a, const Vec& b) { return {a.raw - b.raw}; }
+  friend ATTN_INLINE Product<Raw> operator*(const Vec& a, const Vec& b) { return {a.raw, b.raw}; }
+  friend ATTN_INLINE Vec operator+(const Vec& a, T b) { return {a.raw + b}; }
+  friend ATTN_INLINE Vec operator-(const Vec& a, T b) { return {a.raw - b}; }
+  friend ATTN_INLINE Product<T> operator*(const Vec& a, T b) { return {a.raw, b}; }
   friend ATTN_INLINE Vec operator/(T a, const Vec& b) { return {a / b.raw}; }
   friend ATTN_INLINE Vec operator/(const Vec& a, const Vec& b) { return {a.raw / b.raw}; }
   ATTN_INLINE Vec operator-() const { return {-raw}; }
