@@ -52,11 +52,11 @@ struct Explanation {
   /// How many of query_tiles are single queries, because their sequence has at most few_queries. A tile computes whole
   /// vectors of queries, however few there are; a single query has its vectors along the features.
   Index single_queries = 0;
-  /// Those of single_queries that one kernel takes through all their keys: queries that share these with no other, over
-  /// keys and values that lie in one piece, row by row, in the type that is computed in; a mask drops none of the keys
-  /// that are visited, and no other mod stands between scores and values. No task has more than 4096 of them. Where
-  /// keys and values take more than 8 MiB, rows must be such that it reads them as fast as memory gives them: with
-  /// AVX-512 those of whole 256 bytes, one behind the other.
+  /// Those of single_queries that a direct loop takes through their keys, with nothing between score, softmax and value:
+  /// queries that share their keys with no other, over keys and values that lie in one piece, row by row, in the type
+  /// that is computed in; a mask drops none of the keys that are visited, and there is no other mod. No task has more
+  /// than 4096 keys. Where keys and values take more than 8 MiB, only with vectors of more than 16 bytes, which need no
+  /// prefetches.
   Index lone_queries = 0;
   Index few_queries = 0;  ///< the most queries of a sequence that are worked on one by one; more are tiles
   /// Whether keys and values of single queries are fetched before they are needed, because all together take more than
@@ -104,7 +104,7 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
     out << "single queries, at most " << e.few_queries << " in a sequence";
   }
   if (e.lone_queries > 0 && e.lone_queries < e.single_queries) out << ", " << e.lone_queries << " of them";
-  if (e.lone_queries > 0) out << ", in one kernel";
+  if (e.lone_queries > 0) out << ", in the direct loop";
   if (e.fetches_ahead) out << ", keys and values " << (e.lone_queries > 0 ? "of the others " : "") << "fetched ahead";
   out << '\n'
       << "passes           " << e.passes << '\n'

@@ -172,7 +172,8 @@ void value_sums_up_products() {
 template <class T, class S>
 void lines_of_pages_are_asked_for() {
   for_each_size<T>([](const auto& kernels, Index rows, Index keys, Index dim, Index stride) {
-    if (keys < kKeyTile || dim % 32 != 0) return;
+    const bool fetches = rows > 1 || kDTypeOf<S> != detail::DType::native || kernels.fetches_for_one;
+    if (keys < kKeyTile || dim % 32 != 0 || !fetches) return;
     const Numbers<T, S> copied(rows, keys, dim, stride), next(rows, keys, dim, stride);
     std::vector<T> to(static_cast<std::size_t>(rows * std::max(dim, kKeyTile))),
         weights = copied.weights, rescale(static_cast<std::size_t>(rows));
@@ -190,58 +191,12 @@ void lines_of_pages_are_asked_for() {
     m.scores = weights.data();
     m.out = to.data();
     kernels.value_of(kDTypeOf<S>)(m, rows, copied.read(stride), keys, dim, values_of_page);
-    // Of values, nothing is fetched while columns are multiplied that fill no step; see DecodeKernels::add_columns().
+    // Of values, nothing is fetched while the last columns of four rows are multiplied.
     if (dim % 64 == 0) {
       EXPECT_LT(values_of_page.lines_left(), all / 8) << "of " << all;
     }
   });
 }
-
-#if ATTN_X86
-// Kernels of which a processor's maker decides. All can run both; they are compiled side by side, because flags of the
-// compiler decide whether a product is rounded before it is added.
-template <class T>
-using RowKernels = detail::DecodeRowKernels<T, 64, 32>;
-template <class T>
-struct RolledScores {
-  static ATTN_INLINE void score(const detail::TileMemory<T>& m, const detail::RowsToRead& key, Index keys) {
-    RowKernels<T>::score_rolled(m, key, keys);
-  }
-};
-template <class T>
-struct UnrolledScores {
-  static ATTN_INLINE void score(const detail::TileMemory<T>& m, const detail::RowsToRead& key, Index keys) {
-    detail::Prefetcher empty;
-    RowKernels<T>::score(m, key, keys, 4 * RowKernels<T>::kLanes, empty);
-  }
-};
-
-template <class T>
-void a_loop_over_keys_changes_no_bit() {
-  constexpr Index kDim = 4 * RowKernels<T>::kLanes;
-  for (const Index stride : {kDim, kDim + 16})
-    for (const Index keys : {16, 17, 31, 63, 64, 65, 79, 80, 130, 512}) {
-      SCOPED_TRACE("keys " + std::to_string(keys) + ", stride " + std::to_string(stride));
-      const Numbers<T, T> n(1, keys, kDim, stride);
-      const auto scores = [&]<class Kernels>(const Kernels&) {
-        std::vector<T> to(static_cast<std::size_t>(keys + 1), T(-7));
-        detail::TileMemory<T> m{};
-        m.query = const_cast<T*>(n.query.data());
-        m.scores = to.data();
-        detail::compiled<detail::VectorSet::avx512, Kernels::score>(m, n.read(stride), keys);
-        return to;
-      };
-      const auto rolled = scores(RolledScores<T>());
-      EXPECT_EQ(rolled, scores(UnrolledScores<T>()));
-      EXPECT_EQ(rolled.back(), -7);
-    }
-}
-TEST(DecodeKernels, ALoopOverKeysChangesNoBitOfTheirScores) {
-  if (!available(Isa::avx512)) GTEST_SKIP() << "the loop has vectors of 64 bytes, and this processor has none";
-  a_loop_over_keys_changes_no_bit<float>();
-  a_loop_over_keys_changes_no_bit<double>();
-}
-#endif
 
 TEST(DecodeKernels, LinesOfPagesAreAskedFor) {
   lines_of_pages_are_asked_for<float, float>();

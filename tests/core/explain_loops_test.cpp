@@ -32,7 +32,7 @@ TEST(Explain, TellsWhichLoopServesAndWhy) {
   EXPECT_EQ(single.few_queries, 4);
   EXPECT_EQ(line_of(single, "loop"), "single queries, at most 4 in a sequence");
   EXPECT_EQ(line_of(none, "loop"), "tiles of queries");
-  EXPECT_EQ(line_of(of(1, 100), "loop"), "single queries, at most 4 in a sequence, in one kernel");
+  EXPECT_EQ(line_of(of(1, 100), "loop"), "single queries, at most 4 in a sequence, in the direct loop");
 }
 
 /// Half a vector of 16 queries by themselves, where rows and keys are long enough.
@@ -87,17 +87,18 @@ TEST(Explain, QueriesThatShareKeysReadSmallPagesInPlace) {
 }
 
 /// Queries that visit no key fetch nothing.
-TEST(Explain, FarKeysOfQueriesInOneKernelAreNotFetched) {
+TEST(Explain, FarKeysInTheDirectLoopAreNotFetched) {
   const Tensor<float, 4> q({2, 16, 1, 64}), k({2, 16, 1100, 64});
   const auto of = [&](const auto& mods) { return explain(q, k, k, mods, {.isa = instruction_sets().back()}); };
   const Explanation all = of(full()), one = of(key_lengths({1100, 0})),
                     holes = of(mask_mod([](auto p) { return p.batch == 0 || p.kv != 7; }));
-  if (all.lone_queries == 0) GTEST_SKIP() << "AVX-512: not there";
+  if (all.lone_queries == 0) GTEST_SKIP() << "vectors of more than 16 bytes: not there";
   EXPECT_FALSE(all.fetches_ahead);
   EXPECT_EQ(one.lone_queries, 16);
   EXPECT_FALSE(one.fetches_ahead);
   EXPECT_TRUE(holes.fetches_ahead);
-  EXPECT_EQ(line_of(all, "loop"), "single queries, at most 8 in a sequence, in one kernel");
+  EXPECT_EQ(line_of(all, "loop"),
+            "single queries, at most " + std::to_string(all.few_queries) + " in a sequence, in the direct loop");
 }
 
 TEST(Explain, SequencesOfACacheMayTakeBothLoops) {
@@ -108,7 +109,7 @@ TEST(Explain, SequencesOfACacheMayTakeBothLoops) {
   EXPECT_EQ(e.single_queries, 1);
   EXPECT_GT(e.query_tiles, 1);
   EXPECT_EQ(e.lone_queries, 1);
-  EXPECT_EQ(line_of(e, "loop"), "tiles of queries, and 1 single query, in one kernel");
+  EXPECT_EQ(line_of(e, "loop"), "tiles of queries, and 1 single query, in the direct loop");
 }
 
 TEST(Explain, TellsWhetherTheMatrixUnitServes) {

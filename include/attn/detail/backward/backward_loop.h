@@ -117,7 +117,7 @@ class BackwardLoop {
       plan_.kernels().add(sum, added, size);
     }
     if (any)
-      family_.multiply(sum, size, scale_);
+      family_.multiply(sum, sum, size, scale_);
     else
       std::fill_n(sum, size, T(0));
     TileMemory<T> tile{};

@@ -130,7 +130,7 @@ class ListedLoop {
     T &lse = pairs.of(i).lse[query.row], &lse_rest = pairs.of(i).lse_rest[query.row],
       &delta = pairs.of(i).delta[query.row];
     load(call_.tensors.q, query.batch, head, query.row, q);
-    family_.multiply(q, head_dim, scale_);
+    family_.multiply(q, q, head_dim, scale_);
     load(call_.grad_out, query.batch, head, query.row, grad_out);
     std::fill_n(m.grad_query + i * head_dim, head_dim, T(0));
     if (problem_.sigmoid_bias) {  // each weight is for itself: see detail/kernels/sigmoid_kernels.h
@@ -145,7 +145,7 @@ class ListedLoop {
       if (call_.grad_lse.data()) delta -= call_.grad_lse(query.batch, head, query.row);
     }
     // Dropout multiplies the weights it keeps by a factor. Multiplying grad_out by it serves every product.
-    family_.multiply(grad_out, v_dim, kept_factor_);
+    family_.multiply(grad_out, grad_out, v_dim, kept_factor_);
   }
 
   /// From the products of a head with some entries of its list, in m.scores and m.grad_scores, to weights and gradients
@@ -226,7 +226,7 @@ class ListedLoop {
     for (Index i = 0; i < count; ++i) load(t, batch, head, list[i], to + i * t.dim(3));
   }
   void store(T* from, T factor, const RowsToWrite& to, Index dim) const {
-    family_.multiply(from, dim, factor);
+    family_.multiply(from, from, dim, factor);
     for (Index c = 0; call_.accumulates && c < dim; ++c) from[c] += load_number<T>(RowsToRead(to), 0, c);
     family_.unpack_rows(from, 1, dim, to);
   }

@@ -110,7 +110,7 @@ class DecodeState {
   void finish() {
     if (has_totals_) end_stretch();
     family().finish(m_, size(), problem().v_dim, has_totals_);
-    family().multiply(m_.out, size() * problem().v_dim, kept_factor_);
+    family().multiply(m_.out, m_.out, size() * problem().v_dim, kept_factor_);
   }
 
   bool must_compute_again(Index r) const {
@@ -142,9 +142,7 @@ class DecodeState {
     const CallTensors<T>& tensors = pass_->tensors;
     const Index head_dim = problem().head_dim, v_dim = problem().v_dim;
     const TileMemory<T> m = memory_of_row(r);
-    family().pack_rows(tensors.query(row.queries), 1, head_dim, m.query);
-    if (tensors.rotation) tensors.rotation->turn(m.query, row.queries.rows.begin);
-    family().multiply(m.query, head_dim, static_cast<T>(problem().scale));
+    pass_->load_query(row.queries, m.query);
     // Rows may be of several heads: the weights of each lie behind the queries.
     if (tensors.score) std::copy_n(tensors.score->of(row.queries.head), head_dim, m.query + kMost * head_dim);
     if (is_first) {
@@ -155,7 +153,7 @@ class DecodeState {
     }
     if (is_first && pass_->resumes && *m.sum != T(0)) {
       family().pack_rows(RowsToRead(tensors.output(row.queries)), 1, v_dim, m.out);
-      family().multiply(m.out, v_dim, *m.sum * static_cast<T>(inverse_of(kept_factor_)));
+      family().multiply(m.out, m.out, v_dim, *m.sum * static_cast<T>(inverse_of(kept_factor_)));
     } else {
       std::fill_n(m.out, v_dim, T(0));
     }

@@ -88,11 +88,6 @@ class DecodeTiles {
     };
     return lies(tensors_.k) && lies(tensors_.v);
   }
-  /// Whether each row of a head begins where the one before ends.
-  bool lie_end_to_end() const {
-    const auto lies = [](const KvRows<T>& t) { return t.stride(2) == t.dim(3); };
-    return lies(tensors_.k) && lies(tensors_.v);
-  }
 
   /// Whether the matrix unit serves for whole tiles of keys. It reads rows of whole registers at any address. A query
   /// that shares its keys with no other would leave most of it idle.

@@ -1,4 +1,4 @@
-// Single queries that share their keys with no other: one kernel for all that is done with one.
+// The direct loop: single queries that share their keys with no other, with nothing between score, softmax and value.
 #pragma once
 
 #include "attn/detail/flash/decode_tiles.h"
@@ -16,10 +16,10 @@ template <class T>
 class LoneQueries {
  public:
   LoneQueries(const PassContext<T>& pass, const DecodeTiles<T>& tiles, const KvSplits<T>& splits)
-      : pass_(pass), attend_(kernel_for(pass, tiles, splits)), are_near_(!tiles.are_far()) {}
+      : pass_(pass), are_served_(serves(pass, tiles, splits)) {}
 
   /// Whether the pass has such queries. One that visits keys which a mask drops is none: see serves().
-  bool are_served() const { return attend_ != nullptr; }
+  bool are_served() const { return are_served_; }
 
   /// Whether, in such a pass, all keys are kept that a query visits.
   bool serves(const QueryTile& query, const Range& visited) const {
@@ -29,53 +29,47 @@ class LoneQueries {
   /// Returns the state of a query after its keys `visited`, and with `stores` stores its result. `is_first`: these are
   /// its first keys, before which sinks count.
   TileMemory<T> run(const QueryTile& query, const Range& visited, bool is_first, bool stores, std::byte* memory) const {
-    const CallTensors<T>& tensors = pass_.tensors;
-    const Problem& problem = pass_.problem();
-    const TileMemory<T> m = memory_in(memory);
+    TileMemory<T> m = memory_in(memory);
     if (is_first) {
       pass_.begin(query, 1, 1, m);
     } else {
       const SoftmaxState<T> later = pass_.begun_later();
       *m.max = later.max, *m.sum = later.sum, *m.sum_rest = 0;
     }
-    const RowsToRead q = tensors.query(query), k = tensors.key(query, visited.begin),
-                     v = tensors.value(query, visited.begin);
-    const T* from = numbers(q);
-    if (!is_row(q) || tensors.rotation) {
-      pass_.kernels.full_precision.pack_rows(q, 1, problem.head_dim, m.query);
-      if (tensors.rotation) tensors.rotation->turn(m.query, query.rows.begin);
-      from = m.query;
-    }
-    T* result = nullptr;
-    if (stores)
-      if (const RowsToWrite out = tensors.output(query); is_row(out)) result = reinterpret_cast<T*>(out.data);
-    attend_(m, {from,
-                static_cast<T>(problem.scale),
-                {numbers(k), k.stride},
-                {numbers(v), v.stride},
-                visited.size(),
-                problem.head_dim,
-                problem.v_dim,
-                are_near_,
-                tensors.k.is_paged() ? visited.begin % kLongStep : 0,  // as DecodeTiles::first() begins
-                result});
-    if (stores) {
-      if (result == nullptr)
-        pass_.store_result(query, 0, m);
-      else
-        pass_.store_lse(query, m.max, m.sum);
-    }
+    pass_.load_query(query, m.query);
+    std::fill_n(m.out, pass_.problem().v_dim, T(0));
+    visit(visited, pass_.tensors.key(query, visited.begin), pass_.tensors.value(query, visited.begin), m);
+    add_rest(*m.sum, *m.sum_rest);
+    if (stores) pass_.store_result(query, 0, m);
     return m;
   }
 
  private:
-  using Attend = decltype(DecodeKernelSet<T>::attend);
-
-  template <class Byte>
-  static bool is_row(const DTypeRows<Byte>& rows) {
-    return rows.dtype == DType::native && rows.column == 1;
+  /// The recurrence over the keys: steps of kLongStep of them, each scored, then its softmax, then its values tile by
+  /// tile. Steps begin where DecodeTiles::first() has them begin. Nothing is fetched ahead.
+  void visit(const Range& visited, RowsToRead key, RowsToRead value, TileMemory<T>& m) const {
+    const Problem& problem = pass_.problem();
+    const DecodeKernelSet<T>& kernels = pass_.kernels.full_precision.decode;
+    constexpr Index kSize = sizeof(T);
+    Prefetcher nothing;
+    T* const scores = m.scores;
+    for (Index left = visited.size(), from = pass_.tensors.k.is_paged() ? visited.begin % kLongStep : 0; left > 0;
+         from = 0) {
+      const Index step = std::min(left, kLongStep - from);
+      m.scores = scores;
+      kernels.score(m, 1, key, step, problem.head_dim, nothing);
+      kernels.softmax(m, 0, step, nothing);
+      for (Index done = 0, count = kKeyTile - from % kKeyTile; done < step; done += count, count = kKeyTile) {
+        count = std::min(count, step - done);
+        kernels.value(m, 1, value, count, problem.v_dim, nothing);
+        m.scores += count;
+        value.data += count * value.stride * kSize;
+        *m.rescale = 1;
+      }
+      key.data += step * key.stride * kSize;
+      left -= step;
+    }
   }
-  static const T* numbers(const RowsToRead& rows) { return reinterpret_cast<const T*>(rows.data); }
 
   /// A part of what DecodeLoop has for 16 rows.
   TileMemory<T> memory_in(std::byte* memory) const {
@@ -90,24 +84,19 @@ class LoneQueries {
     return m;
   }
 
-  /// Null: there are no such queries in a pass.
-  static Attend kernel_for(const PassContext<T>& pass, const DecodeTiles<T>& tiles, const KvSplits<T>& splits) {
+  static bool serves(const PassContext<T>& pass, const DecodeTiles<T>& tiles, const KvSplits<T>& splits) {
     const Problem& problem = pass.problem();
     const bool are_lone = problem.q_len == 1 && problem.heads == problem.kv_heads,
-               are_plain =
-                   !pass.resumes && (pass.mods == nullptr || !(pass.mods->has_scores() || pass.kept_factor() != T(1)));
-    const DecodeKernelSet<T>& kernels = pass.kernels.full_precision.decode;
-    const auto keeps_up = [&](Index dim) { return kernels.far_columns != 0 && dim % kernels.far_columns == 0; };
-    const bool are_in_time = !tiles.are_far() || (keeps_up(problem.head_dim) && keeps_up(problem.v_dim) &&
-                                                  tiles.lie_end_to_end() && !tiles.heads_take_turns());
+               are_plain = !pass.resumes && !pass.tensors.score && !problem.sigmoid_bias &&
+                           (pass.mods == nullptr || !(pass.mods->has_scores() || pass.kept_factor() != T(1)));
+    const bool are_in_time = !tiles.are_far() || !pass.kernels.full_precision.decode.fetches_for_one;
     const Index most_keys = splits.keys(splits.count() - 1).size();  // no split has more than the last one
-    if (!are_lone || !are_plain || !are_in_time || has_totals(most_keys) || !tiles.lie_in_rows()) return nullptr;
-    return kernels.attend;
+    return are_lone && are_plain && are_in_time && !tiles.heads_take_turns() && !has_totals(most_keys) &&
+           tiles.lie_in_rows();
   }
 
   const PassContext<T>& pass_;
-  Attend attend_;
-  bool are_near_;
+  bool are_served_;
 };
 
 }  // namespace ATTN_BUILT_FOR

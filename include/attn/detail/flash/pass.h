@@ -80,12 +80,30 @@ struct PassContext : Pass<T> {
     return problem().sigmoid_bias ? SoftmaxState<T>{lone_score(0), 0} : SoftmaxState<T>{};
   }
 
+  /// A single query: rotated and multiplied by the scale.
+  void load_query(const QueryTile& query, T* to) const {
+    const RowsToRead from = tensors.query(query);
+    const Index dim = problem().head_dim;
+    const T* numbers = to;
+    if (lies_in_a_row(from) && !tensors.rotation)
+      numbers = reinterpret_cast<const T*>(from.data);
+    else
+      kernels.full_precision.pack_rows(from, 1, dim, to);
+    if (tensors.rotation) tensors.rotation->turn(to, query.rows.begin);
+    kernels.full_precision.multiply(to, numbers, dim, static_cast<T>(problem().scale));
+  }
+
   /// out / sum and the log-sum-exp of a query, row number r of memory for single ones; 0 where no key was kept.
   void store_result(const QueryTile& query, Index r, const TileMemory<T>& m) const {
     T* const out = m.out + r * problem().v_dim;
     const T inverse = m.sum[r] == T(0) ? T(0) : T(1) / m.sum[r];
-    kernels.full_precision.multiply(out, problem().v_dim, inverse);
-    kernels.full_precision.unpack_rows(out, 1, problem().v_dim, tensors.output(query));
+    const RowsToWrite result = tensors.output(query);
+    if (lies_in_a_row(result)) {
+      kernels.full_precision.multiply(reinterpret_cast<T*>(result.data), out, problem().v_dim, inverse);
+    } else {
+      kernels.full_precision.multiply(out, out, problem().v_dim, inverse);
+      kernels.full_precision.unpack_rows(out, 1, problem().v_dim, result);
+    }
     store_lse(query, m.max + r, m.sum + r);
   }
 
@@ -103,6 +121,11 @@ struct PassContext : Pass<T> {
   }
 
  private:
+  template <class Byte>
+  static bool lies_in_a_row(const DTypeRows<Byte>& rows) {
+    return rows.dtype == DType::native && rows.column == 1;
+  }
+
   SoftmaxState<T> state_of(const T& lse) const { return SoftmaxState<T>::of(lse, tensors.lse_rests.of(&lse)); }
 
   /// What joins the denominator without a value: the sinks of a head, or what a sigmoid has there instead (see

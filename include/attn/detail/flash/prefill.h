@@ -275,7 +275,7 @@ class PrefillState {
     multiply_out(static_cast<T>(inverse_of(kept_factor_)));
   }
 
-  void multiply_out(T factor) { full_precision().multiply(m_.out, problem().v_dim * width(), factor); }
+  void multiply_out(T factor) { full_precision().multiply(m_.out, m_.out, problem().v_dim * width(), factor); }
 
   /// Adds the output to the totals, and begins another stretch.
   void end_stretch() {

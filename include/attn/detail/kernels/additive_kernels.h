@@ -100,7 +100,6 @@ KernelFamily<T> additive_family(VectorSet vectors) {
     // This score reads keys of any type, and values of others than T are those of the family.
     constexpr auto kScore = compiled<kSet, AdditiveDecodeKernels<T, kBytes>::score>;
     family.decode.score = kScore;
-    family.decode.attend = nullptr;
     if constexpr (std::is_same_v<T, float>) {
       using Family = AnyFamilyOf<float, kSet>;
       static constexpr DecodeProducts<float> kProducts[] = {{kScore, Family::kProducts[0].value},

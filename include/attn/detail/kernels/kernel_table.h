@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attn/detail/base/linker_hint.h"
-#include "attn/detail/kernels/lone_query_kernels.h"
+#include "attn/detail/kernels/decode_kernels.h"
 #include "attn/detail/kernels/masked_kernels.h"
 #include "attn/detail/kernels/packing_kernels.h"
 #include "attn/detail/kernels/tile_kernels.h"
@@ -28,10 +28,7 @@ struct DecodeKernelSet {
   decltype(DecodeProducts<T>::score) score;
   void (*softmax)(const TileMemory<T>&, Index row, Index keys, Prefetcher&);
   decltype(DecodeProducts<T>::value) value;
-  /// The three for a query by itself, from its first key to its last. Null where the family has another score or
-  /// softmax.
-  void (*attend)(const TileMemory<T>&, const LoneQuery<T>&);
-  Index far_columns;  ///< attend() keeps up with memory where rows have a multiple of so many numbers; 0: nowhere
+  bool fetches_for_one;  ///< whether a single query has its rows fetched ahead, as DecodeKernels says
   /// Products over f16, bf16 and i8. Null: nobody asks for them, or `score` and `value` are those over bf16.
   const DecodeProducts<T>* others = nullptr;
 
@@ -90,7 +87,7 @@ struct KernelFamily {
   void (*store_columns)(const TileMemory<T>&, Index queries, T* to, Index column, Index rows, Index v_dim);
   void (*pack_rows)(const RowsToRead&, Index rows, Index columns, T* to);
   void (*unpack_rows)(const T* from, Index rows, Index columns, const RowsToWrite&);
-  void (*multiply)(T* numbers, Index count, T factor);
+  void (*multiply)(T* to, const T* from, Index count, T factor);
   void (*find_max)(const TileMemory<T>&, Index queries, Index keys);  ///< tile_max again, after mods changed the scores
   bool (*all_finite)(Rows<T>, Index keys, Index v_dim);
   void (*find_dropped)(const TileMemory<T>&, Index queries, Index keys);
@@ -155,8 +152,6 @@ template <class T, VectorSet kSet>
 struct FamilyOf {
   static constexpr int kBytes = kVectorBytes<kSet>, kRegisters = kVectorRegisters<kSet>;
   using Decode = DecodeKernels<T, kBytes, kRegisters>;
-  static constexpr auto kDecodeScore = compiled<kSet, Decode::score>;
-  using Lone = LoneQueryKernels<T, kBytes, kRegisters, kDecodeScore>;
   using Packing = PackingKernels<T, kBytes, false>;
   using Masked = MaskedKernels<T, kBytes>;
   using Total = TotalKernels<T, kBytes>;
@@ -178,8 +173,8 @@ struct FamilyOf {
                  .defers_value_product = false,
                  .fetches = true},
       .widest = kMaxVectors,
-      .decode = {kDecodeScore, compiled<kSet, Decode::template softmax<Prefetcher>>, compiled<kSet, Decode::value>,
-                 compiled<kSet, Lone::attend>, Lone::kFarColumns},
+      .decode = {compiled<kSet, Decode::score>, compiled<kSet, Decode::softmax>, compiled<kSet, Decode::value>,
+                 Decode::kFetchesForOne},
       .by_vectors = {tiles<1>(), tiles<2>(), tiles<3>()},
       .load_columns = compiled<kSet, Packing::load_columns>,
       .store_out = compiled<kSet, Packing::store_out>,

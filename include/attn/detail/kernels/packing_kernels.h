@@ -131,12 +131,12 @@ struct PackingKernels {
     }
   }
 
-  /// numbers *= factor.
-  static ATTN_INLINE void multiply(T* numbers, Index count, T factor) {
-    if (factor == T(1)) return;
+  /// to = from * factor; both may be the same numbers.
+  static ATTN_INLINE void multiply(T* to, const T* from, Index count, T factor) {
+    if (to == from && factor == T(1)) return;
     Index i = 0;
-    for (; i + kLanes <= count; i += kLanes) (V::load(numbers + i) * factor).store(numbers + i);
-    for (; i < count; ++i) numbers[i] *= factor;
+    for (; i + kLanes <= count; i += kLanes) (V::load(from + i) * factor).store(to + i);
+    for (; i < count; ++i) to[i] = from[i] * factor;
   }
 
   /// Loads a vector of neighbouring numbers.

@@ -47,7 +47,6 @@ class Prefetcher {
     forget();
     to_l1_ = true;
     const Index begun = rows_ahead<T>(tile);
-    follows_rows_ = true;
     RowsToRead rest = tile.rows;
     if (rest.data != nullptr) rest.data += begun * rest.stride * size_of_number<T>(rest.dtype);
     add<T>(rest, tile.dim, tile.count - begun);
@@ -64,7 +63,7 @@ class Prefetcher {
 
   void forget() {
     count_ = 0;
-    to_l1_ = follows_rows_ = false;
+    to_l1_ = false;
     score_lines_ = -1;
     next_ = end_ = nullptr;
     wait_ = kNever;
@@ -79,8 +78,6 @@ class Prefetcher {
   }
 
   bool is_empty() const { return next_ == nullptr; }
-  /// Whether it fetches what lies behind the rows that are read. Behind copies of rows there is nothing to be read.
-  bool follows_rows() const { return follows_rows_ && !is_empty(); }
 
   /// From now on step() asks for so many lines, evenly, while so many bytes are read; never for more lines than those
   /// bytes fill.
@@ -116,14 +113,6 @@ class Prefetcher {
     }
   }
 
-  /// Asks to L1 for the line that is read a little later, `lead` bytes behind the one at `at`; see lead_of().
-  static ATTN_INLINE void line_after(const void* at, Index lead) {
-    __builtin_prefetch(static_cast<const std::byte*>(at) + lead, 0, 3);
-  }
-  /// The bytes from a row to the one that follows kLead bytes of numbers later: rows of `width` bytes lie `stride`
-  /// bytes apart.
-  static ATTN_INLINE Index lead_of(Index width, Index stride) { return std::max<Index>(kLead / width, 1) * stride; }
-
   /// The lines that the score product fetches, and all lines that are left.
   Index score_lines() const { return score_lines_ >= 0 ? score_lines_ : lines_left(); }
   Index lines_left() const {
@@ -137,11 +126,10 @@ class Prefetcher {
   static constexpr Index kLine = kCacheLine;
   static constexpr Index kNever = std::numeric_limits<Index>::max();
   static constexpr Index kAhead = 16 * 1024;  // bytes; see to_l1()
-  static constexpr Index kLead = 4 * 1024;    // bytes of numbers; 2 and 8 KiB differ by less than a twentieth
 
   struct Run {
-    const std::byte* data = nullptr;
-    Index stride = 0, row_lines = 0, rows = 0;
+    const std::byte* data;
+    Index stride, row_lines, rows;
     Index lines() const { return row_lines * rows; }
   };
   template <class T>
@@ -191,8 +179,8 @@ class Prefetcher {
   // one, whose rows are narrow. With four, rows of 80, 96 and 192 floats in such pages took 1.1 to 1.3 times as long
   // from memory.
   static constexpr int kMostRuns = 8;
-  Run runs_[kMostRuns];
-  bool to_l1_ = false, follows_rows_ = false;
+  Run runs_[kMostRuns];  ///< left as they are: a call for each head would feel it
+  bool to_l1_ = false;
   int number_ = 0, count_ = 0;
   Index score_lines_ = -1;  ///< -1: all
   const std::byte* row_ = nullptr;
@@ -200,15 +188,6 @@ class Prefetcher {
   const std::byte* end_ = nullptr;  ///< where the row ends
   Index rows_ = 0;
   Index per_line_ = 0, wait_ = kNever;  ///< bytes that are read from line to line, and until the next one
-};
-
-/// Stands in the place of one where nothing is fetched.
-struct NoPrefetcher {
-  static constexpr bool is_empty() { return true; }
-  template <Index>
-  static ATTN_INLINE void step() {}
-  template <int>
-  static ATTN_INLINE void lines() {}
 };
 
 }  // namespace ATTN_BUILT_FOR

@@ -83,7 +83,6 @@ KernelFamily<T> with_sigmoid(KernelFamily<T> family, VectorSet vectors) {
     family.by_vectors[1].softmax = compiled<kSet, SigmoidTileKernels<T, kBytes, 2>::softmax>;
     family.by_vectors[2].softmax = compiled<kSet, SigmoidTileKernels<T, kBytes, 3>::softmax>;
     family.decode.softmax = compiled<kSet, SigmoidDecodeKernels<T, kBytes>::softmax>;
-    family.decode.attend = nullptr;
   });
   return family;
 }

@@ -80,7 +80,7 @@ class ChunkLoader {
     }
     if (!scaled || call_.scale == T(1)) return rows(from, count, dim, features.data);
     copy(from, count, dim, features.data);
-    packing_.multiply(features.data, count * features.stride, call_.scale);
+    packing_.multiply(features.data, features.data, count * features.stride, call_.scale);
     return features;
   }
 
