@@ -172,8 +172,7 @@ void value_sums_up_products() {
 template <class T, class S>
 void lines_of_pages_are_asked_for() {
   for_each_size<T>([](const auto& kernels, Index rows, Index keys, Index dim, Index stride) {
-    const bool fetches = rows > 1 || kDTypeOf<S> != detail::DType::native || kernels.fetches_for_one;
-    if (keys < kKeyTile || dim % 32 != 0 || !fetches) return;
+    if (keys < kKeyTile || dim % 32 != 0) return;
     const Numbers<T, S> copied(rows, keys, dim, stride), next(rows, keys, dim, stride);
     std::vector<T> to(static_cast<std::size_t>(rows * std::max(dim, kKeyTile))),
         weights = copied.weights, rescale(static_cast<std::size_t>(rows));

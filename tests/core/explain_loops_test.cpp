@@ -92,7 +92,7 @@ TEST(Explain, FarKeysInTheDirectLoopAreNotFetched) {
   const auto of = [&](const auto& mods) { return explain(q, k, k, mods, {.isa = instruction_sets().back()}); };
   const Explanation all = of(full()), one = of(key_lengths({1100, 0})),
                     holes = of(mask_mod([](auto p) { return p.batch == 0 || p.kv != 7; }));
-  if (all.lone_queries == 0) GTEST_SKIP() << "vectors of more than 16 bytes: not there";
+  if (all.lone_queries == 0) GTEST_SKIP() << "AVX-512: not there";
   EXPECT_FALSE(all.fetches_ahead);
   EXPECT_EQ(one.lone_queries, 16);
   EXPECT_FALSE(one.fetches_ahead);

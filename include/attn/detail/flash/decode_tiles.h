@@ -71,9 +71,9 @@ class DecodeTiles {
   /// Whether whole tiles are copied.
   bool copies(const KvRows<T>& t) const { return copies(t, problem_.kv_len); }
   /// Whether tiles that pages cut are read in place all the same, run by run, by so many queries: 32 heads on 8 over
-  /// pages of 16 tokens took 0.5 to 0.7 of the time that copies took. Pages hold whole groups of 16 keys: of fewer than
-  /// four keys, kernels write scores past the last, which may be those of the next query. A single query adds up values
-  /// in an order that depends on where a run ends, and results must not depend on pages.
+  /// pages of 16 tokens took 0.5 to 0.7 of the time that copies took. Pages hold whole groups of 16 keys: kernels
+  /// multiply fewer one by one. A single query adds up values in an order that depends on where a run ends, and results
+  /// must not depend on pages.
   bool reads_runs(const KvRows<T>& t, Index queries) const {
     constexpr Index kGroup = 16;
     return queries > 1 && has_rows(t) && !t.is_gathered() && t.cuts_tiles_of(kKeyTile) && t.page_size() % kGroup == 0;
@@ -86,6 +86,11 @@ class DecodeTiles {
     const auto lies = [](const KvRows<T>& t) {
       return t.dtype() == DType::native && has_rows(t) && !t.is_gathered() && !t.is_cut();
     };
+    return lies(tensors_.k) && lies(tensors_.v);
+  }
+  /// Whether each row of a head begins where the one before ends.
+  bool lie_end_to_end() const {
+    const auto lies = [](const KvRows<T>& t) { return t.stride(2) == t.dim(3); };
     return lies(tensors_.k) && lies(tensors_.v);
   }
 

@@ -30,8 +30,9 @@ struct DecodeProducts {
 /// kStored: the numbers that keys and values hold. TileMemory holds rows here: query (rows, head_dim), scores
 /// (rows, m.row), out (rows, v_dim).
 ///
-/// Tried, and not worth their compile time: a loop unrolled over all vectors of a query that fit into registers (0.87 to
-/// 1.1 of the time with AVX-512 on Zen 4); loops without prefetches for keys that are near, beside those with them.
+/// Tried, and not worth the compile time, half as much again for a call: loops unrolled over all vectors of a query, and
+/// copies of both loops without prefetches, for keys that are near. Together they took 0.9 of the time for single
+/// queries over 64 to 256 near keys of 32 or 64 floats on Zen 3 with AVX2, and nothing less for others.
 template <class T, int Bytes, int kRegisters, DType kStored = DType::native>
 struct DecodeKernels {
   using V = Vec<T, Bytes>;
@@ -40,10 +41,11 @@ struct DecodeKernels {
   static constexpr int kLanes = V::kLanes;
   static_assert(kKeyTile % kLanes == 0, "whole vectors of scores are stored");
 
-  /// Whether a single query fetches rows ahead. Wide vectors read rows that need no conversion as fast as the processor
-  /// fetches them by itself, and prefetches would cost 3 to 9 % where rows are near. Vectors of 16 bytes take more
-  /// instructions, and without prefetches 1.4 to 1.8 times as long from memory; so do numbers of 16 bits, 1.2 to 1.4.
-  static constexpr bool kFetchesForOne = kStored != DType::native || Bytes == 16;
+  /// Whether a single query reads far rows as fast as memory gives them, without prefetches, because that takes few
+  /// instructions: on Zen 5 rows of 64, 128, 256, 512 and 1024 floats came at 0.94, 0.95, 0.91, 0.86 and 0.76 of the
+  /// speed of reading, with prefetches at 0.83, 0.95, 0.71, 0.57 and 0.51. With vectors of 32 bytes 80 floats took 1.1
+  /// times as long without them on Zen 3, with those of 16 bytes all rows 1.4 to 1.8 times.
+  static constexpr bool kKeepsUp = Bytes == 64 && kStored == DType::native;
 
   /// scores = query * keys. Fetches keys meanwhile.
   static ATTN_INLINE void score(const TileMemory<T>& m, Index rows, const RowsToRead& key, Index keys, Index head_dim,
@@ -193,7 +195,7 @@ struct DecodeKernels {
           ATTN_UNROLL for (int k = 0; k < kKeys; ++k, row += step) {
             constexpr int kTogether = std::min(kKeys, 4);
             if constexpr (kVectors == kChunk)
-              if (kFetchesForOne && k % kTogether == 0 && fetches)
+              if (k % kTogether == 0 && fetches) [[unlikely]]
                 fetching.template step<kTogether * kVectors * kLanes * kSize>();
             V all = sum[k];
             ATTN_UNROLL for (int c = 0; c < kVectors; ++c) all += q[c] * load(row + c * kLanes * kSize);
@@ -328,7 +330,8 @@ struct DecodeKernels {
     };
     Index j = part.begin;
     ATTN_NO_UNROLL for (; j + kKeys <= part.end; j += kKeys) {
-      if (R == 1 && kFetchesForOne && fetches) fetching.template step<kKeys * kVectors * kLanes * kSize>();
+      if (R == 1 && fetches) [[unlikely]]
+        fetching.template step<kKeys * kVectors * kLanes * kSize>();
       ATTN_UNROLL for (int k = 0; k < kKeys; ++k) add(sum[k], j + k);
     }
     if constexpr (kKeys > 1) {

@@ -28,7 +28,7 @@ struct DecodeKernelSet {
   decltype(DecodeProducts<T>::score) score;
   void (*softmax)(const TileMemory<T>&, Index row, Index keys, Prefetcher&);
   decltype(DecodeProducts<T>::value) value;
-  bool fetches_for_one;  ///< whether a single query has its rows fetched ahead, as DecodeKernels says
+  bool keeps_up;  ///< whether one query needs no prefetches; see DecodeKernels
   /// Products over f16, bf16 and i8. Null: nobody asks for them, or `score` and `value` are those over bf16.
   const DecodeProducts<T>* others = nullptr;
 
@@ -174,7 +174,7 @@ struct FamilyOf {
                  .fetches = true},
       .widest = kMaxVectors,
       .decode = {compiled<kSet, Decode::score>, compiled<kSet, Decode::softmax>, compiled<kSet, Decode::value>,
-                 Decode::kFetchesForOne},
+                 Decode::kKeepsUp},
       .by_vectors = {tiles<1>(), tiles<2>(), tiles<3>()},
       .load_columns = compiled<kSet, Packing::load_columns>,
       .store_out = compiled<kSet, Packing::store_out>,

@@ -124,36 +124,6 @@ struct Vec {
   /// The larger in every lane; b where one of both is NaN.
   friend ATTN_INLINE Vec max(const Vec& a, const Vec& b) { return {a.raw > b.raw ? a.raw : b.raw}; }
 
-  /// *this += x * y, rounded once wherever the instruction set can, for sums whose bits must not depend on where they
-  /// are formed. g++ decides for each place whether it fuses a product with its sum: g++ 13 does not in a loop with a
-  /// single sum of 32 bytes or less, and else by the code around it. Other compilers fuse all, and so does g++ in a
-  /// loop with several sums, where this would hide from it what is being multiplied.
-  ATTN_INLINE void add_fused(const Vec& x, const T& y) {
-#if defined(__x86_64__) && !defined(__clang__)
-#if defined(__FMA__)
-    constexpr bool kFused = kIsVector;
-#else
-    constexpr bool kFused = kIsVector && Bytes > 16;
-#endif
-    if constexpr (kFused) {
-      Raw all = raw, factor;  // in registers: g++ 12 stores what assembly gives to an element of an array
-      if constexpr (sizeof(T) == 4) {
-        asm("vbroadcastss %1, %0" : "=v"(factor) : "m"(y));
-        asm("vfmadd231ps %2, %1, %0" : "+v"(all) : "v"(x.raw), "v"(factor));
-      } else {
-        if constexpr (Bytes > 16)
-          asm("vbroadcastsd %1, %0" : "=v"(factor) : "m"(y));
-        else
-          asm("vmovddup %1, %0" : "=v"(factor) : "m"(y));
-        asm("vfmadd231pd %2, %1, %0" : "+v"(all) : "v"(x.raw), "v"(factor));
-      }
-      raw = all;
-      return;
-    }
-#endif
-    *this += x * y;
-  }
-
   /// What is read from `next` is read after this vector is formed. g++ for ARM orders a loop's loads before its
   /// products otherwise, and then keeps sums in memory for want of registers. No instruction.
   template <class Pointer>
