@@ -56,7 +56,7 @@ requires(!detail::is_recurrent_state<Q>) auto gated_attention(const Q& query, co
                                                               const G& log_gate, const M& mods = {},
                                                               const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
   auto out = call.in.out();
   detail::recurrence(call.call(out), with.options);
   return RecurrentResult{std::move(out)};
@@ -67,7 +67,7 @@ template <class T, class Q, class K, class V, class G, class M = Options>
 auto gated_attention(RecurrentState<T>& state, const Q& query, const K& key, const V& value, const G& log_gate,
                      const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
   auto out = call.in.out();
   detail::run_with_state(call, out, state, with.options);
   return RecurrentResult{std::move(out)};
@@ -79,7 +79,7 @@ requires(!detail::is_recurrent_state<Q>) void gated_attention_into(Out&& out, co
                                                                    const V& value, const G& log_gate,
                                                                    const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
   detail::recurrence(call.call(out), with.options);
 }
 /// gated_attention() over a state, into the caller's memory.
@@ -87,7 +87,7 @@ template <class Out, class T, class Q, class K, class V, class G, class M = Opti
 void gated_attention_into(Out&& out, RecurrentState<T>& state, const Q& query, const K& key, const V& value,
                           const G& log_gate, const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
   detail::run_with_state(call, out, state, with.options);
 }
 
@@ -96,7 +96,7 @@ template <class Q, class K, class V, class G, class M = Options>
 std::size_t gated_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
                                   const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
   return static_cast<std::size_t>(detail::recurrence_bytes(call.call_to({}), with.options));
 }
 
@@ -105,7 +105,7 @@ template <class Q, class K, class V, class G, class M = Options>
 auto naive_gated_attention(const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
                            const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
   auto out = call.in.out();
   detail::naive_recurrence(call.call(out), with.options.executor);
   return RecurrentResult{std::move(out)};

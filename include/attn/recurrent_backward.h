@@ -29,7 +29,7 @@ requires(!detail::is_recurrent_state<Gr>) auto linear_attention_backward(const G
                                                                          const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
   const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
-  return detail::linear_gradients<Q, K, V>(grad_out, call, detail::NoStates(), with.options);
+  return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options);
 }
 
 /// linear_attention_backward() into the caller's memory, which is overwritten: matrices, or rank-4 tensors or views,
@@ -42,7 +42,7 @@ requires(!detail::is_recurrent_state<Gr> && detail::is_feature_map<Map>) void li
   const detail::ModsAndOptions with(mods, options);
   const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  back.run(grad_query, grad_key, grad_value, detail::NoStates(), with.options);
+  back.run(grad_query, grad_key, grad_value, detail::NoGates(), detail::NoGates(), detail::NoStates(), with.options);
 }
 
 /// The gradients of gated_attention(): as those of linear_attention(), and .log_gate, shaped as the gate.
@@ -52,8 +52,8 @@ requires(!detail::is_recurrent_state<Gr>) auto gated_attention_backward(const Gr
                                                                         const M& mods = {},
                                                                         const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
-  return detail::gated_gradients<Q, K, V>(grad_out, call, log_gate, detail::NoStates(), with.options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
+  return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options);
 }
 /// gated_attention_backward() into the caller's memory; see linear_attention_backward_into(). The gradient of the gate
 /// is shaped as the gate; for decay_per_head() it is a tensor (kv_heads), which is summed up over the tokens in memory
@@ -63,10 +63,9 @@ requires(!detail::is_recurrent_state<Gr>) void gated_attention_backward_into(
     GQ&& grad_query, GK&& grad_key, GV&& grad_value, GG&& grad_log_gate, const Gr& grad_out, const Q& query,
     const K& key, const V& value, const G& log_gate, const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  back.run_gated(grad_query, grad_key, grad_value, grad_log_gate, detail::NoBeta(), log_gate, detail::NoBeta(),
-                 detail::NoStates(), with.options);
+  back.run(grad_query, grad_key, grad_value, grad_log_gate, detail::NoGates(), detail::NoStates(), with.options);
 }
 
 /// The gradients of gated_delta_rule(): as those of gated_attention(), and .beta, shaped as beta.
@@ -78,7 +77,7 @@ requires(!detail::is_recurrent_state<Gr>) auto gated_delta_rule_backward(const G
                                                                          const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
   const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
-  return detail::delta_gradients<Q, K, V>(grad_out, call, log_gate, beta, detail::NoStates(), with.options);
+  return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options);
 }
 /// gated_delta_rule_backward() into the caller's memory; see gated_attention_backward_into().
 template <class GQ, class GK, class GV, class GG, class GB, class Gr, class Q, class K, class V, class G, class B,
@@ -90,8 +89,7 @@ requires(!detail::is_recurrent_state<Gr>) void gated_delta_rule_backward_into(
   const detail::ModsAndOptions with(mods, options);
   const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  back.run_gated(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, log_gate, beta, detail::NoStates(),
-                 with.options);
+  back.run(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, detail::NoStates(), with.options);
 }
 
 /// The bytes that Options::workspace must have for the gradients of such calls: for each thread, one state in front of
@@ -108,7 +106,7 @@ template <class Q, class K, class V, class G, class M = Options>
 std::size_t gated_backward_workspace_bytes(const Q& query, const K& key, const V& value, const G& log_gate,
                                            const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
   return static_cast<std::size_t>(detail::recurrence_backward_bytes(call.call_to({}), with.options));
 }
 /// The bytes for gated_delta_rule_backward_into().

@@ -29,7 +29,8 @@ auto linear_attention_backward(const RecurrentState<T>& before, RecurrentState<T
                                const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
   const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
-  return detail::linear_gradients<Q, K, V>(grad_out, call, detail::StateGradient<T>{before, grad_state}, with.options);
+  return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options,
+                                              detail::StateGradient<T>{before, grad_state});
 }
 /// linear_attention_backward() with a state into the caller's memory; see linear_attention_backward_into() without
 /// states.
@@ -40,7 +41,8 @@ void linear_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_va
   const detail::ModsAndOptions with(mods, options);
   const detail::CheckedLinear call(query, key, value, map, with.mods, with.options);
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  back.run(grad_query, grad_key, grad_value, detail::StateGradient<T>{before, grad_state}, with.options);
+  back.run(grad_query, grad_key, grad_value, detail::NoGates(), detail::NoGates(),
+           detail::StateGradient<T>{before, grad_state}, with.options);
 }
 
 /// The gradients of a call of gated_attention() with a state; see linear_attention_backward() above.
@@ -49,9 +51,9 @@ auto gated_attention_backward(const RecurrentState<T>& before, RecurrentState<T>
                               const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
                               const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
-  return detail::gated_gradients<Q, K, V>(grad_out, call, log_gate, detail::StateGradient<T>{before, grad_state},
-                                          with.options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
+  return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options,
+                                              detail::StateGradient<T>{before, grad_state});
 }
 /// gated_attention_backward() with a state into the caller's memory.
 template <class GQ, class GK, class GV, class GG, class T, class Gr, class Q, class K, class V, class G,
@@ -61,10 +63,10 @@ void gated_attention_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_val
                                    const Q& query, const K& key, const V& value, const G& log_gate, const M& mods = {},
                                    const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
-  const detail::CheckedGated call(query, key, value, log_gate, detail::NoBeta(), with.mods, with.options);
+  const detail::CheckedGated call(query, key, value, log_gate, detail::NoGates(), with.mods, with.options);
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  back.run_gated(grad_query, grad_key, grad_value, grad_log_gate, detail::NoBeta(), log_gate, detail::NoBeta(),
-                 detail::StateGradient<T>{before, grad_state}, with.options);
+  back.run(grad_query, grad_key, grad_value, grad_log_gate, detail::NoGates(),
+           detail::StateGradient<T>{before, grad_state}, with.options);
 }
 
 /// The gradients of a call of gated_delta_rule() with a state; see linear_attention_backward() above.
@@ -74,8 +76,8 @@ auto gated_delta_rule_backward(const RecurrentState<T>& before, RecurrentState<T
                                const M& mods = {}, const Options& options = {}) {
   const detail::ModsAndOptions with(mods, options);
   const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
-  return detail::delta_gradients<Q, K, V>(grad_out, call, log_gate, beta, detail::StateGradient<T>{before, grad_state},
-                                          with.options);
+  return detail::recurrent_gradients<Q, K, V>(grad_out, call, with.options,
+                                              detail::StateGradient<T>{before, grad_state});
 }
 /// gated_delta_rule_backward() with a state into the caller's memory.
 template <class GQ, class GK, class GV, class GG, class GB, class T, class Gr, class Q, class K, class V, class G,
@@ -87,8 +89,8 @@ void gated_delta_rule_backward_into(GQ&& grad_query, GK&& grad_key, GV&& grad_va
   const detail::ModsAndOptions with(mods, options);
   const detail::CheckedGated call(query, key, value, log_gate, beta, with.mods, with.options);
   const detail::RecurrentBackward<Gr, Q, K, V, decltype(call)> back(grad_out, call);
-  back.run_gated(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, log_gate, beta,
-                 detail::StateGradient<T>{before, grad_state}, with.options);
+  back.run(grad_query, grad_key, grad_value, grad_log_gate, grad_beta, detail::StateGradient<T>{before, grad_state},
+           with.options);
 }
 
 }  // namespace ATTN_BUILT_FOR

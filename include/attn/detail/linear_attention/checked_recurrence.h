@@ -158,6 +158,11 @@ constexpr auto check_state() {
   return kSameScalar && !Call::kHasDocuments;
 }
 
+/// Stands in the place of the gates, or the betas, that a form does not have; also of their gradients.
+struct NoGates {
+  NoGates gradient() const { return {}; }
+};
+
 /// A call of linear_attention().
 template <class Q, class K, class V, class Map, class M>
 class CheckedLinear {
@@ -165,6 +170,8 @@ class CheckedLinear {
 
  public:
   using T = typename RecurrentInputs<Q, K, V, M>::T;
+  using Gate = NoGates;
+  using Beta = NoGates;
   static constexpr bool kHasDocuments = RecurrentMods<M>::kHasDocuments;
 
   CheckedLinear(const Q& query, const K& key, const V& value, const Map& map, const M& mods, const Options& options)
@@ -177,6 +184,9 @@ class CheckedLinear {
 
   const RecurrentInputs<Q, K, V, M> in;
   const BoundFeatures<T> features;
+
+  NoGates gate() const { return {}; }
+  NoGates beta() const { return {}; }
 
   template <class Out>
   RecurrenceCall<T> call(Out&& out) const {
@@ -195,19 +205,18 @@ class CheckedLinear {
   }
 };
 
-/// Stands in the place of beta where there is none.
-struct NoBeta {};
-
 /// A call of gated_attention(), or of gated_delta_rule() where there is a beta.
 template <class Q, class K, class V, class G, class B, class M>
 class CheckedGated {
  public:
   using T = typename RecurrentInputs<Q, K, V, M>::T;
+  using Gate = G;
+  using Beta = B;
   static constexpr bool kHasDocuments = RecurrentMods<M>::kHasDocuments;
 
  private:
-  static constexpr bool kHasBeta = !std::is_same_v<B, NoBeta>;
-  using BetaArgument = std::conditional_t<kHasBeta, GateArgument<T, B>, NoBeta>;
+  static constexpr bool kHasBeta = !std::is_same_v<B, NoGates>;
+  using BetaArgument = std::conditional_t<kHasBeta, GateArgument<T, B>, NoGates>;
 
  public:
   CheckedGated(const Q& query, const K& key, const V& value, const G& log_gate, const B& beta, const M& mods,

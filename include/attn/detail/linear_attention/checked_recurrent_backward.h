@@ -23,18 +23,21 @@ struct StateGradient {
   RecurrentState<T>& grad;
 };
 
-/// Where gradients of gates and betas go; those of a gate for each head are sums over the tokens, for which there is
-/// room here first.
+/// Where the gradient of gates or betas goes, if the form has them. That of a gate for each head is a sum over tokens,
+/// whose terms are kept here.
 template <class T, class G>
 class GateGradient {
-  static constexpr bool kPerHead = std::is_same_v<G, HeadDecays>;
+  static constexpr bool kPerHead = std::is_same_v<G, HeadDecays>, kIsNone = std::is_same_v<G, NoGates>;
 
  public:
   /// @throws std::invalid_argument unless `grad` is shaped as the argument `like`, of which gates are (batch, kv_heads,
   /// len, 1 or features).
   template <class Grad>
-  GateGradient(Grad&& grad, const DTypeView<const T>& like, const Problem& p, const char* name) {
-    if constexpr (kPerHead) {
+  GateGradient([[maybe_unused]] Grad&& grad, [[maybe_unused]] const DTypeView<const T>& like,
+               [[maybe_unused]] const Problem& p, [[maybe_unused]] const char* name) {
+    if constexpr (kIsNone) {
+      return;
+    } else if constexpr (kPerHead) {
       const TensorView<T, 1> to = of_heads(grad);
       const Shape<1> want{p.kv_heads};
       require(to.shape() == want, name, " has shape ", to.shape(), ", the decays have ", want, " as (kv_heads)");
@@ -77,13 +80,6 @@ class GateGradient {
   Footprint written_ = view_;
 };
 
-/// Stands in the place of the gradient of a gate or of a beta that a form does not have.
-template <class T>
-struct NoGateGradient {
-  DTypeView<T> view() const { return {}; }
-  Footprint written() const { return view(); }
-};
-
 /// grad_out, checked, and gradients like the caller's tensors.
 template <class Gr, class Q, class K, class V, class Call>
 class RecurrentBackward {
@@ -101,31 +97,13 @@ class RecurrentBackward {
   auto key() const { return gradient_like<K>(call_.in.k); }
   auto value() const { return gradient_like<V>(call_.in.v); }
 
-  /// `states`: StateGradient or NoStates.
-  template <class GQ, class GK, class GV, class States>
-  void run(GQ& grad_query, GK& grad_key, GV& grad_value, const States& states, const Options& options) const {
-    run_with(grad_query, grad_key, grad_value, NoGateGradient<T>(), NoGateGradient<T>(), states, options);
-  }
-  /// The same of a form with gates, and with betas unless these are NoBeta.
-  template <class GQ, class GK, class GV, class GG, class GB, class G, class B, class States>
-  void run_gated(GQ& grad_query, GK& grad_key, GV& grad_value, GG& grad_gate, [[maybe_unused]] GB&& grad_beta, const G&,
-                 const B&, const States& states, const Options& options) const {
+  /// `grad_gate` and `grad_beta`: NoGates for what the form does not have. `states`: StateGradient or NoStates.
+  template <class GQ, class GK, class GV, class GG, class GB, class States>
+  void run(GQ& grad_query, GK& grad_key, GV& grad_value, GG&& grad_gate, GB&& grad_beta, const States& states,
+           const Options& options) const {
     const RecurrenceCall<T> forward = call_.call_to({});
-    const GateGradient<T, G> gate(grad_gate, forward.gate, forward.problem, "grad_log_gate");
-    if constexpr (std::is_same_v<B, NoBeta>) {
-      run_with(grad_query, grad_key, grad_value, gate, NoGateGradient<T>(), states, options);
-    } else {
-      const GateGradient<T, B> beta(grad_beta, forward.beta, forward.problem, "grad_beta");
-      run_with(grad_query, grad_key, grad_value, gate, beta, states, options);
-    }
-    gate.finish(grad_gate);
-  }
-
- private:
-  template <class GQ, class GK, class GV, class Gate, class Beta, class States>
-  void run_with(GQ& grad_query, GK& grad_key, GV& grad_value, const Gate& gate, const Beta& beta, const States& states,
-                const Options& options) const {
-    const RecurrenceCall<T> forward = call_.call_to({});
+    const GateGradient<T, typename Call::Gate> gate(grad_gate, forward.gate, forward.problem, "grad_log_gate");
+    const GateGradient<T, typename Call::Beta> beta(grad_beta, forward.beta, forward.problem, "grad_beta");
     RecurrenceBackwardCall<T> call{forward,
                                    grad_out_,
                                    checked_gradient<T>(grad_query, call_.in.q, "grad_query"),
@@ -157,46 +135,32 @@ class RecurrentBackward {
       check(states.before.sums(), states.grad.sums());
     }
     recurrence_backward<T>(call, options);
+    gate.finish(grad_gate);
   }
 
+ private:
   const Call& call_;
   DTypeView<const T> grad_out_;
 };
 
 /// All gradients of a call, in tensors of their own.
-template <class Q, class K, class V, class Gr, class Call, class States>
-auto linear_gradients(const Gr& grad_out, const Call& call, const States& states, const Options& options) {
-  const RecurrentBackward<Gr, Q, K, V, Call> back(grad_out, call);
-  auto q = back.query();
-  auto k = back.key();
-  auto v = back.value();
-  back.run(q, k, v, states, options);
-  return Gradients<decltype(q), decltype(k), decltype(v)>{std::move(q), std::move(k), std::move(v)};
-}
-template <class Q, class K, class V, class Gr, class Call, class G, class States>
-auto gated_gradients(const Gr& grad_out, const Call& call, const G& log_gate, const States& states,
-                     const Options& options) {
+template <class Q, class K, class V, class Gr, class Call, class States = NoStates>
+auto recurrent_gradients(const Gr& grad_out, const Call& call, const Options& options, const States& states = {}) {
   const RecurrentBackward<Gr, Q, K, V, Call> back(grad_out, call);
   auto q = back.query();
   auto k = back.key();
   auto v = back.value();
   auto gate = call.gate().gradient();
-  back.run_gated(q, k, v, gate, NoBeta(), log_gate, NoBeta(), states, options);
-  return GatedGradients<decltype(q), decltype(k), decltype(v), decltype(gate)>{std::move(q), std::move(k), std::move(v),
-                                                                               std::move(gate)};
-}
-template <class Q, class K, class V, class Gr, class Call, class G, class B, class States>
-auto delta_gradients(const Gr& grad_out, const Call& call, const G& log_gate, const B& beta, const States& states,
-                     const Options& options) {
-  const RecurrentBackward<Gr, Q, K, V, Call> back(grad_out, call);
-  auto q = back.query();
-  auto k = back.key();
-  auto v = back.value();
-  auto gate = call.gate().gradient();
-  auto grad_beta = call.beta().gradient();
-  back.run_gated(q, k, v, gate, grad_beta, log_gate, beta, states, options);
-  return DeltaGradients<decltype(q), decltype(k), decltype(v), decltype(gate), decltype(grad_beta)>{
-      std::move(q), std::move(k), std::move(v), std::move(gate), std::move(grad_beta)};
+  auto beta = call.beta().gradient();
+  back.run(q, k, v, gate, beta, states, options);
+  if constexpr (std::is_same_v<decltype(gate), NoGates>)
+    return Gradients<decltype(q), decltype(k), decltype(v)>{std::move(q), std::move(k), std::move(v)};
+  else if constexpr (std::is_same_v<decltype(beta), NoGates>)
+    return GatedGradients<decltype(q), decltype(k), decltype(v), decltype(gate)>{std::move(q), std::move(k),
+                                                                                 std::move(v), std::move(gate)};
+  else
+    return DeltaGradients<decltype(q), decltype(k), decltype(v), decltype(gate), decltype(beta)>{
+        std::move(q), std::move(k), std::move(v), std::move(gate), std::move(beta)};
 }
 
 }  // namespace ATTN_BUILT_FOR
