@@ -9,8 +9,6 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-enum class FeatureKind : unsigned char { identity, elu1, relu, favor, lambda };
-
 /// The lambda of a map with its type erased. Calls to it are compiled with the flags of the program, not for an
 /// instruction set.
 template <class T>
@@ -63,14 +61,15 @@ class BoundFeatures {
   /// Whether features are written apart from the rows they come from. Otherwise they overwrite these rows.
   bool is_apart() const { return kind_ == FeatureKind::favor; }
 
-  /// The features of `rows` rows x. A query's features may be multiplied by any factor, because the normaliser takes it
-  /// out again; so none of them get too small. `factor` receives the factors, or what stands for them in gradients.
-  void of_queries(const RecurrenceFamily<T>& kernels, const Block<T>& x, const Block<T>& to, T* factor) const {
-    map(kernels, x, to, factor, true);
+  /// Makes features of rows x. Those of queries are multiplied by factors, which `factor` receives for gradients(); it
+  /// is null for keys.
+  void map(const RecurrenceFamily<T>& kernels, const Block<T>& x, const Block<T>& to, T* factor) const {
     if (kind_ == FeatureKind::favor)
-      std::fill_n(factor, x.rows, T(1));
-    else
-      kernels.balance(to, factor);
+      kernels.product({to.data, to.stride, x.data, x.stride, 1, projection_->columns.data(),
+                       projection_->columns.dim(1), x.rows, to.columns, dim_});
+    if (kind_ == FeatureKind::lambda)
+      for (Index i = 0; i < to.rows; ++i) lambda_.apply(lambda_.map, to.row(i), dim_);
+    kernels.make_features({kind_, to, features_, factor, x, scale_});
   }
   /// Features of one row by their definition, without a kernel.
   void define(const T* x, T* to, bool query) const {
@@ -82,9 +81,6 @@ class BoundFeatures {
       if (kind_ == FeatureKind::lambda) lambda_.apply(lambda_.map, &y, 1);
       to[d] = y;
     }
-  }
-  void of_keys(const RecurrenceFamily<T>& kernels, const Block<T>& x, const Block<T>& to, T* scratch) const {
-    map(kernels, x, to, scratch, false);
   }
 
   /// Computes grad_x from x, its features with their factors (null: 1), and the gradient of the features, which it
@@ -121,43 +117,6 @@ class BoundFeatures {
     for (Index f = 0; f < features_; ++f) to[f] = std::exp(to[f] - less);
   }
 
-  void map(const RecurrenceFamily<T>& kernels, const Block<T>& x, const Block<T>& to, T* less, bool queries) const {
-    switch (kind_) {
-      case FeatureKind::identity:
-        return;
-      case FeatureKind::relu:
-        return kernels.relu(to);
-      case FeatureKind::elu1:
-        kernels.elu1(to);
-        break;
-      case FeatureKind::lambda:
-        for (Index i = 0; i < to.rows; ++i) lambda_.apply(lambda_.map, to.row(i), dim_);
-        break;
-      case FeatureKind::favor: {
-        kernels.product({to.data, to.stride, x.data, x.stride, 1, projection_->columns.data(),
-                         projection_->columns.dim(1), x.rows, to.columns, dim_});
-        fill_padding(to, -std::numeric_limits<T>::infinity());
-        // |x|^2 is the same for all features of a row: with queries it is a factor, as their largest feature is.
-        if (queries) {
-          kernels.row_max(to, less);
-          for (Index i = 0; i < x.rows; ++i)  // a row of NaN has no maximum
-            less[i] = less[i] == -std::numeric_limits<T>::infinity() ? T(0) : less[i];
-        } else {
-          std::fill_n(less, x.rows, T(0));
-          kernels.add_dots(less, x, x, x.rows, x.columns);
-          for (Index i = 0; i < x.rows; ++i) less[i] *= scale_ / 2;
-        }
-        return kernels.exp_less(to, less);
-      }
-    }
-    fill_padding(to, T(0));
-  }
-
-  void fill_padding(const Block<T>& to, T with) const {
-    for (Index i = 0; features_ < to.columns && i < to.rows; ++i)
-      std::fill(to.row(i) + features_, to.row(i) + to.columns, with);
-  }
-
   template <class Slope>
   void by_numbers(const Block<T>& x, const Block<T>& grad, const Block<T>& grad_x, const Slope& slope) const {
     for (Index i = 0; i < x.rows; ++i)
@@ -168,7 +127,7 @@ class BoundFeatures {
   /// all features' gradients times features is 0, because no factor changes the result, and x has no part.
   void favor_gradients(const RecurrenceFamily<T>& kernels, const Block<T>& x, Rows<T> of_x, const Block<T>& grad,
                        const Block<T>& grad_x, bool queries) const {
-    kernels.multiply_by(grad, of_x);
+    kernels.multiply(grad, grad, of_x);
     const Tensor<T, 2>& w = projection_->rows;
     kernels.product(
         {grad_x.data, grad_x.stride, grad.data, grad.stride, 1, w.data(), w.dim(1), x.rows, grad_x.columns, features_});

@@ -1,4 +1,5 @@
-// A chunk of tokens in the memory of a worker: its rows, its features, and how its tokens decay towards each other.
+// What a worker has in memory: the state of a head, and of a chunk of tokens the rows, the features, and the decays
+// between tokens.
 #pragma once
 
 #include <cmath>
@@ -62,11 +63,11 @@ class ChunkLoader {
   }
 
   /// The features of some keys. `raw` keeps the rows they come from, which gradients need.
-  Rows<T> keys(const RowsToRead& from, Index count, const Block<T>& raw, const Block<T>& features, T* scratch) const {
+  Rows<T> keys(const RowsToRead& from, Index count, const Block<T>& raw, const Block<T>& features) const {
     const Index dim = call_.problem.head_dim;
     if (call_.map.is_identity()) return rows(from, count, dim, features.data);
     const Block<T> in = input(from, count, raw, features);
-    call_.map.of_keys(kernels_, in, features.from(0, count), scratch);
+    call_.map.map(kernels_, in, features.from(0, count), nullptr);
     return features;
   }
   /// Features of some queries; where there is no normaliser, times the scale unless that is left to the caller.
@@ -75,7 +76,7 @@ class ChunkLoader {
     const Index dim = call_.problem.head_dim;
     if (call_.is_normalised) {
       const Block<T> in = input(from, count, raw, features);
-      call_.map.of_queries(kernels_, in, features.from(0, count), factor);
+      call_.map.map(kernels_, in, features.from(0, count), factor);
       return features;
     }
     if (!scaled || call_.scale == T(1)) return rows(from, count, dim, features.data);
@@ -96,6 +97,63 @@ class ChunkLoader {
   const RecurrenceFamily<T>& kernels_;
   const KernelFamily<T>& packing_;
 };
+
+/// The state of one key and value head: sums (features, v_dim) of key * valueᵀ, and of keys alone where there is a
+/// normaliser.
+template <class T>
+struct HeadState {
+  Block<T> sums;
+  T* normaliser;
+
+  static HeadState take(ChunkArena<T>& arena, const RecurrenceCall<T>& call) {
+    const Block<T> sums = take_block(arena, call.features(), call.row_of_values());
+    return {sums, arena.take(call.row_of_features())};
+  }
+  void clear(const RecurrenceCall<T>& call) const {
+    std::fill_n(sums.data, call.size_of_state(), T(0));
+    std::fill_n(normaliser, call.row_of_features(), T(0));
+  }
+  void copy_from(const HeadState& other, const RecurrenceCall<T>& call) const {
+    std::copy_n(other.sums.data, call.size_of_state(), sums.data);
+    std::copy_n(other.normaliser, call.row_of_features(), normaliser);
+  }
+};
+
+/// What a segment does to a state: state = decay * state + sums.
+template <class T>
+struct SegmentSums {
+  HeadState<T> sums;  ///< of the segment's own tokens
+  T* decay;           ///< (features): of all its gates
+
+  static SegmentSums take(ChunkArena<T>& arena, const RecurrenceCall<T>& call) {
+    const Index f = call.row_of_features();
+    return {HeadState<T>::take(arena, call), arena.take(f)};
+  }
+
+  void clear(const RecurrenceCall<T>& call) const {
+    sums.clear(call);
+    std::fill_n(decay, call.row_of_features(), T(1));
+  }
+  /// The segment goes by. A state that is forgotten altogether is not read, so that no NaN of it stays.
+  void advance(const RecurrenceFamily<T>& kernels, const RecurrenceCall<T>& call, const HeadState<T>& state) const {
+    if (call.gates == Gates::of_tokens && decay[0] == T(0))
+      std::copy_n(sums.sums.data, call.size_of_state(), state.sums.data);
+    else
+      kernels.scale(state.sums, decay, state.sums, sums.sums);
+    if (call.is_normalised)
+      for (Index f = 0; f < call.features(); ++f) state.normaliser[f] += sums.normaliser[f];
+  }
+};
+
+/// The decays of features from each of some tokens to the last one: to_i = e^(gate_(i + 1) + .. + gate_(rows - 1)).
+template <class T>
+void decays_to_last(const RecurrenceFamily<T>& kernels, std::type_identity_t<Rows<T>> gate, const Block<T>& to) {
+  const Index last = to.rows - 1;
+  std::fill_n(to.row(last), to.columns, T(1));
+  if (last > 0)
+    kernels.running_sums(to.from(0, last).backward(), {gate.data + last * gate.stride, -gate.stride},
+                         Stored::exponential);
+}
 
 /// The gates of the tokens of a chunk, and the decays that they make.
 template <class T>
@@ -122,42 +180,29 @@ struct ChunkGates {
             arena.take(kChunk)};
   }
 
-  /// Reads the gates of some tokens of a key and value head.
-  void load(const RecurrenceCall<T>& call, const ChunkLoader<T>& loader, Index batch, Index head, Range range) {
+  /// Reads the gates of some tokens of a key and value head. `for_step`: of one token, of which only decay() is wanted.
+  void load(const RecurrenceCall<T>& call, const ChunkLoader<T>& loader, Index batch, Index head, Range range,
+            bool for_step) {
     const RecurrenceFamily<T>& kernels = loader.kernels();
     const Index n = tokens = range.size();
     if (call.has_delta()) {
       const RowsToRead rows = call.beta.rows(batch, head, range.begin);
       for (Index i = 0; i < n; ++i) beta[i] = load_number<T>(rows, i, 0);
     }
+    if (for_step) from_start[0] = 1;
     if (call.gates == Gates::none) return;
     const RowsToRead rows = call.gate.rows(batch, head, range.begin);
     if (call.gates == Gates::of_tokens) {
       for (Index i = 0; i < n; ++i) token[i] = load_number<T>(rows, i, 0);
-      kernels.decays(token, between.from(0, n), from_start);
+      if (for_step)
+        from_start[0] = std::exp(token[0]);
+      else
+        kernels.token_decays(token, between.from(0, n), from_start);
       return;
     }
     loader.copy(rows, n, call.features(), gate.data);
-    loader.copy(rows, n, call.features(), factor.data);
-    std::fill_n(token, n, T(0));
-    kernels.exp_less(factor.from(0, n), token);
-    kernels.decays_from(gate, start.from(0, n));
-  }
-
-  /// Reads the gates of one token, of which only decay() is wanted.
-  void load_token(const RecurrenceCall<T>& call, const ChunkLoader<T>& loader, Index batch, Index head, Index at) {
-    tokens = 1;
-    if (call.has_delta()) beta[0] = load_number<T>(call.beta.rows(batch, head, at), 0, 0);
-    from_start[0] = 1;
-    if (call.gates == Gates::none) return;
-    const RowsToRead rows = call.gate.rows(batch, head, at);
-    if (call.gates == Gates::of_tokens) {
-      from_start[0] = std::exp(load_number<T>(rows, 0, 0));
-      return;
-    }
-    loader.copy(rows, 1, call.features(), factor.data);
-    token[0] = 0;
-    loader.kernels().exp_less(factor.from(0, 1), token);
+    kernels.running_sums(factor.from(0, n).as_row(), gate, Stored::exponential);
+    if (!for_step) kernels.running_sums(start.from(0, n), gate, Stored::exponential);
   }
   /// What a step multiplies the state by: a number for each feature, or one for all.
   const T* decay(bool of_features) const { return of_features ? factor.data : from_start; }

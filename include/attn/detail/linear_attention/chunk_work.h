@@ -1,13 +1,70 @@
-// The work on a chunk of tokens: reading it, finding what it adds to the state, and adding that.
+// The work on a chunk of tokens: scores of its tokens with each other (query * key, times what the key has decayed by),
+// and what it adds to the state.
 #pragma once
 
 #include <algorithm>
 
-#include "attn/detail/linear_attention/chunk_scores.h"
-#include "attn/detail/linear_attention/segments.h"
+#include "attn/detail/linear_attention/chunk.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
+
+/// The rows of scores that are formed at a time. Their columns end with the last token that one of them sees.
+constexpr Index kScoreRows = 16;
+
+/// The memory in which scores with feature gates are computed.
+template <class T>
+struct ScoreMemory {
+  T* columns;           ///< (features, tokens): keys transposed
+  Block<T> query, key;  ///< (tokens, features): decayed towards the middle of some tokens
+
+  static ScoreMemory take(ChunkArena<T>& arena, const RecurrenceCall<T>& call) {
+    const bool by_feature = call.gates == Gates::of_features;
+    const Index row = call.row_of_features();
+    return {arena.take(call.features() * kChunk), take_block(arena, by_feature ? kChunk / 2 : 0, row),
+            take_block(arena, by_feature ? kChunk / 2 : 0, row)};
+  }
+};
+
+/// scores(i, j) = a_i * b_j for j <= i < tokens; `columns` has b transposed, `width` apart. Columns j > i hold
+/// garbage.
+template <class T>
+void lower_scores(const RecurrenceFamily<T>& kernels, std::type_identity_t<Rows<T>> a, const T* columns, Index width,
+                  Index tokens, Index features, const Block<T>& scores) {
+  for (Index i = 0; i < tokens; i += kScoreRows) {
+    const Index rows = std::min(kScoreRows, tokens - i);
+    kernels.product({scores.row(i), scores.stride, a.data + i * a.stride, a.stride, 1, columns, width, rows,
+                     std::min(padded(i + rows, kRowUnit<T>), width), features});
+  }
+}
+
+/// Scores with feature gates, whose decays are sums over features and cannot be taken out of the product. Tokens of
+/// the two halves of a range decay towards its middle: the query from there, the key up to there, so that no exponent
+/// is above 0, whatever the gates, and each half pair is a product of matrices. Halves of up to kNearTokens go pair by
+/// pair. (Yang et al. 2024, "Gated linear attention transformers with hardware-efficient training", section 4.3, divide
+/// by the decays within sub-chunks instead.)
+template <class T>
+void gated_scores(const ChunkLoader<T>& loader, Rows<T> query, Rows<T> key, const ChunkGates<T>& gates, Index features,
+                  const ScoreMemory<T>& m, const Block<T>& scores) {
+  const RecurrenceFamily<T>& kernels = loader.kernels();
+  const auto at = [](Rows<T> rows, Index i) { return Rows<T>{rows.data + i * rows.stride, rows.stride}; };
+  const Index n = gates.tokens;
+  for (Index i = 0; i < n; i += kNearTokens)
+    kernels.near_scores({at(query, i), at(key, i), at(gates.factor, i), std::min(kNearTokens, n - i), m.query.columns},
+                        {scores.row(i) + i, scores.stride, kNearTokens, kNearTokens});
+  for (Index half = kNearTokens; half < n; half *= 2)
+    for (Index begin = 0; begin + half < n; begin += 2 * half) {
+      const Index middle = begin + half, above = std::min(half, n - middle);
+      const Block<T> q = m.query.from(0, above), k = m.key.from(0, half);
+      kernels.running_sums(q, at(gates.gate, middle), Stored::exponential);
+      kernels.multiply(q, q, at(query, middle));
+      decays_to_last(kernels, at(gates.gate, begin), k);
+      kernels.multiply(k, k, at(key, begin));
+      loader.transpose(m.columns, half, k, half, features);
+      kernels.product(
+          {scores.row(middle) + begin, scores.stride, q.data, q.stride, 1, m.columns, half, above, half, features});
+    }
+}
 
 /// Features of a state that a chunk is added to at a time: with 128 columns 12 KiB, and whole register tiles.
 constexpr Index kFeaturesAtOnce = 24;
@@ -93,25 +150,18 @@ struct ChunkWork {
   /// The first query head of those that share the present one's keys.
   Index first_head() const { return kv_head * call.group(); }
 
-  /// Reads the rows of some keys and values, and their gates.
-  void load_rows(Range of) {
+  /// Reads the rows of some keys and values, and their gates. `for_step`: of one token, see ChunkGates::load().
+  void load_rows(Range of, bool for_step) {
     tokens = of.size();
-    key = loader.keys(call.k.rows(batch, kv_head, of.begin), tokens, m.raw, m.key, m.numbers);
+    key = loader.keys(call.k.rows(batch, kv_head, of.begin), tokens, m.raw, m.key);
     value = loader.rows(call.v.rows(batch, kv_head, of.begin), tokens, call.problem.v_dim, m.value.data);
-    m.gates.load(call, loader, batch, kv_head, of);
-  }
-  /// Reads one token, for a step.
-  void load_token(Index at) {
-    tokens = 1;
-    key = loader.keys(call.k.rows(batch, kv_head, at), 1, m.raw, m.key, m.numbers);
-    value = loader.rows(call.v.rows(batch, kv_head, at), 1, call.problem.v_dim, m.value.data);
-    m.gates.load_token(call, loader, batch, kv_head, at);
+    m.gates.load(call, loader, batch, kv_head, of, for_step);
   }
   /// Reads them with everything that the products of a chunk need. With the delta rule, what the tokens write takes the
   /// place of their values. `are_seen`: whether queries of the same chunk do.
   void load_keys(Range of, bool are_seen) {
-    load_rows(of);
-    if (call.is_normalised) kernels.running_sums(m.key_sums.from(0, tokens), key);
+    load_rows(of, false);
+    if (call.is_normalised) kernels.running_sums(m.key_sums.from(0, tokens), key, Stored::sum);
     if (call.has_delta() || (are_seen && call.gates != Gates::of_features))
       loader.transpose(m.among.columns, padded(tokens, kRowUnit<T>), key, tokens, call.features());
     if (call.has_delta()) find_written();
@@ -136,17 +186,16 @@ struct ChunkWork {
     const Index width = padded(tokens, kRowUnit<T>);
     lower_scores(kernels, query, m.among.columns, width, tokens, call.features(), m.scores);
     if (call.gates == Gates::of_tokens)
-      kernels.multiply_by({m.scores.data, m.scores.stride, tokens, width}, m.gates.between);
+      kernels.multiply({m.scores.data, m.scores.stride, tokens, width}, m.scores, m.gates.between);
   }
   /// to = query * state, decayed up to each query.
   void read_faded_state(Rows<T> query, const Block<T>& to) {
     if (call.gates != Gates::of_features) {
       read_state(query, to);
-      if (call.gates == Gates::of_tokens) kernels.scale_rows(to, to, m.gates.from_start);
+      if (call.gates == Gates::of_tokens) kernels.scale(to, m.gates.from_start, to, {});
     } else {
       const Block<T> faded = m.faded.from(0, tokens);
-      std::copy_n(m.gates.start.data, tokens * faded.stride, faded.data);
-      kernels.multiply_by(faded, query);
+      kernels.multiply(faded, m.gates.start, query);
       read_state(faded, to);
     }
   }
@@ -165,7 +214,7 @@ struct ChunkWork {
   void add_to_state() {
     const Block<T>& s = m.state.sums;
     const Rows<T> added = faded_keys();
-    if (call.gates == Gates::of_features) kernels.scale_rows(s, s, m.gates.over_all());
+    if (call.gates == Gates::of_features) kernels.scale(s, m.gates.over_all(), s, {});
     const T before = call.gates == Gates::of_tokens ? m.gates.over_all_of_token() : T(1);
     kernels.product(
         {s.data, s.stride, added.data, 1, added.stride, value.data, value.stride, s.rows, s.columns, tokens, before});
@@ -178,7 +227,7 @@ struct ChunkWork {
     const Rows<T> added = faded_keys();
     const bool forgets = call.gates == Gates::of_tokens && m.gates.over_all_of_token() == T(0);
     const auto advance = [&](const Block<T>& to, const Block<T>& by, const T* decay) {
-      if (!forgets) return kernels.scale_and_add(to, decay, by);
+      if (!forgets) return kernels.scale(to, decay, to, by);
       for (Index i = 0; i < to.rows; ++i) std::copy_n(by.row(i), to.columns, to.row(i));
     };
     for (Index f = 0; f < call.features(); ++f)
@@ -209,10 +258,10 @@ struct ChunkWork {
     if (call.gates == Gates::none) return key;
     const Block<T> faded = m.faded.from(0, tokens);
     if (call.gates == Gates::of_tokens) {
-      kernels.scale_rows(faded, key, m.gates.to_end());
+      kernels.scale(faded, m.gates.to_end(), key, {});
     } else {
-      kernels.decays_to(m.gates.gate, faded);
-      kernels.multiply_by(faded, key);
+      decays_to_last(kernels, m.gates.gate, faded);
+      kernels.multiply(faded, faded, key);
     }
     return faded;
   }
@@ -229,16 +278,16 @@ struct ChunkWork {
     const Index n = tokens, width = padded(n, kRowUnit<T>);
     const Block<T> w = m.written.from(0, n), a{m.among_keys.data, m.among_keys.stride, n, width};
     read_state(key, w);
-    kernels.scale_and_add(w, -RowFactors<T>(m.gates.from_start), value);
+    kernels.scale(w, -RowFactors<T>(m.gates.from_start), w, value);
     lower_scores(kernels, key, m.among.columns, width, n, call.features(), a);
-    kernels.multiply_by(a, m.gates.between);
-    kernels.scale_rows(a, a, T(-1));
+    kernels.multiply(a, a, m.gates.between);
+    kernels.scale(a, T(-1), a, {});
     for (Index i = 0; i < n; i += kScoreRows) {
       const Index end = std::min(i + kScoreRows, n);
       if (i > 0)
         kernels.product(
             {w.row(i), w.stride, a.row(i), a.stride, 1, m.written_beta.data, w.stride, end - i, w.columns, i, T(1)});
-      kernels.substitute(w, m.written_beta.data, a, m.gates.beta, i, end);
+      kernels.substitute(w, m.written_beta.data, a, m.gates.beta, {i, end}, false);
     }
     value = m.written_beta;
   }

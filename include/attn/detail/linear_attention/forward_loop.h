@@ -131,7 +131,7 @@ class RecurrenceForwardLoop {
     ChunkMemory<T>& m = w_.m;
     const RecurrenceCall<T>& call = w_.call;
     const bool by_feature = call.gates == Gates::of_features;
-    w_.load_token(chunk.keys.begin);
+    w_.load_rows(chunk.keys, true);
     bool is_first = true;
     const auto compute = [&](Rows<T> query, const Block<T>& to) {
       if (is_first) {
@@ -142,7 +142,7 @@ class RecurrenceForwardLoop {
         is_first = false;
       } else {
         w_.read_state(query, to);
-        if (call.scale != T(1)) w_.kernels.scale_rows(to, to, call.scale);
+        if (call.scale != T(1)) w_.kernels.scale(to, call.scale, to, {});
       }
     };
     each_head(chunk.rows, compute, false);
@@ -161,7 +161,7 @@ class RecurrenceForwardLoop {
       compute(query, to);
       if (w_.call.is_normalised) {
         w_.find_inverse_normalisers(query, rows.size());
-        w_.kernels.scale_rows(to, to, w_.m.numbers);
+        w_.kernels.scale(to, w_.m.numbers, to, {});
       }
       if (to.data == w_.m.out.data)
         w_.loader.store(to, to.rows, w_.call.problem.v_dim, w_.call.out.rows(w_.batch, head, rows.begin));

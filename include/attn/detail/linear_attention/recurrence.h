@@ -173,8 +173,7 @@ void recurrence_backward(const RecurrenceBackwardCall<T>& call, const Options& o
   const ChunkLoader<T> loader(forward, recurrence_family<T>(vectors), kernel_family<T>(vectors));
   const Executor& executor = executor_for(forward.flops(), options.executor);
   const KeptOfRun kept = most_kept(forward);
-  const Workspace workspace(RecurrenceBackwardChunk<T>::bytes(forward, kept), executor.concurrency(),
-                            options.workspace);
+  const Workspace workspace(RecurrenceBackwardLoop<T>::bytes(forward, kept), executor.concurrency(), options.workspace);
   executor.run(forward.states(), [&](Index task, int worker) {
     RecurrenceBackwardLoop<T>(call, loader, workspace.of(worker), kept)
         .run(task / forward.problem.kv_heads, task % forward.problem.kv_heads);
@@ -183,7 +182,7 @@ void recurrence_backward(const RecurrenceBackwardCall<T>& call, const Options& o
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index recurrence_backward_bytes(const RecurrenceCall<T>& call, const Options& options) {
   const Executor& executor = executor_for(call.flops(), options.executor);
-  return Workspace::needed(RecurrenceBackwardChunk<T>::bytes(call, most_kept(call)), executor.concurrency());
+  return Workspace::needed(RecurrenceBackwardLoop<T>::bytes(call, most_kept(call)), executor.concurrency());
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -9,11 +9,6 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// The tokens that are worked on together, as matrices. Within a chunk every token meets every other, which at head_dim
-/// 64 costs as much as the products with the state. With fewer than 64 tokens the products are too small to be fast,
-/// with more there are too many pairs.
-constexpr Index kChunk = 64;
-
 enum class Gates : unsigned char {
   none,
   of_tokens,   ///< one for each token

@@ -1,6 +1,7 @@
-// The masks that have a recurrent form, and the runs of tokens that they make.
+// Masks that have a recurrent form, the runs of tokens that they make, and how runs are cut into segments and chunks.
 #pragma once
 
+#include <algorithm>
 #include <tuple>
 #include <vector>
 
@@ -123,4 +124,99 @@ class TokenRuns {
   std::vector<Index> first_;  // of each batch element, and the end
 };
 
+inline namespace ATTN_BUILT_FOR {
+
+/// The tokens that are worked on together, as matrices. Within a chunk every token meets every other, which at head_dim
+/// 64 costs as much as the products with the state. With fewer than 64 tokens the products are too small to be fast,
+/// with more there are too many pairs.
+constexpr Index kChunk = 64;
+
+/// Some keys, some query rows that see the state as it is before them, or both of the same tokens: then each row sees
+/// the keys up to its own.
+struct TokenChunk {
+  Range keys;
+  Range rows;
+
+  Index tokens() const { return std::max(keys.size(), rows.size()); }
+};
+
+/// Calls visit(chunk) for the chunks of a run. Row r of queries and row offset + r of keys are the same token. Without
+/// `is_causal` all keys come before all rows. Keys after the last row are visited only with `all_keys`.
+template <class Visit>
+void for_each_chunk(const TokenRun& run, Index offset, bool is_causal, bool all_keys, const Visit& visit) {
+  const auto some_keys = [&](Index begin, Index end) {
+    for (Index t = begin; t < end; t += kChunk) visit(TokenChunk{{t, std::min(t + kChunk, end)}, {0, 0}});
+  };
+  const auto some_rows = [&](Index begin, Index end) {
+    for (Index r = begin; r < end; r += kChunk) visit(TokenChunk{{0, 0}, {r, std::min(r + kChunk, end)}});
+  };
+  // Rows before `first` come before all keys, those from `last` on after them.
+  const Range keys = run.keys, rows = run.rows;
+  const Index first = is_causal ? std::clamp(keys.begin - offset, rows.begin, rows.end) : rows.begin;
+  const Index last = is_causal ? std::clamp(keys.end - offset, first, rows.end) : rows.begin;
+  const Index met = !is_causal || rows.empty() ? keys.end : std::clamp(rows.begin + offset, keys.begin, keys.end);
+  some_rows(rows.begin, first);
+  some_keys(keys.begin, met);
+  for (Index r = first; r < last; r += kChunk) {
+    const Range together{r, std::min(r + kChunk, last)};
+    visit(TokenChunk{{together.begin + offset, together.end + offset}, together});
+  }
+  some_rows(last, rows.end);
+  if (all_keys && is_causal && !rows.empty()) some_keys(std::max(met, last + offset), keys.end);
+}
+
+/// The tokens of a segment, if there are not too many of these: long enough for the one addition of a state that comes
+/// with each to cost nothing beside its chunks.
+constexpr Index kSegment = 16 * kChunk;
+/// Each segment needs memory for a state where threads share a head.
+constexpr Index kMostSegments = 32;
+/// So many heads of keys and values keep the cores of most machines busy by themselves, and are not cut: with a gate
+/// for each token and head_dim 128, the additions that come with segments took 9 % of the time of one thread. Batch
+/// elements do not count, so that none depends on how many there are.
+constexpr Index kManyHeads = 8;
+
+/// How a run is cut. It follows from sizes alone, whoever computes the segments, so that threads change no bit.
+class RunSegments {
+ public:
+  /// Keys after the last row belong to no segment unless a state of the caller's takes them in.
+  template <class Call>
+  RunSegments(const Call& call, Index batch, const TokenRun& run)
+      : run_(run), offset_(call.problem.first_query_among_keys(batch)), is_causal_(call.is_causal) {
+    Range& keys = run_.keys;
+    if (is_causal_ && !call.state.sums)
+      keys.end = std::clamp(run.rows.end + offset_, keys.begin, std::max(keys.begin, keys.end));
+    length_ = std::max(kSegment, padded(ceil_div(keys.size(), kMostSegments), kChunk));
+    if (!call.has_delta() && call.problem.kv_heads < kManyHeads)
+      count_ = std::max<Index>(1, ceil_div(keys.size(), length_));
+  }
+
+  Index count() const { return count_; }
+  /// The keys of a segment, and, where the call is causal, the rows that stand among them. Rows before all keys belong
+  /// to the first segment, those behind all keys to the last one.
+  TokenRun at(Index segment) const {
+    const Index begin = run_.keys.begin + segment * length_;
+    const bool is_last = segment == count_ - 1;
+    const Range keys{begin, is_last ? run_.keys.end : begin + length_};
+    if (!is_causal_) return {{run_.rows.begin, run_.rows.begin}, keys};
+    const auto row = [&](Index key) { return std::clamp(key - offset_, run_.rows.begin, run_.rows.end); };
+    return {{segment == 0 ? run_.rows.begin : row(keys.begin), is_last ? run_.rows.end : row(keys.end)}, keys};
+  }
+
+ private:
+  TokenRun run_;
+  Index offset_;  // row r of queries and row offset_ + r of keys are the same token
+  bool is_causal_;
+  Index length_ = 0, count_ = 1;
+};
+
+/// The most segments of a run of a call.
+template <class Call>
+Index most_segments(const Call& call) {
+  Index most = 1;
+  for (Index b = 0; b < call.problem.batch; ++b)
+    for (const TokenRun& run : call.runs.of(b)) most = std::max(most, RunSegments(call, b, run).count());
+  return most;
+}
+
+}  // namespace ATTN_BUILT_FOR
 }  // namespace attn::detail
