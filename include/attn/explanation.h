@@ -52,11 +52,11 @@ struct Explanation {
   /// How many of query_tiles are single queries, because their sequence has at most few_queries. A tile computes whole
   /// vectors of queries, however few there are; a single query has its vectors along the features.
   Index single_queries = 0;
-  /// Those of single_queries that a direct loop takes through their keys, with nothing between score, softmax and value:
-  /// queries that share their keys with no other, over keys and values that lie in one piece, row by row, in the type
-  /// that is computed in; a mask drops none of the keys that are visited, and there is no other mod. No task has more
-  /// than 4096 keys. Where keys and values take more than 8 MiB, only with AVX-512, which needs no prefetches for rows one
-  /// behind the other.
+  /// Those of single_queries that a direct loop takes through their keys, with nothing between score, softmax and
+  /// value: queries that share their keys with no other, over keys and values that lie in one piece, row by row, in the
+  /// type that is computed in; a mask drops none of the keys that are visited, and there is no other mod. No task has
+  /// more than 4096 keys. Where keys and values take more than 8 MiB, only with AVX-512, which needs no prefetches for
+  /// rows one behind the other.
   Index lone_queries = 0;
   Index few_queries = 0;  ///< the most queries of a sequence that are worked on one by one; more are tiles
   /// Whether keys and values of single queries are fetched before they are needed, because all together take more than

@@ -1,6 +1,5 @@
-// One query a head over keys that it shares with no other: the direct loop does what that for all single queries does, to
-// the last bit.
-// The loop's results are compared with the definition elsewhere.
+// One query a head over keys that it shares with no other: the direct loop does what that for all single queries does,
+// to the last bit. The loop's results are compared with the definition elsewhere.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -163,8 +162,8 @@ TEST(LoneQuery, MasksWithHolesGoThroughTheLoop) {
   for (Index d = 0; d < 64; ++d) EXPECT_NEAR(out(0, 0, 0, d), truth(0, 0, 0, d), 1e-5f);
 }
 
-/// Whether anything is far depends on the whole call, what becomes of a head does not. Vectors of 64 bytes read far rows
-/// in the direct loop; for others the loop fetches them ahead.
+/// Whether anything is far depends on the whole call, what becomes of a head does not. Vectors of 64 bytes read far
+/// rows in the direct loop; for others the loop fetches them ahead.
 TEST(LoneQuery, FarKeysGiveTheSameBits) {
   Random random(7);
   const Index heads = 64, kv_len = 700;

@@ -1,4 +1,4 @@
-// The kernels for single queries, as when one token is decoded: 1 to 16 queries, as rows, that share the keys of a head.
+// The kernels for single queries (decoding): 1 to 16 queries, as rows, that share the keys of a head.
 #pragma once
 
 #include <algorithm>
@@ -24,14 +24,14 @@ struct DecodeProducts {
 /// Lanes run along head_dim in the score product, along keys in the softmax, along v_dim in the value product. Keys and
 /// values are read once, in place, in the order of memory: that is what the speed of decoding depends on. Both products
 /// are one loop for R rows, compiled for a query that shares its keys with no other and for four: 1 row has one
-/// multiplication for each vector that is loaded and so needs sums of several keys to hide the latency of an FMA, 4 rows
-/// have four.
+/// multiplication for each vector that is loaded and so needs sums of several keys to hide the latency of an FMA, 4
+/// rows have four.
 ///
 /// kStored: the numbers that keys and values hold. TileMemory holds rows here: query (rows, head_dim), scores
 /// (rows, m.row), out (rows, v_dim).
 ///
-/// Tried, and not worth the compile time, half as much again for a call: loops unrolled over all vectors of a query, and
-/// copies of both loops without prefetches, for keys that are near. Together they took 0.9 of the time for single
+/// Tried, and not worth the compile time, half as much again for a call: loops unrolled over all vectors of a query,
+/// and copies of both loops without prefetches, for keys that are near. Together they took 0.9 of the time for single
 /// queries over 64 to 256 near keys of 32 or 64 floats on Zen 3 with AVX2, and nothing less for others.
 template <class T, int Bytes, int kRegisters, DType kStored = DType::native>
 struct DecodeKernels {
@@ -99,8 +99,8 @@ struct DecodeKernels {
       if (lie_side_by_side(value, v_dim)) return Columns::value(m, rows, value, keys, v_dim);
     if (!fetching.is_empty())
       fetching.spread(fetching.lines_left(), groups(rows) * keys * (v_dim / kLanes * kLanes) * kSize);
-    // Sums over the keys so far are in `sums`, (rows, v_dim), and those over all join the output. So the bits of several
-    // rows do not depend on where a piece ends.
+    // Sums over the keys so far are in `sums`, (rows, v_dim), and those over all join the output. So the bits of
+    // several rows do not depend on where a piece ends.
     constexpr Index kMostSums = 4096;
     Array<T, kMostSums> sums;
     const bool is_whole = m.run.is_whole();
@@ -123,8 +123,8 @@ struct DecodeKernels {
 
  private:
   static constexpr bool kReadsColumns = V::kIsVector && kStored == DType::native;
-  /// The bytes of a number. A constant: asked for each vector that is loaded, values of 64 floats took 1.5 times as long
-  /// with AVX2.
+  /// The bytes of a number. A constant: asked for each vector that is loaded, values of 64 floats took 1.5 times as
+  /// long with AVX2.
   static constexpr Index kSize = kStored == DType::native ? static_cast<Index>(sizeof(T))
                                  : kStored == DType::i8   ? 1
                                                           : 2;
@@ -134,16 +134,16 @@ struct DecodeKernels {
 
   static ATTN_INLINE Index groups(Index rows) { return ceil_div(rows, kQueriesAtATime); }
 
-  /// How many keys, or values, are multiplied by all queries before the next ones: what the first four queries have read
-  /// is still in L1 for the others, beside what is fetched, and so are the first columns of values for the pass over the
-  /// next ones. With eight queries for each key, M = 8192, D = 128, float from memory, products of four queries after
-  /// the other with all keys of a tile took 1.3 times as long, in L2 as long.
+  /// How many keys, or values, are multiplied by all queries before the next ones: what the first four queries have
+  /// read is still in L1 for the others, beside what is fetched, and so are the first columns of values for the pass
+  /// over the next ones. With eight queries for each key, M = 8192, D = 128, float from memory, products of four
+  /// queries after the other with all keys of a tile took 1.3 times as long, in L2 as long.
   static ATTN_INLINE Index keys_in_l1(Index dim) {
     constexpr Index kBytes = 16 * 1024, kStep = 8;
     return std::max(kBytes / std::max<Index>(dim * kSize, 1) / kStep * kStep, kStep);
   }
 
-  /// Whether the numbers of a row end in a vector that is not full, and if so how many are in it.
+  /// How many numbers of a row fill no whole vector.
   static ATTN_INLINE Index rest_of(Index dim) { return dim % kLanes; }
 
   /// The last numbers of a row of `dim`, as the last lanes of a vector. A shorter row is copied, because what is before
@@ -161,8 +161,9 @@ struct DecodeKernels {
     return V::load(numbers);
   }
 
-  /// Called with the products of each of R rows in turn: fetches what is due while kBytes are read by all, if `fetches`.
-  /// No more than two lines are asked for together: with four, 128 floats a key came from 256 MiB at 0.9 of the speed.
+  /// Called with the products of each of R rows in turn: fetches what is due while kBytes are read by all, if
+  /// `fetches`. No more than two lines are asked for together: with four, 128 floats a key came from 256 MiB at 0.9 of
+  /// the speed.
   template <int R, Index kBytes>
   static ATTN_INLINE void fetch(bool fetches, int row, Prefetcher& fetching) {
     constexpr int kTimes = kBytes > 2 * kCacheLine ? 2 : 1;
@@ -244,8 +245,8 @@ struct DecodeKernels {
     return x;
   }
 
-  /// The products of the last numbers of rows that are no whole vectors. Those that were multiplied before are 0 in both
-  /// factors, as one of them may not be finite.
+  /// The products of the last numbers of rows that are no whole vectors. Those that were multiplied before are 0 in
+  /// both factors, as one of them may not be finite.
   template <int R, int kKeys>
   static ATTN_INLINE void add_ends(V* sum, const T* const* query, const std::byte* at, Index step, Index head_dim) {
     Array<T, kLanes> numbers;
@@ -289,10 +290,10 @@ struct DecodeKernels {
   /// kVectors vectors of columns, from `c` on. A single vector may be the last of a row, which need not be full.
   ///
   /// Of a single query some keys have sums of their own: eight vectors of columns hide the latency of an FMA by
-  /// themselves, fewer need three keys. With two, 8 heads of 128 values of 64 floats took 1.25 times as long from L2 with
-  /// AVX-512, and of 256 values of 32 floats 1.2 times with AVX2, if the values of a head followed its keys and so those
-  /// of two heads lay apart; why is not known, but the addresses of each load then go on by a power of two. Four keys
-  /// were no better, and one took 1.1 times as long where values are in L1.
+  /// themselves, fewer need three keys. With two, 8 heads of 128 values of 64 floats took 1.25 times as long from L2
+  /// with AVX-512, and of 256 values of 32 floats 1.2 times with AVX2, if the values of a head followed its keys and so
+  /// those of two heads lay apart; why is not known, but the addresses of each load then go on by a power of two. Four
+  /// keys were no better, and one took 1.1 times as long where values are in L1.
   template <int R, int kVectors>
   static ATTN_INLINE void value_columns(const TileMemory<T>& m, Index rows, Index first, const Part& part,
                                         const RowsToRead& value, Index c, Index v_dim, Prefetcher& fetching) {

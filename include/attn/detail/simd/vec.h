@@ -142,8 +142,8 @@ struct Vec {
   }
 
   /// What comes later in the text is computed later. g++ otherwise orders the products of a block by columns, and then
-  /// rows are not read in the order of memory: 64 floats a key came from memory at 0.74 of the speed. On a copy of a sum
-  /// and not on an element of an array, which g++ would store. No instruction.
+  /// rows are not read in the order of memory: 64 floats a key came from memory at 0.74 of the speed. On a copy of a
+  /// sum and not on an element of an array, which g++ would store. No instruction.
   ATTN_INLINE void keep_order() {
 #if defined(__x86_64__) && !defined(__clang__)
     if constexpr (kIsVector) asm volatile("" : "+v"(raw));
