@@ -127,9 +127,9 @@ class PassTasks {
           e.full_tiles += full;
           e.masked_tiles += masked;
           if (tiles_.are_single()) {
-            const bool lone = decode_loop_.is_lone(partition.blocks.at(block, i));
-            e.lone_queries += lone;
-            e.fetches_ahead |= !lone && full + masked > 0 && decode_loop_.fetches_ahead();
+            const bool direct = decode_loop_.is_direct(partition.blocks.at(block, i));
+            e.lone_queries += direct;
+            e.fetches_ahead |= !direct && full + masked > 0 && decode_loop_.fetches_ahead();
           }
           // The first visited key may lie inside a tile, so that there may be one tile more than `all`.
           const Index all = ceil_div(problem_.kv_len, kKeyTile);
@@ -223,8 +223,10 @@ class Plan {
     }
     // The longest tasks come first, so that no worker ends long after the others.
     if (passes.size() > 1)
-      std::stable_sort(cuts().begin(), cuts().end(),
-                       [](const Cut& a, const Cut& b) { return a.flops_of_task() > b.flops_of_task(); });
+      std::sort(cuts().begin(), cuts().end(), [](const Cut& a, const Cut& b) {
+        const double of_a = a.flops_of_task(), of_b = b.flops_of_task();
+        return of_a != of_b ? of_a > of_b : a.pass < b.pass;
+      });
     for (Cut& cut : cuts()) {
       cut.first_task = tasks_;
       cut.first_merge = merges_;

@@ -65,7 +65,7 @@ struct PassContext : Pass<T> {
   /// Sets maximum and sum of `count` queries to what they are before the first key, or after the earlier passes. The
   /// columns from `count` to `width` repeat the last query.
   void begin(const QueryTile& queries, Index count, Index width, const TileMemory<T>& m) const {
-    const auto sink = SoftmaxState<T>::of(lone_score(queries.head));
+    const auto sink = SoftmaxState<T>::of(sink_score(queries.head));
     const bool goes_on_from_lse = resumes && !problem().sigmoid_bias;
     for (Index i = 0; i < width; ++i) {
       const SoftmaxState<T> state = goes_on_from_lse ? state_of(tensors.lse_of(queries, std::min(i, count - 1))) : sink;
@@ -77,7 +77,7 @@ struct PassContext : Pass<T> {
 
   /// The state of a query before the keys of a later split.
   SoftmaxState<T> begun_later() const {
-    return problem().sigmoid_bias ? SoftmaxState<T>{lone_score(0), 0} : SoftmaxState<T>{};
+    return problem().sigmoid_bias ? SoftmaxState<T>{sink_score(0), 0} : SoftmaxState<T>{};
   }
 
   /// A single query: rotated and multiplied by the scale.
@@ -130,7 +130,7 @@ struct PassContext : Pass<T> {
 
   /// What joins the denominator without a value: the sinks of a head, or what a sigmoid has there instead (see
   /// detail/kernels/sigmoid_kernels.h). -inf: nothing.
-  T lone_score(Index head) const {
+  T sink_score(Index head) const {
     if (problem().sigmoid_bias) return static_cast<T>(-*problem().sigmoid_bias);
     return mods ? static_cast<T>(mods->sink(head)) : -kInfinity;
   }

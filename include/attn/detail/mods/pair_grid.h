@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "attn/detail/base/threefry.h"
+#include "attn/detail/base/random.h"
 #include "attn/mod.h"
 
 namespace attn::detail {
