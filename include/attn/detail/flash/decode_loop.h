@@ -14,8 +14,8 @@ inline namespace ATTN_BUILT_FOR {
 /// The direct loop over the keys of a head, for queries that share them with no other and calls in which nothing comes
 /// between score, softmax and value: no mod that changes scores or weights, no rows to be copied, nothing that must be
 /// fetched ahead. It gives the bits that DecodeLoop does, so that a sequence has the same result by itself, where it is
-/// near, as among many others. On Zen 3 with AVX2 one token took 0.78 of DecodeLoop's time over 8 heads of 64 keys of 32
-/// floats, 0.84 over 128 keys of 64, 0.9 over one head of 1000 keys.
+/// near, as among many others. On Zen 3 with AVX2 one token took 0.78 of DecodeLoop's time over 8 heads of 64 keys of
+/// 32 floats, 0.84 over 128 keys of 64, 0.9 over one head of 1000 keys.
 template <class T>
 class DirectDecode {
  public:

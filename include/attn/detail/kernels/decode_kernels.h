@@ -54,7 +54,8 @@ struct DecodeKernels {
       if (lie_side_by_side(key, head_dim)) return Columns::score(m, rows, key, keys, head_dim);
     if (!fetching.is_empty())
       fetching.spread(fetching.score_lines(), groups(rows) * keys * (head_dim / kLanes * kLanes) * kSize);
-    if (rows == 1) return score_rows<1>(m, 1, 0, {0, keys}, key, head_dim, fetching);
+    // Few keys are no group of a single query's; four queries, all the same, have smaller groups.
+    if (rows == 1 && keys >= kGroupOf<1>) return score_rows<1>(m, 1, 0, {0, keys}, key, head_dim, fetching);
     const Index piece = rows > kQueriesAtATime ? keys_in_l1(head_dim) : keys;
     for (Index j = 0; j < keys; j += piece)
       for (Index r = 0; r < rows; r += kQueriesAtATime)
@@ -170,13 +171,16 @@ struct DecodeKernels {
     if (row % (R / kTimes) == 0 && fetches) fetching.template step<kBytes / kTimes>();
   }
 
-  /// Scores of R of the rows from `first` on, or of as many as there are. Some keys at a time, so many that the sums of
-  /// all rows fill vectors. Where keys fill no group, the last group reaches back; of fewer keys than a group has, each
-  /// is a group of its own, which reads it again and again.
+  /// Keys at a time of R rows: so many that the sums fill vectors and hide the latency of an FMA.
+  template <int R>
+  static constexpr int kGroupOf = std::max(kLanes, kRegisters / 2) / R;
+
+  /// Scores of R of the rows from `first` on, or of as many as there are. Where keys fill no group, the last group
+  /// reaches back; of fewer keys than a group has, each is a group of its own, which reads it again and again.
   template <int R>
   static ATTN_INLINE void score_rows(const TileMemory<T>& m, Index rows, Index first, const Range& keys,
                                      const RowsToRead& key, Index head_dim, Prefetcher& fetching) {
-    constexpr int kKeys = std::max(kLanes, kRegisters / 2) / R, kSums = R * kKeys;
+    constexpr int kKeys = kGroupOf<R>, kSums = R * kKeys;
     // A single query holds some vectors of its numbers while keys go by.
     constexpr int kChunk = R == 1 ? 4 : 1;
     const Index count = std::min<Index>(R, rows - first), rest = rest_of(head_dim);
