@@ -54,9 +54,9 @@ struct Explanation {
   Index single_queries = 0;
   /// Those of single_queries that a direct loop takes through their keys, with nothing between score, softmax and
   /// value: queries that share their keys with no other, over keys and values that lie in one piece, row by row, in the
-  /// type that is computed in; a mask drops none of the keys that are visited, and there is no other mod. No task has
-  /// more than 4096 keys. Where keys and values take more than 8 MiB, only with AVX-512, which needs no prefetches for
-  /// rows one behind the other.
+  /// type that is computed in; a mask drops none of the keys that are visited, and no mod changes scores or weights. No
+  /// task has more than 4096 keys. Where keys and values take more than 8 MiB, there are such queries only with AVX-512
+  /// and rows one after the other, which it reads without prefetches.
   Index lone_queries = 0;
   Index few_queries = 0;  ///< the most queries of a sequence that are worked on one by one; more are tiles
   /// Whether keys and values of single queries are fetched before they are needed, because all together take more than

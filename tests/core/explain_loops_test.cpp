@@ -51,7 +51,7 @@ TEST(Explain, WideVectorsLeaveMoreQueriesSingle) {
 }
 
 TEST(Explain, SingleQueriesFetchAheadWhatCannotBeInTheCache) {
-  // The generic kernels, because with AVX-512 one kernel takes these queries even where keys are far, and fetches
+  // The generic kernels, because with AVX-512 the direct loop takes these queries even where keys are far, and fetches
   // nothing.
   const auto of = [](Index kv_len, Index heads = 1, Index q_len = 1) {
     const Tensor<float, 4> q({1, heads, q_len, 64}), k({1, 1, kv_len, 64});

@@ -150,7 +150,7 @@ TEST(LoneQuery, NanBehindTheKeysReachesNobody) {
     }
 }
 
-/// A key in the middle is dropped: not a query for this kernel.
+/// A key in the middle is dropped: not a query for the direct loop.
 TEST(LoneQuery, MasksWithHolesGoThroughTheLoop) {
   Random random(6);
   Call<float> call(1, 200, 64, 64, random);

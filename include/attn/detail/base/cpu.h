@@ -60,15 +60,6 @@ inline bool cpu_has_f16c() {
 }
 #endif
 
-/// Whether the processor is AMD's. What one fetches by itself differs from maker to maker.
-inline bool cpu_is_amd() {
-#if ATTN_X86
-  return __builtin_cpu_is("amd") != 0;
-#else
-  return false;
-#endif
-}
-
 /// Dot products of integers of 8 bits by vectors of 64 bytes (AVX512-VNNI). Bits as below.
 inline bool cpu_has_avx512_vnni() {
 #if ATTN_X86

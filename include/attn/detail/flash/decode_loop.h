@@ -201,7 +201,7 @@ class DecodeLoop {
     for (Index r = 0; r < blocks.size(block); ++r) pass_.store_result(blocks.at(block, r), r, m);
   }
 
-  /// Whether one kernel takes a query through all keys that it visits.
+  /// Whether the direct loop takes a query through all keys that it visits.
   bool is_direct(const QueryTile& query) const {
     bool all = direct_.are_served(), any = false;
     for (Index split = 0; all && split < splits_.count(); ++split) {
@@ -233,7 +233,7 @@ class DecodeLoop {
     return key_tiles_.copies(t) && !reads_runs;
   }
 
-  /// run() for a block of one query, if one kernel can take it through all keys. Returns whether it did.
+  /// run() for a block of one query, if the direct loop can take it. Returns whether it did.
   bool run_direct(const QueryTile& query, const Task& now, const Range& keys, std::byte* memory,
                   std::byte* partials) const {
     const Range visited = intersect(pass_.visited(query), keys);

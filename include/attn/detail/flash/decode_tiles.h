@@ -124,9 +124,9 @@ class DecodeTiles {
   /// Whether whole tiles are copied.
   bool copies(const KvRows<T>& t) const { return copies(t, problem_.kv_len); }
   /// Whether tiles that pages cut are read in place all the same, run by run, by so many queries: 32 heads on 8 over
-  /// pages of 16 tokens took 0.5 to 0.7 of the time that copies took. Pages hold whole groups of 16 keys: kernels
-  /// multiply fewer one by one. A single query adds up values in an order that depends on where a run ends, and results
-  /// must not depend on pages.
+  /// pages of 16 tokens took 0.5 to 0.7 of the time that copies took. Pages hold multiples of 16 keys, so that runs are
+  /// whole groups of the kernels. A single query adds up values in an order that depends on where a run ends, and
+  /// results must not depend on pages.
   bool reads_runs(const KvRows<T>& t, Index queries) const {
     constexpr Index kGroup = 16;
     return queries > 1 && has_rows(t) && !t.is_gathered() && t.cuts_tiles_of(kKeyTile) && t.page_size() % kGroup == 0;

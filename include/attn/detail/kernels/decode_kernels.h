@@ -41,8 +41,8 @@ struct DecodeKernels {
   static constexpr int kLanes = V::kLanes;
   static_assert(kKeyTile % kLanes == 0, "whole vectors of scores are stored");
 
-  /// Whether a single query reads far rows as fast as memory gives them, without prefetches, because that takes few
-  /// instructions: on Zen 5 rows of 64, 128, 256, 512 and 1024 floats came at 0.94, 0.95, 0.91, 0.86 and 0.76 of the
+  /// Whether a single query reads far rows as fast as memory gives them without prefetches: wide vectors need few
+  /// instructions. On Zen 5 rows of 64, 128, 256, 512 and 1024 floats came at 0.94, 0.95, 0.91, 0.86 and 0.76 of the
   /// speed of reading, with prefetches at 0.83, 0.95, 0.71, 0.57 and 0.51. With vectors of 32 bytes 80 floats took 1.1
   /// times as long without them on Zen 3, with those of 16 bytes all rows 1.4 to 1.8 times.
   static constexpr bool kKeepsUp = Bytes == 64 && kStored == DType::native;
@@ -54,7 +54,8 @@ struct DecodeKernels {
       if (lie_side_by_side(key, head_dim)) return Columns::score(m, rows, key, keys, head_dim);
     if (!fetching.is_empty())
       fetching.spread(fetching.score_lines(), groups(rows) * keys * (head_dim / kLanes * kLanes) * kSize);
-    // Few keys are no group of a single query's; four queries, all the same, have smaller groups.
+    // Fewer keys than a single query takes at a time go to the loop for four, whose groups are smaller. All four are
+    // then this one.
     if (rows == 1 && keys >= kGroupOf<1>) return score_rows<1>(m, 1, 0, {0, keys}, key, head_dim, fetching);
     const Index piece = rows > kQueriesAtATime ? keys_in_l1(head_dim) : keys;
     for (Index j = 0; j < keys; j += piece)
@@ -98,8 +99,10 @@ struct DecodeKernels {
                                 Prefetcher& fetching) {
     if constexpr (kReadsColumns)
       if (lie_side_by_side(value, v_dim)) return Columns::value(m, rows, value, keys, v_dim);
-    if (!fetching.is_empty())
-      fetching.spread(fetching.lines_left(), groups(rows) * keys * (v_dim / kLanes * kLanes) * kSize);
+    if (!fetching.is_empty()) {
+      const Index step = rows == 1 ? kLanes : kRowVectors * kLanes;  // the columns of the loops that fetch
+      fetching.spread(fetching.lines_left(), groups(rows) * keys * (v_dim / step * step) * kSize);
+    }
     // Sums over the keys so far are in `sums`, (rows, v_dim), and those over all join the output. So the bits of
     // several rows do not depend on where a piece ends.
     constexpr Index kMostSums = 4096;
@@ -124,6 +127,8 @@ struct DecodeKernels {
 
  private:
   static constexpr bool kReadsColumns = V::kIsVector && kStored == DType::native;
+  /// Vectors of columns of four rows: with 32 registers 4 rows of 4 sums.
+  static constexpr int kRowVectors = kRegisters / 8;
   /// The bytes of a number. A constant: asked for each vector that is loaded, values of 64 floats took 1.5 times as
   /// long with AVX2.
   static constexpr Index kSize = kStored == DType::native ? static_cast<Index>(sizeof(T))
@@ -162,9 +167,9 @@ struct DecodeKernels {
     return V::load(numbers);
   }
 
-  /// Called with the products of each of R rows in turn: fetches what is due while kBytes are read by all, if
-  /// `fetches`. No more than two lines are asked for together: with four, 128 floats a key came from 256 MiB at 0.9 of
-  /// the speed.
+  /// Called once for each of R rows, which together read kBytes. With `fetches`, asks for the lines that are due by
+  /// then. No more than two lines are asked for together: with four, 128 floats a key came from 256 MiB at 0.9 of the
+  /// speed.
   template <int R, Index kBytes>
   static ATTN_INLINE void fetch(bool fetches, int row, Prefetcher& fetching) {
     constexpr int kTimes = kBytes > 2 * kCacheLine ? 2 : 1;
@@ -181,10 +186,10 @@ struct DecodeKernels {
   static ATTN_INLINE void score_rows(const TileMemory<T>& m, Index rows, Index first, const Range& keys,
                                      const RowsToRead& key, Index head_dim, Prefetcher& fetching) {
     constexpr int kKeys = kGroupOf<R>, kSums = R * kKeys;
-    // A single query holds some vectors of its numbers while keys go by.
+    // A single query keeps this many of its vectors in registers while keys go by.
     constexpr int kChunk = R == 1 ? 4 : 1;
     const Index count = std::min<Index>(R, rows - first), rest = rest_of(head_dim);
-    const bool few = keys.size() < kKeys, fetches = !fetching.is_empty();
+    const bool few = R > 1 && keys.size() < kKeys, fetches = !fetching.is_empty();
     const Index stride = key.stride * kSize, step = few ? 0 : stride;
     Array<const T*, R> query;
     ATTN_UNROLL for (int r = 0; r < R; ++r) query[r] = m.query + (first + std::min<Index>(r, count - 1)) * head_dim;
@@ -199,9 +204,8 @@ struct DecodeKernels {
           ATTN_UNROLL for (int c = 0; c < kVectors; ++c) q[c] = V::load(query[0] + d + c * kLanes);
           ATTN_UNROLL for (int k = 0; k < kKeys; ++k, row += step) {
             constexpr int kTogether = std::min(kKeys, 4);
-            if constexpr (kVectors == kChunk)
-              if (k % kTogether == 0 && fetches) [[unlikely]]
-                fetching.template step<kTogether * kVectors * kLanes * kSize>();
+            if (k % kTogether == 0 && fetches) [[unlikely]]
+              fetching.template step<kTogether * kVectors * kLanes * kSize>();
             V all = sum[k];
             ATTN_UNROLL for (int c = 0; c < kVectors; ++c) all += q[c] * load(row + c * kLanes * kSize);
             all.keep_order();
@@ -225,17 +229,14 @@ struct DecodeKernels {
       ATTN_UNROLL_TWICE for (; d + kLanes <= head_dim; d += kLanes) add.template operator()<1>(d);
       if (rest > 0) add_ends<R, kKeys>(sum, query, at, step, head_dim);
       T* const scores = m.scores + first * m.row + j;
-      Array<T, kSums> total;
-      ATTN_UNROLL for (int s = 0; s < kSums; s += kLanes) {
-        const V of_keys = V::sum_lanes(sum + s);
-        if (R == 1 && !few)
-          of_keys.store(scores + s);
-        else
-          of_keys.store(total + s);
-      }
-      if (R == 1 && !few) continue;
-      ATTN_UNROLL for (int r = 0; r < R; ++r) {
-        if (r < count) std::copy_n(total + r * kKeys, few ? 1 : kKeys, scores + r * m.row);
+      if constexpr (R == 1) {
+        ATTN_UNROLL for (int s = 0; s < kSums; s += kLanes) V::sum_lanes(sum + s).store(scores + s);
+      } else {
+        Array<T, kSums> total;
+        ATTN_UNROLL for (int s = 0; s < kSums; s += kLanes) V::sum_lanes(sum + s).store(total + s);
+        ATTN_UNROLL for (int r = 0; r < R; ++r) {
+          if (r < count) std::copy_n(total + r * kKeys, few ? 1 : kKeys, scores + r * m.row);
+        }
       }
     }
   }
@@ -286,7 +287,7 @@ struct DecodeKernels {
       add.template operator()<4>();
       add.template operator()<2>();
     } else {
-      add.template operator()<kRegisters / 8>();  // with 32 registers 4 rows of 4 sums
+      add.template operator()<kRowVectors>();
     }
     for (; c < v_dim; c += kLanes) value_columns<R, 1>(m, rows, first, part, value, c, v_dim, fetching);
   }

@@ -179,7 +179,7 @@ class Prefetcher {
   // one, whose rows are narrow. With four, rows of 80, 96 and 192 floats in such pages took 1.1 to 1.3 times as long
   // from memory.
   static constexpr int kMostRuns = 8;
-  Run runs_[kMostRuns];  ///< left as they are: a call for each head would feel it
+  Run runs_[kMostRuns];  ///< not initialised: one is made for each step of each head
   bool to_l1_ = false;
   int number_ = 0, count_ = 0;
   Index score_lines_ = -1;  ///< -1: all

@@ -35,7 +35,7 @@ struct Block {
 
 enum class FeatureKind : unsigned char { identity, elu1, relu, favor, lambda };
 
-/// Rows that become features in place. Lambdas have been called before, and favor() begins with the products with its
+/// Rows that become features in place. Lambdas have been called before; for favor(), the rows are the products with its
 /// random vectors.
 template <class T>
 struct FeatureRows {
@@ -104,8 +104,9 @@ struct RecurrenceKernels {
   using V = Vec<T, Bytes>;
   static constexpr int kLanes = V::kLanes;
 
-  /// Queries' features may have any factor, since the normaliser takes it out again. It is a power of two that brings
-  /// the largest to 1 .. 2, so that none is too small; with favor() e^-(the largest), for which `factor` gets 1.
+  /// Numbers become features. Those of queries may have any factor, since the normaliser takes it out again. It is a
+  /// power of two that brings the largest to 1 .. 2, so that none is too small; with favor() e^-(the largest), for
+  /// which `factor` gets 1.
   static ATTN_INLINE void make_features(const FeatureRows<T>& f) {
     if (f.kind == FeatureKind::favor) return favor(f);
     // Katharopoulos et al. 2020, eq. 7. NaN stays NaN in both.
@@ -129,8 +130,9 @@ struct RecurrenceKernels {
   }
 
   /// The decays between the tokens of a chunk with gates g: `to` gets e^(g[j + 1] + .. + g[i]) at row i, column j <= i;
-  /// columns j > i hold garbage. from_start[i] gets e^(g[0] + .. + g[i]). The sums are formed one gate at a time and
-  /// never subtracted: differences of long sums would lose what near tokens need, and be NaN after a gate of -inf.
+  /// columns j > i hold garbage. from_start has room for whole vectors, and from_start[i] gets e^(g[0] + .. + g[i]).
+  /// The sums are formed one gate at a time and never subtracted: differences of long sums would lose what near tokens
+  /// need, and be NaN after a gate of -inf.
   static ATTN_INLINE void token_decays(const T* gate, const Block<T>& to, T* from_start) {
     const Index n = to.rows;
     T sum = 0;

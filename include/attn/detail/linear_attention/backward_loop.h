@@ -285,11 +285,11 @@ class RecurrenceBackwardLoop {
     kernels_.product({to.data, to.stride, rows.data, rows.stride, 1, m_.turned.data, m_.turned.stride, to.rows,
                       to.columns, w_.call.problem.v_dim});
   }
-  /// gradient of the state += factor * rowsᵀ * grad.
-  void add_to_grad_state(Rows<T> rows, Rows<T> grad, Index count, T before = 1) {
+  /// gradient of the state += rowsᵀ * grad.
+  void add_to_grad_state(Rows<T> rows, Rows<T> grad, Index count) {
     const Block<T>& e = m_.grad_state;
     kernels_.product(
-        {e.data, e.stride, rows.data, 1, rows.stride, grad.data, grad.stride, e.rows, e.columns, count, before});
+        {e.data, e.stride, rows.data, 1, rows.stride, grad.data, grad.stride, e.rows, e.columns, count, T(1)});
   }
 
   /// The gradients that come through the state behind the chunk: of its keys and values, and of the state in front of
