@@ -155,13 +155,13 @@ struct DecodeKernels {
   /// The last numbers of a row of `dim`, as the last lanes of a vector. A shorter row is copied, because what is before
   /// it may not be the caller's to read.
   static ATTN_INLINE V load_end(const std::byte* row, Index dim) {
-    if (dim >= kLanes) return Packing::template load<kStored>(row + (dim - kLanes) * kSize);
+    if (kLanes == 1 || dim >= kLanes) return Packing::template load<kStored>(row + (dim - kLanes) * kSize);
     Array<std::byte, kLanes* kSize> numbers = {};
     std::memcpy(numbers + (kLanes - dim) * kSize, row, static_cast<std::size_t>(dim * kSize));
     return Packing::template load<kStored>(numbers);
   }
   static ATTN_INLINE V load_end(const T* row, Index dim) {
-    if (dim >= kLanes) return V::load(row + dim - kLanes);
+    if (kLanes == 1 || dim >= kLanes) return V::load(row + dim - kLanes);
     Array<T, kLanes> numbers = {};
     std::copy_n(row, dim, numbers + kLanes - dim);
     return V::load(numbers);
