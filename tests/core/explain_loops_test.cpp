@@ -1,5 +1,6 @@
 // What explain() says of loops, kernels and fetching must be what serves the call.
 #include <sstream>
+#include <string>
 
 #include "support/paths.h"
 

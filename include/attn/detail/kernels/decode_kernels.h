@@ -30,9 +30,9 @@ struct DecodeProducts {
 /// kStored: the numbers that keys and values hold. TileMemory holds rows here: query (rows, head_dim), scores
 /// (rows, m.row), out (rows, v_dim).
 ///
-/// Tried, and not worth the compile time, half as much again for a call: loops unrolled over all vectors of a query,
-/// and copies of both loops without prefetches, for keys that are near. Together they took 0.9 of the time for single
-/// queries over 64 to 256 near keys of 32 or 64 floats on Zen 3 with AVX2, and nothing less for others.
+/// Tried, and not worth the compile time, a third more for a call: loops unrolled over all vectors of a query, and
+/// copies of both loops without prefetches, for keys that are near. Together they took 0.9 of the time for single
+/// queries over 64 to 1000 near keys of 32 or 64 floats on Zen 3 with AVX2, and about as long for the others.
 template <class T, int Bytes, int kRegisters, DType kStored = DType::native>
 struct DecodeKernels {
   using V = Vec<T, Bytes>;
