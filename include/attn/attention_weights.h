@@ -60,8 +60,11 @@ class WeightTiles {
     if (p.q_len == 0 || p.kv_len == 0) return;
     const TileLayout<T> layout(
         {.queries = tiles_.most_queries(), .query = p.head_dim, .out = 1, .packed_key = p.head_dim});
-    const Workspace workspace(layout.bytes(), executor.concurrency());
-    executor.run(p.batch * p.heads, [&](Index task, int worker) {
+    const double flops = 2 * static_cast<double>(p.batch * p.heads) * static_cast<double>(p.q_len) *
+                         static_cast<double>(p.kv_len) * static_cast<double>(p.head_dim);
+    const Workers workers({flops}, executor);
+    const Workspace workspace(layout.bytes(), workers.count());
+    workers.run(p.batch * p.heads, [&](Index task, int worker) {
       for (Index tile = 0; tile < tiles_.count(); ++tile)
         one_tile({task / p.heads, task % p.heads, tile, tiles_.rows(tile)}, layout.at(workspace.of(worker)), visit);
     });

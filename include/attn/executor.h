@@ -1,6 +1,9 @@
 // The interface to whatever runs the tasks of a call. Kernels never start a thread themselves.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <concepts>
 #include <memory>
 #include <type_traits>
@@ -9,6 +12,13 @@
 #include "attn/types.h"
 
 namespace attn {
+
+namespace detail {
+
+/// Work that several threads do in less time than one; see Executor::Backend::workers_for().
+constexpr double kMicrosecondsWorthSharing = 15;
+
+}  // namespace detail
 
 /// A borrowed `void(Index task, int worker)`. It allocates nothing and is valid only while the callable lives.
 class TaskRef {
@@ -28,7 +38,7 @@ class TaskRef {
 /// Runs independent tasks. To bring your own threads, derive from Executor::Backend and pass a shared pointer to it.
 class Executor {
  public:
-  /// What runs tasks. Derive from it to bring your own threads.
+  /// What runs tasks. Derive from it to bring your own threads; two functions are enough.
   class Backend {
    public:
     virtual ~Backend() = default;
@@ -38,10 +48,23 @@ class Executor {
     /// [0, concurrency()), and two tasks that run at the same time have different workers. If a task throws, run()
     /// throws the exception after all other tasks have stopped.
     virtual void run(Index tasks, TaskRef task) const = 0;
+
+    /// How many workers a call should have whose work takes one thread so many microseconds: in [1, concurrency()].
+    /// Work is cut and memory is laid out for so many, so the answer may not depend on which threads are idle.
+    ///
+    /// By default 1 below 15 microseconds: a second core first has to fetch what lies in the caches of the first, and
+    /// 7 microseconds of work took three workers 1.15 times as long as one. Above, √(2 t) or concurrency(). Each worker
+    /// costs about half a microsecond, one after the other: a line of memory goes to it with the call, one comes for
+    /// each task, one comes back when it is done. So k workers take t / k + k / 2, which is least at √(2 t). Override
+    /// it where a worker costs more.
+    virtual int workers_for(double microseconds) const;
+
+    /// run() on at most so many workers, whose numbers are in [0, workers). The work takes one thread so many
+    /// microseconds. By default it calls run() with a task for each worker, which takes tasks until none is left.
+    virtual void run_with(int workers, double microseconds, Index tasks, TaskRef task) const;
   };
 
-  /// The default: all cores (see threads()), or the calling thread alone if the work is too little to wake other
-  /// threads for.
+  /// The default: threads(), or the calling thread alone if the work is too little to wake another thread for.
   Executor() = default;
   /// A backend of your own, shared with the executor. Null is the default.
   explicit Executor(std::shared_ptr<const Backend> backend) : backend_(std::move(backend)) {}
@@ -58,11 +81,37 @@ class Executor {
   int concurrency() const { return backend().concurrency(); }
   /// Runs tasks on the backend.
   void run(Index tasks, TaskRef task) const { backend().run(tasks, task); }
+  /// The workers that such work should have; see Backend.
+  int workers_for(double microseconds) const { return backend().workers_for(microseconds); }
+  /// Runs tasks on at most so many workers; see Backend.
+  void run_with(int workers, double microseconds, Index tasks, TaskRef task) const {
+    backend().run_with(workers, microseconds, tasks, task);
+  }
 
  private:
   const Backend& backend() const;
 
   std::shared_ptr<const Backend> backend_;
 };
+
+inline int Executor::Backend::workers_for(double microseconds) const {
+  if (microseconds < detail::kMicrosecondsWorthSharing) return 1;
+  const int most = concurrency();
+  const double wanted = std::sqrt(2 * microseconds);
+  return wanted < most ? static_cast<int>(wanted) : most;
+}
+
+inline void Executor::Backend::run_with(int workers, double, Index tasks, TaskRef task) const {
+  if (workers >= concurrency()) return run(tasks, task);
+  std::atomic<Index> next{0};
+  run(std::min<Index>(workers, tasks), [&](Index worker, int) {
+    try {
+      for (Index i = next++; i < tasks; i = next++) task(i, static_cast<int>(worker));
+    } catch (...) {
+      next = tasks;
+      throw;
+    }
+  });
+}
 
 }  // namespace attn

@@ -63,7 +63,9 @@ struct Explanation {
   /// what may be in the cache: 8 MiB, or 3 MiB where several queries share them. Those of lone_queries never are.
   bool fetches_ahead = false;
   Index tasks = 0;  ///< a task is some neighbouring tiles of queries, or single queries with some of their keys
-  int threads = 0;  ///< how many run tasks at the same time
+  int threads = 0;  ///< how many run tasks at the same time, at most: as many as the work pays for
+  /// About how long one thread would take; see Executor::Backend::workers_for().
+  double microseconds = 0;
   Index workspace_bytes = 0;  ///< what Options::workspace must have
   bool packs_keys = false;    ///< whether keys are copied tile by tile, as kernels cannot read them where they lie
   bool packs_values = false;  ///< whether values are
@@ -109,8 +111,10 @@ inline std::ostream& operator<<(std::ostream& out, const Explanation& e) {
   out << '\n'
       << "passes           " << e.passes << '\n'
       << "query tiles      " << e.query_tiles << ", in " << e.tasks << (e.tasks == 1 ? " task" : " tasks") << " on "
-      << e.threads << (e.threads == 1 ? " thread\n" : " threads\n") << "workspace        " << e.workspace_bytes
-      << " bytes\n"
+      << e.threads << (e.threads == 1 ? " thread" : " threads") << ", about "
+      << (e.microseconds < 10 ? std::round(10 * e.microseconds) / 10 : std::round(e.microseconds))
+      << " microseconds of work\n"
+      << "workspace        " << e.workspace_bytes << " bytes\n"
       << "packed           "
       << (e.packs_keys     ? e.packs_values ? "keys and values" : "keys"
           : e.packs_values ? "values"

@@ -2,6 +2,7 @@
 // against the definition in long double.
 #include "additive_case.h"
 #include "support/erased_rows.h"
+#include "support/executors.h"
 #include "support/refused.h"
 
 namespace attn::test {
@@ -121,7 +122,7 @@ void sweep(std::uint64_t seed) {
         for (Isa isa : instruction_sets()) {
           const Layout layout = kOutputLayouts[number % std::size(kOutputLayouts)];
           expect_close<T>(c, largest_score, row.name + ", " + std::string(to_string(isa)), truth, naive,
-                          c.tiled<T>(row.mod, isa, number % 2 == 0 ? serial() : threads(2), layout));
+                          c.tiled<T>(row.mod, isa, number % 2 == 0 ? serial() : eager_threads(2), layout));
         }
       });
     }
@@ -162,7 +163,7 @@ TEST(AdditiveBackward, ThreadsChangeNoBit) {
     const AdditiveCase c({2, heads, heads == 1 ? 1 : 2, 300, 600, 4, 3}, 5, 6, random);
     const AdditiveGradients<float> one = c.tiled<float>(causal(), default_isa(), serial());
     for (int count : {2, 3, 8}) {
-      const AdditiveGradients<float> many = c.tiled<float>(causal(), default_isa(), threads(count));
+      const AdditiveGradients<float> many = c.tiled<float>(causal(), default_isa(), eager_threads(count));
       AdditiveGradients<float>::each(
           [&](const char* what, const auto& member) { EXPECT_TRUE(same_bits(member(one), member(many))) << what; });
     }

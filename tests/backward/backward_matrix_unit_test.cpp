@@ -1,5 +1,6 @@
 // The backward pass on the matrix unit: which calls it serves, and what it needs. Its numbers are in the sweep.
 #include "attn/attn.h"
+#include "support/executors.h"
 #include "support/gradient_oracle.h"
 #include "support/paths.h"
 
@@ -101,7 +102,7 @@ TEST_F(BackwardMatrixUnit, TheWorkspaceMayHoldAnything) {
 
 TEST_F(BackwardMatrixUnit, TakesTheWorkspaceItAsksFor) {
   Tensor<bfloat16, 4> grad_q(q.shape()), grad_k(k.shape()), grad_v(v.shape());
-  Options options{.executor = threads(2), .isa = Isa::amx};
+  Options options{.executor = eager_threads(2), .isa = Isa::amx};
   const auto r = attention(q, k, v, options);
   std::vector<std::byte> memory(backward_workspace_bytes(q, k, v, options) + 64, std::byte(0x5a));
   options.workspace = std::span(memory).first(memory.size() - 64);

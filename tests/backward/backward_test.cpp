@@ -5,6 +5,7 @@
 
 #include "attn/attn.h"
 #include "support/allocations.h"
+#include "support/executors.h"
 #include "support/gradient_oracle.h"
 #include "support/paths.h"
 #include "support/refused.h"
@@ -165,12 +166,12 @@ TEST(Backward, ThreadsAndBatchChangeNoBit) {
     const auto mods = sliding_window(200, 50) | softcap(3);
     const auto one = call.gradients(mods, {.executor = serial()});
     for (int workers : {2, 3, 7})
-      EXPECT_TRUE(same_gradients(one, call.gradients(mods, {.executor = threads(workers)})));
+      EXPECT_TRUE(same_gradients(one, call.gradients(mods, {.executor = eager_threads(workers)})));
     for (Index b = 0; b < s.batch; ++b) {
       Call<float> part = call;
       const auto cut = [b](const auto& t) { return Tensor<float, 4>(t.view().slice(0, b, b + 1)); };
       part.q = cut(call.q), part.k = cut(call.k), part.v = cut(call.v), part.grad_out = cut(call.grad_out);
-      const auto g = part.gradients(mods, {.executor = threads(2)});
+      const auto g = part.gradients(mods, {.executor = eager_threads(2)});
       EXPECT_TRUE(same_bits(g.query, cut(one.query)) && same_bits(g.key, cut(one.key)) &&
                   same_bits(g.value, cut(one.value)));
     }
@@ -229,7 +230,7 @@ TEST(Backward, RowsWithoutKeysHaveGradientZero) {
     for (Index d = 0; d < 4; ++d) EXPECT_EQ(g.query(0, 0, i, d), 0);
   EXPECT_NE(g.query(0, 0, 59, 0), 0);
   const Call<float> none({1, 1, 1, 5, 0, 4, 4}), nobody({1, 1, 1, 0, 5, 4, 3});
-  for (const Executor& executor : {serial(), threads(2)}) {
+  for (const Executor& executor : {serial(), eager_threads(2)}) {
     const auto of_none = none.gradients(causal(), {.executor = executor});
     for (Index i = 0; i < 20; ++i) EXPECT_EQ(of_none.query.data()[i], 0);
     const auto of_nobody = nobody.gradients(causal(), {.executor = executor});
@@ -259,7 +260,7 @@ TEST(Backward, MemoryIsLinearAndTheWorkspaceExact) {
                    [&] { run(own); });
     return peak;
   };
-  for (const Executor& executor : {serial(), threads(2)}) {
+  for (const Executor& executor : {serial(), eager_threads(2)}) {
     const std::ptrdiff_t of_2048 = allocated(2048, 8, executor), of_4096 = allocated(4096, 8, executor);
     EXPECT_LT(of_4096, 2.1 * static_cast<double>(of_2048));
   }

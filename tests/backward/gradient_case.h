@@ -3,6 +3,7 @@
 
 #include "attn/attn.h"
 #include "support/erased_rows.h"
+#include "support/executors.h"
 #include "support/gradient_oracle.h"
 #include "support/paths.h"
 
@@ -61,7 +62,7 @@ class GradientCase {
       SCOPED_TRACE(to_string(isa));
       Options options = options_of(numbers);
       options.isa = isa;
-      if (++turn % 2 == 0) options.executor = threads(2);
+      if (++turn % 2 == 0) options.executor = eager_threads(2);
       const auto r = attn::attention(a.q.cview(), a.k.cview(), a.v.cview(), row.mod, options);
       Strided<T> query(layouts_[4], shape(sizes.heads, sizes.q_len, sizes.head_dim)),
           key(layouts_[5], shape(sizes.kv_heads, sizes.kv_len, sizes.head_dim)),

@@ -3,6 +3,7 @@
 
 #include "attn/attn.h"
 #include "support/erased_rows.h"
+#include "support/executors.h"
 #include "support/jvp_oracle.h"
 #include "support/paths.h"
 
@@ -55,7 +56,7 @@ class JvpCase {
       SCOPED_TRACE(to_string(isa));
       Options options = options_of(numbers);
       options.isa = isa;
-      if (++turn % 2 == 0) options.executor = threads(2);
+      if (++turn % 2 == 0) options.executor = eager_threads(2);
       const auto r = attn::attention_jvp(a.q.cview(), a.k.cview(), a.v.cview(), d.q.cview(), d.k.cview(), d.v.cview(),
                                          row.mod, options);
       const Real unit = eps * (1 + forward.largest_score);

@@ -4,6 +4,7 @@
 
 #include "attn/attn.h"
 #include "support/allocations.h"
+#include "support/executors.h"
 #include "support/oracle.h"
 #include "support/paths.h"
 #include "support/refused.h"
@@ -137,7 +138,7 @@ TEST(Jvp, ThreadsAndBatchChangeNoBit) {
     const auto mods = sliding_window(200, 50) | softcap(3);
     const auto one = m.jvp(mods, {.executor = serial()});
     for (int workers : {2, 3, 7}) {
-      const auto more = m.jvp(mods, {.executor = threads(workers)});
+      const auto more = m.jvp(mods, {.executor = eager_threads(workers)});
       EXPECT_TRUE(same_bits(one.tangent, more.tangent) && same_bits(one.out, more.out)) << workers;
     }
     const auto last = [](const auto& t) { return Tensor<float, 4>(t.view().slice(0, t.dim(0) - 1, t.dim(0))); };
@@ -208,9 +209,9 @@ TEST(Jvp, HugeScoresStayFinite) {
 TEST(Jvp, MemoryDoesNotGrowWithLengths) {
   const auto allocated = [](Index n) {
     const Moving<float> m({1, 1, 1, n, n, 8, 8});
-    m.jvp(Mods<>(), {.executor = threads(2)});
+    m.jvp(Mods<>(), {.executor = eager_threads(2)});
     const std::ptrdiff_t results = 2 * m.q.size() * static_cast<Index>(sizeof(float));
-    return allocations_of([&] { m.jvp(Mods<>(), {.executor = threads(2)}); }).peak - results;
+    return allocations_of([&] { m.jvp(Mods<>(), {.executor = eager_threads(2)}); }).peak - results;
   };
   EXPECT_LE(std::abs(allocated(4096) - allocated(2048)), 1024);
 }

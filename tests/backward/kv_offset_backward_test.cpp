@@ -4,6 +4,7 @@
 
 #include "attn/attn.h"
 #include "support/erased_rows.h"
+#include "support/executors.h"
 #include "support/gradient_oracle.h"
 #include "support/key_parts.h"
 #include "support/paths.h"
@@ -74,7 +75,8 @@ class GradientParts {
   auto k(Range part) { return rows_of(arguments_.k.cview(), part); }
   auto v(Range part) { return rows_of(arguments_.v.cview(), part); }
   Options options(Range part, std::optional<Isa> isa = {}) const {
-    return {.q_offset = numbers.first_position(sizes), .kv_offset = part.begin, .executor = threads(2), .isa = isa};
+    return {
+        .q_offset = numbers.first_position(sizes), .kv_offset = part.begin, .executor = eager_threads(2), .isa = isa};
   }
 
   ComputedGradients<T> begun() const {

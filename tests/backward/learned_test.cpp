@@ -1,5 +1,6 @@
 // Gradients of the numbers that mods hold, against differences of the definition.
 #include "attn/attn.h"
+#include "support/executors.h"
 #include "support/refused.h"
 
 namespace attn::test {
@@ -62,7 +63,8 @@ void expect_learned(const char* name, Tensor<double, kRank> param, const Make& m
     if (path[0] == 'n') {
       naive_attention_backward(into, q, k, v, mods, Options{.q_offset = n.q_offset});
     } else {
-      const Options options{.q_offset = n.q_offset, .executor = path[0] == 's' ? serial() : threads(path[0] - '0')};
+      const Options options{.q_offset = n.q_offset,
+                            .executor = path[0] == 's' ? serial() : eager_threads(path[0] - '0')};
       attention_backward(into, q, k, v, attention(q, k, v, mods, options), mods, options);
     }
     double largest = 0;

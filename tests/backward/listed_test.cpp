@@ -4,6 +4,7 @@
 #include <set>
 
 #include "gradient_case.h"
+#include "support/executors.h"
 #include "support/grouped_rows.h"
 #include "support/mod_table.h"
 
@@ -79,7 +80,7 @@ TEST(ListedKeys, ThreadsAndMemoryChangeNoBit) {
     g.run(mods, {.executor = serial()});
     const auto expected = g.bits();
     for (const int workers : {1, 2, 3, 5}) {
-      Options options{.executor = threads(workers)};
+      Options options{.executor = eager_threads(workers)};
       std::vector<std::byte> memory(backward_workspace_bytes(g.q, g.k, g.v, mods, options));
       std::fill(memory.begin(), memory.end(), std::byte(0xff));
       options.workspace = memory;

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "support/cached.h"
+#include "support/executors.h"
 #include "support/sample.h"
 
 namespace attn::test {
@@ -80,7 +81,7 @@ void sweep_long() {
       SCOPED_TRACE(row.name + ", pages of " + std::to_string(page_size) + sample.text());
       const PoisonedCache<S> cache(call.tokens, page_size);
       RaggedMemory<T> memory(call);
-      row.run(memory, call.q_lens, cache.view(), {.executor = threads(2)});
+      row.run(memory, call.q_lens, cache.view(), {.executor = eager_threads(2)});
       expected->expect(memory, lse_error<T>(default_isa()));
       if (::testing::Test::HasFailure()) return;
     }

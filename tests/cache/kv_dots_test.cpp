@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attn/attn.h"
+#include "support/executors.h"
 #include "support/not_finite.h"
 
 namespace attn::test {
@@ -243,7 +244,7 @@ TEST_P(KvDots, AQueryThatDoesNotFitIsComputedAsFloats) {
 TEST_P(KvDots, ThreadsChangeNoBit) {
   const Decoding d(8, 2, 9000, 64, 4);
   const std::vector<float> one = d.out({.executor = serial(), .isa = GetParam()});
-  for (int n : {2, 5}) EXPECT_EQ(one, d.out({.executor = threads(n), .isa = GetParam()}));
+  for (int n : {2, 5}) EXPECT_EQ(one, d.out({.executor = eager_threads(n), .isa = GetParam()}));
 }
 
 INSTANTIATE_TEST_SUITE_P(EachSet, KvDots, ::testing::Values(Isa::avx2_vnni, Isa::avx512_vnni),

@@ -1,5 +1,6 @@
 // What results over caches must not depend on, bit for bit: threads, other sequences, and how keys lie in pages.
 #include "support/cached.h"
+#include "support/executors.h"
 
 namespace attn::test {
 namespace {
@@ -65,7 +66,7 @@ TYPED_TEST(KvInvariance, Threads) {
   const PoisonedCache<typename TypeParam::S> cache(this->call_.tokens, 48);
   this->each([&](const Row& row, Isa isa) {
     const auto alone = this->run(this->call_, row, cache.view(), {.executor = serial(), .isa = isa}).all();
-    for (const Executor& executor : {threads(2), threads(3), Executor()})
+    for (const Executor& executor : {eager_threads(2), eager_threads(3), Executor()})
       EXPECT_TRUE(
           same_bits(this->run(this->call_, row, cache.view(), {.executor = executor, .isa = isa}).all(), alone));
   });
@@ -133,7 +134,8 @@ TEST(KvInvarianceOfHeads, RangesOfOtherHeadsMatterNot) {
       return std::vector<float>(result.data(), result.data() + result.size());
     };
     const auto wanted = out(one_piece, serial());
-    for (int workers : {1, 2, 3}) EXPECT_EQ(out(pages.view({id}), threads(workers)), wanted) << workers << " threads";
+    for (int workers : {1, 2, 3})
+      EXPECT_EQ(out(pages.view({id}), eager_threads(workers)), wanted) << workers << " threads";
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "support/allocations.h"
 #include "support/cached.h"
+#include "support/executors.h"
 #include "support/refused.h"
 
 namespace attn::test {
@@ -116,7 +117,7 @@ TEST_F(KvCall, WorksInWorkspaceOfExactlySoManyBytes) {
   const auto queries = ragged(q, call_.q_lens);
   attention_into(memory_.out.view(), memory_.lse3(), queries, batch, causal(), {.executor = serial()});
   const auto wanted = memory_.all();
-  for (const Executor& executor : {serial(), threads(3)}) {
+  for (const Executor& executor : {serial(), eager_threads(3)}) {
     Options options{.executor = executor};
     const std::size_t bytes = workspace_bytes(queries, batch, causal(), options);
     EXPECT_EQ(static_cast<Index>(bytes), explain(queries, batch, causal(), options).workspace_bytes);
@@ -155,7 +156,8 @@ TEST_F(KvCall, TakesLittleFromTheHeap) {
 TEST_F(KvCall, SaysWhatItWillDo) {
   const auto q = query();
   const auto queries = ragged(q, call_.q_lens);
-  const Explanation e = explain(queries, cache_.view(), full(), {.executor = threads(2), .isa = instruction_sets()[0]});
+  const Explanation e =
+      explain(queries, cache_.view(), full(), {.executor = eager_threads(2), .isa = instruction_sets()[0]});
   EXPECT_EQ(e.isa, instruction_sets()[0]);
   EXPECT_EQ(e.amx, Amx::not_for_these);
   EXPECT_EQ(e.passes, 1);

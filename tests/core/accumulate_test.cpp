@@ -3,6 +3,7 @@
 
 #include "attn/attn.h"
 #include "support/any_rows.h"
+#include "support/executors.h"
 #include "support/key_parts.h"
 #include "support/paths.h"
 #include "support/refused.h"
@@ -275,8 +276,8 @@ TEST(Accumulate, ManyKeysOfFewQueries) {
   const auto by_definition = naive(a);
   for (const Isa isa : instruction_sets()) {
     const auto one = by_parts<float>(a, AnyMods<float>(Mods<>()), {.executor = serial(), .isa = isa}, {0, 4400, 9000}),
-               two =
-                   by_parts<float>(a, AnyMods<float>(Mods<>()), {.executor = threads(2), .isa = isa}, {0, 4400, 9000});
+               two = by_parts<float>(a, AnyMods<float>(Mods<>()), {.executor = eager_threads(2), .isa = isa},
+                                     {0, 4400, 9000});
     expect_close(truth, by_definition, one);
     EXPECT_TRUE(same_bits(one, two));
   }
@@ -289,7 +290,7 @@ TEST(Accumulate, WithAWorkspaceNothingMoreIsTaken) {
   auto grouped = strided_sparse(16);
   grouped.grouping.always = true;
   const auto check = [&](const auto& mods) {
-    Options options{.q_offset = 240, .kv_offset = 100, .accumulate = true, .executor = threads(2)};
+    Options options{.q_offset = 240, .kv_offset = 100, .accumulate = true, .executor = eager_threads(2)};
     const auto k = rows_of(a.k.cview(), {100, 300}), v = rows_of(a.v.cview(), {100, 300});
     std::vector<std::byte> memory(workspace_bytes(a.q.cview(), k, v, mods, options));
     auto first = attention(a.q.cview(), rows_of(a.k.cview(), {0, 100}), rows_of(a.v.cview(), {0, 100}), mods,

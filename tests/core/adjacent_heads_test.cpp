@@ -9,6 +9,7 @@
 
 #include "attn/attn.h"
 #include "support/compare.h"
+#include "support/executors.h"
 #include "support/paths.h"
 #include "support/strided.h"
 
@@ -75,7 +76,7 @@ void expect_bits(const std::string& name, BothOrders<T, S>& n, const M& mods, co
         << "no heads take turns";
     EXPECT_TRUE(same_bits(bits_of(n.q, n.k_by_token, n.v_by_head, mods, options), wanted)) << "values by head";
     for (const int workers : {1, 2, 3}) {
-      options.executor = threads(workers);
+      options.executor = eager_threads(workers);
       EXPECT_TRUE(same_bits(bits_of(n.q, n.k_by_token, n.v_by_token, mods, options), wanted)) << workers << " workers";
     }
   }

@@ -147,6 +147,11 @@ TEST(BadInput, OffsetsOfBatchElements) {
 TEST(BadInput, Workers) {
   expect_refused("none", {"0"}, [] { threads(0); });
   expect_refused("fewer than none", {"-1"}, [] { threads(-1); });
+  expect_refused("a negative time", {"threads(2)", "-5"}, [] { threads(2, {.spin_microseconds = -5}); });
+  expect_refused("a time without end", {"inf"},
+                 [] { threads(2, {.spin_microseconds = std::numeric_limits<double>::infinity()}); });
+  expect_refused("no time", {"nan"},
+                 [] { threads(2, {.spin_microseconds = std::numeric_limits<double>::quiet_NaN()}); });
 }
 
 TEST(BadInput, AnExecutorWithoutWorkers) {

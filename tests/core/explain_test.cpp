@@ -121,6 +121,9 @@ TEST(Explain, KnowsThreadsMemoryAndLayout) {
   EXPECT_EQ(parts.threads, 3);
   EXPECT_EQ(parts.tiles(), (9000 + 63) / 64);
   EXPECT_EQ(explain(far.q, far.k, far.v, full(), {.executor = serial()}).tasks, 8);
+  // Two workers would not pay for themselves before two microseconds.
+  const Matrices few(8, 20);
+  EXPECT_EQ(explain(few.q, few.k, few.v, full(), {.executor = threads(3)}).threads, 1);
   const Matrices none(0, 300);
   const Explanation empty = explain(none.q, none.k, none.v);
   EXPECT_EQ(empty.query_tiles, 0);
@@ -138,6 +141,7 @@ TEST(Explain, Prints) {
   e.few_queries = 4;
   e.tasks = 5;
   e.threads = 1;
+  e.microseconds = 7.31;
   e.workspace_bytes = 1000;
   e.packs_values = true;
   e.skipped_tiles = 1;
@@ -150,7 +154,7 @@ TEST(Explain, Prints) {
             "tile             12 x 64 (queries x keys)\n"
             "loop             tiles of queries, more than 4 in a sequence\n"
             "passes           1\n"
-            "query tiles      9, in 5 tasks on 1 thread\n"
+            "query tiles      9, in 5 tasks on 1 thread, about 7.3 microseconds of work\n"
             "workspace        1000 bytes\n"
             "packed           values\n"
             "skipped          1 of 3 tiles (33.3 %)\n"

@@ -11,6 +11,7 @@
 #include <attn/attn.h>
 
 #include "support/compare.h"
+#include "support/executors.h"
 #include "support/paths.h"
 #include "support/random.h"
 
@@ -73,7 +74,7 @@ void expect_bits_of_the_loop() {
         const Call<T> call(random.integer(1, most), kv_len, head_dim, v_dim, random);
         SCOPED_TRACE(::testing::Message()
                      << kv_len << " keys, head_dim " << call.q.dim(3) << ", v_dim " << call.v.dim(3));
-        call.expect_same({.executor = i == 0 ? serial() : threads(2), .isa = isa});
+        call.expect_same({.executor = i == 0 ? serial() : eager_threads(2), .isa = isa});
         if (::testing::Test::HasFailure()) return;
       }
   }
@@ -194,7 +195,7 @@ TEST(LoneQuery, FarKeysInPartsHaveTheBitsOfTheLoop) {
   Random random(11);
   const Call<float> call(4, 4500, 64, 64, random);
   for (Isa isa : instruction_sets())
-    for (const Executor& executor : {serial(), threads(2)})
+    for (const Executor& executor : {serial(), eager_threads(2)})
       call.expect_same({.executor = executor, .isa = isa}, full(), keep_up(isa));
 }
 

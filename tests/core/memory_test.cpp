@@ -15,6 +15,7 @@
 
 #include "attn/attn.h"
 #include "support/allocations.h"
+#include "support/executors.h"
 
 #include <gtest/gtest.h>
 
@@ -70,7 +71,7 @@ std::ptrdiff_t extra_bytes(Index n, const M& mods, const Executor& executor) {
 
 template <class M>
 void expect_linear(const char* what, const M& mods) {
-  for (const auto& [name, executor] : {std::pair{"serial", serial()}, std::pair{"3 threads", threads(3)}}) {
+  for (const auto& [name, executor] : {std::pair{"serial", serial()}, std::pair{"3 threads", eager_threads(3)}}) {
     const std::ptrdiff_t half = extra_bytes(2048, mods, executor), whole = extra_bytes(4096, mods, executor);
     const std::ptrdiff_t scores = 4096l * 4096l * static_cast<std::ptrdiff_t>(sizeof(float));
     EXPECT_LE(whole, 2 * half + 4096) << what << ", " << name;
@@ -193,7 +194,7 @@ void start_all_workers(const Executor& executor) {
 }
 
 TEST(Memory, ACallWithAWorkspaceAllocatesNothing) {
-  const Executor executors[] = {serial(), threads(3), threads()};
+  const Executor executors[] = {serial(), eager_threads(3), threads()};
   for (const Executor& executor : executors) start_all_workers(executor);
   for (const Executor& executor : executors)
     for (Index n : {1, 3, 300, 1000}) {
@@ -262,7 +263,7 @@ void expect_the_workspace_exact_and_left_alone() {
     const auto random = [](Index rows, Index cols) { return RowMajor(Eigen::MatrixXf::Random(rows, cols).cast<T>()); };
     const RowMajor q = random(q_len, 13), k = random(kv_len, 13), v = with_nan_at_the_end(random(kv_len, 21));
     const Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic> columns_k = k, columns_v = v;
-    for (const Executor& executor : {serial(), threads(2)}) {
+    for (const Executor& executor : {serial(), eager_threads(2)}) {
       expect_inside(q, k, v, RowMajor(q_len, 21), {.executor = executor});
       expect_inside(q, columns_k, columns_v, RowMajor(q_len, 21), {.executor = executor});
       for (Isa isa : kIsas)

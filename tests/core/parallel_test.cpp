@@ -1,12 +1,23 @@
 // Who runs the tasks must not matter: not for the bits, not for exceptions, not when calls nest or overlap.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
 #include <unsupported/Eigen/CXX11/ThreadPool>
 
+#include "attn/detail/base/usable_cpus.h"
 #include "support/executor_rules.h"
+#include "support/executors.h"
 #include "support/paths.h"
 #include "support/sample.h"
 
@@ -17,6 +28,7 @@ namespace {
 class Backwards final : public Executor::Backend {
  public:
   int concurrency() const override { return 3; }
+  int workers_for(double) const override { return 3; }
   void run(Index tasks, TaskRef task) const override {
     for (Index i = tasks; i-- > 0;) task(i, static_cast<int>(i % 3));
   }
@@ -26,6 +38,7 @@ class Backwards final : public Executor::Backend {
 class ThreadPerTask final : public Executor::Backend {
  public:
   int concurrency() const override { return kMost; }
+  int workers_for(double) const override { return kMost; }
   void run(Index tasks, TaskRef task) const override {
     for (Index first = 0; first < tasks; first += kMost) {
       std::vector<std::thread> running;
@@ -51,6 +64,9 @@ std::vector<Executor> executors() {
           threads(2),
           threads(3),
           threads(7),
+          eager_threads(2),
+          eager_threads(3),
+          eager_threads(7),
           threads(pool_of_the_program()),
           Executor(std::make_shared<Backwards>()),
           Executor(std::make_shared<ThreadPerTask>())};
@@ -97,6 +113,101 @@ TEST(Parallel, ResultsDoNotDependOnTheExecutorBfloat16) { expect_same_from_all_e
 
 TEST(Parallel, EveryTaskRunsOnceAndWorkersDoNotOverlap) {
   for (const Executor& executor : executors()) expect_every_task_once(executor);
+}
+
+/// Runs tasks one after the other, as worker 0 of as many as wanted.
+class Counts final : public Executor::Backend {
+ public:
+  explicit Counts(int workers) : workers_(workers) {}
+  int concurrency() const override { return workers_; }
+  void run(Index tasks, TaskRef task) const override {
+    most_asked = std::max(most_asked, tasks);
+    for (Index i = 0; i < tasks; ++i) task(i, 0);
+  }
+  mutable Index most_asked = 0;
+
+ private:
+  int workers_;
+};
+
+TEST(Parallel, WorkersGoWithTheRootOfTheWork) {
+  const Counts one(1), eight(8), many(128);
+  struct Row {
+    double microseconds;
+    int of_1, of_8, of_128;
+  };
+  for (const Row& row :
+       {Row{0, 1, 1, 1}, Row{0.1, 1, 1, 1}, Row{1.9, 1, 1, 1}, Row{2, 1, 2, 2}, Row{7, 1, 3, 3}, Row{20, 1, 6, 6},
+        Row{100, 1, 8, 14}, Row{500, 1, 8, 31}, Row{1e4, 1, 8, 128}, Row{1e12, 1, 8, 128}, Row{-1, 1, 1, 1}}) {
+    EXPECT_EQ(one.workers_for(row.microseconds), row.of_1) << row.microseconds;
+    EXPECT_EQ(eight.workers_for(row.microseconds), row.of_8) << row.microseconds;
+    EXPECT_EQ(many.workers_for(row.microseconds), row.of_128) << row.microseconds;
+  }
+  // Any executor answers so that does not say otherwise.
+  EXPECT_EQ(threads(16).workers_for(7), 3);
+  EXPECT_EQ(threads(pool_of_the_program()).workers_for(2), 2);
+  EXPECT_EQ(serial().workers_for(1e6), 1);
+  EXPECT_EQ(eager_threads(5).workers_for(0), 5);
+}
+
+TEST(Parallel, ACallAsksForAsManyWorkersAsItsWorkPaysFor) {
+  struct Row {
+    Sizes sizes;
+    int workers;
+  };
+  for (const Row& row :
+       {Row{{1, 1, 1, 1, 1, 8, 8}, 1}, Row{{1, 8, 8, 1, 16, 8, 8}, 1}, Row{{1, 8, 8, 1, 128, 64, 64}, 3},
+        Row{{1, 8, 8, 128, 128, 64, 64}, 36}, Row{{32, 8, 8, 64, 64, 64, 64}, 103},
+        Row{{1, 8, 8, 2048, 2048, 64, 64}, 128}, Row{{1, 4, 4, 1, 16000, 64, 64}, 81}}) {
+    Random random(1);
+    const Inputs in(row.sizes, random);
+    Arguments<float> a(in);
+    const auto counts = std::make_shared<Counts>(128);
+    const Options options{.executor = Executor(counts)};
+    const Explanation e = explain(a.q.cview(), a.k.cview(), a.v.cview(), full(), options);
+    EXPECT_EQ(e.threads, std::min<Index>(row.workers, e.tasks)) << row.sizes << ", " << e.microseconds;
+    if (row.sizes.q_len * row.sizes.kv_len > 1 << 20) continue;  // is long with one thread
+    flash(a, full(), options);
+    EXPECT_LE(counts->most_asked, row.workers) << row.sizes;
+    EXPECT_EQ(counts->most_asked > 1, row.workers > 1) << row.sizes;
+  }
+}
+
+TEST(Parallel, RunWithKeepsToItsWorkers) {
+  for (const Executor& executor : executors())
+    for (const int limit : {1, 2, 3}) {
+      const int workers = std::min(limit, executor.concurrency());
+      for (const double microseconds : {0.0, 10.0, 1e5}) {
+        std::vector<std::atomic<int>> runs(100), inside(static_cast<std::size_t>(workers));
+        std::atomic<bool> wrong{false};
+        executor.run_with(workers, microseconds, 100, [&](Index task, int worker) {
+          if (worker < 0 || worker >= workers) {
+            wrong = true;
+            return;
+          }
+          if (++inside[static_cast<std::size_t>(worker)] != 1) wrong = true;
+          ++runs[static_cast<std::size_t>(task)];
+          --inside[static_cast<std::size_t>(worker)];
+        });
+        EXPECT_FALSE(wrong);
+        for (const auto& n : runs) EXPECT_EQ(n, 1);
+      }
+    }
+}
+
+TEST(Parallel, RunWithStopsAtAnException) {
+  for (const Executor& executor : {serial(), threads(3), threads(pool_of_the_program()), eager_threads(3),
+                                   Executor(std::make_shared<Backwards>())})
+    for (const int workers : {1, 2, 3}) {
+      std::atomic<int> ran{0};
+      EXPECT_THROW(executor.run_with(std::min(workers, executor.concurrency()), 1e5, 1000,
+                                     [&](Index task, int) {
+                                       if (task == 7) throw std::runtime_error("7");
+                                       ++ran;
+                                     }),
+                   std::runtime_error);
+      EXPECT_LT(ran, 1000);
+    }
 }
 
 TEST(Parallel, CallsFromSeveralThreadsAreRight) {
@@ -291,6 +402,108 @@ TEST(Parallel, AfterManyCallsThereIsStillHelp) {
     });
     return met == 2;
   }));
+}
+
+TEST(Parallel, ThreadsThatSleepAreNotWokenForLittleWork) {
+  const Executor executor = threads(4, {.spin_microseconds = 0});
+  const auto caller = std::this_thread::get_id();
+  const auto elsewhere = [&](double microseconds) {
+    std::atomic<int> count{0};
+    executor.run_with(4, microseconds, 4, [&](Index, int) {
+      count += std::this_thread::get_id() != caller;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    });
+    return count.load();
+  };
+  // A thread that has just begun, or ended a task, is awake.
+  EXPECT_TRUE(comes_true([&] { return elsewhere(20) == 0; }));
+  EXPECT_TRUE(comes_true([&] { return elsewhere(1000) > 0; }));
+}
+
+#if defined(__unix__) || defined(__APPLE__)
+TEST(Parallel, ThreadsSleepWhenNobodyCalls) {
+  const Executor executor = threads(4);
+  for (int call = 0; call < 100; ++call) executor.run(4, [](Index, int) {});
+  const std::clock_t before = std::clock();  // processor time of all threads
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 0.1);
+}
+
+TEST(Parallel, AfterForkTheChildWorksAlone) {
+  Random random(7);
+  const Inputs in({2, 4, 4, 70, 80, 16, 16}, random);
+  Arguments<float> a(in);
+  auto executor = std::make_optional(eager_threads(3));
+  const auto expected = flash(a, causal(), {.executor = *executor});
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    bool right = true;
+    for (int i = 0; i < 20; ++i)
+      for (const Executor& e : {*executor, threads()})
+        right &= same_bits(expected, flash(a, causal(), {.executor = e}));
+    executor.reset();      // ends, too
+    _exit(right ? 0 : 1);  // without the end of Eigen's pool, which would wait for its threads
+  }
+  int status = -1;
+  EXPECT_TRUE(comes_true([&] { return waitpid(child, &status, WNOHANG) == child; }));
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  if (status == -1) kill(child, SIGKILL);
+  EXPECT_TRUE(same_bits(expected, flash(a, causal(), {.executor = *executor})));
+}
+#endif
+
+/// A folder of cgroups, as the kernel shows them.
+class Cgroups {
+ public:
+  Cgroups() : root_(::testing::TempDir() + "attn_cgroups_" + std::to_string(getpid())) {}
+  ~Cgroups() { std::filesystem::remove_all(root_); }
+  void write(const std::string& file, const std::string& text) const {
+    const std::filesystem::path path = root_ + "/" + file;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+  double quota(const std::string& membership) const {
+    write("membership", membership);
+    return detail::least_cpu_quota(root_ + "/membership", root_ + "/fs");
+  }
+
+ private:
+  std::string root_;
+};
+
+TEST(Parallel, QuotasOfContainersAreRead) {
+  EXPECT_EQ(Cgroups().quota("0::/\n"), 0);
+  EXPECT_EQ(detail::least_cpu_quota("/nowhere", "/nowhere"), 0);
+  {
+    const Cgroups c;  // version 2, from inside the container
+    c.write("fs/cpu.max", "150000 100000\n");
+    EXPECT_EQ(c.quota("0::/\n"), 1.5);
+    c.write("fs/cpu.max", "max 100000\n");
+    EXPECT_EQ(c.quota("0::/\n"), 0);
+    c.write("fs/cpu.max", "-1 100000\n");
+    EXPECT_EQ(c.quota("0::/\n"), 0);
+    c.write("fs/cpu.max", "rubbish");
+    EXPECT_EQ(c.quota("0::/\n"), 0);
+  }
+  {
+    const Cgroups c;  // a service's slice: what it lies in counts, too
+    c.write("fs/system.slice/cpu.max", "400000 100000\n");
+    c.write("fs/system.slice/one.service/cpu.max", "max 100000\n");
+    EXPECT_EQ(c.quota("0::/system.slice/one.service\n"), 4);
+    c.write("fs/system.slice/one.service/cpu.max", "300000 100000\n");
+    EXPECT_EQ(c.quota("0::/system.slice/one.service\n"), 3);
+    EXPECT_EQ(c.quota("0::/other.slice\n"), 0);
+  }
+  {
+    const Cgroups c;  // version 1
+    c.write("fs/cpu/docker/ab/cpu.cfs_quota_us", "250000\n");
+    c.write("fs/cpu/docker/ab/cpu.cfs_period_us", "100000\n");
+    EXPECT_EQ(c.quota("12:memory:/docker/ab\n4:cpu,cpuacct:/docker/ab\n"), 2.5);
+    EXPECT_EQ(c.quota("12:memory:/docker/ab\n4:cpuset:/docker/ab\n"), 0);
+    c.write("fs/cpu/docker/ab/cpu.cfs_quota_us", "-1\n");
+    EXPECT_EQ(c.quota("4:cpuacct,cpu:/docker/ab\n"), 0);
+  }
 }
 
 TEST(Parallel, ManyPoolsComeAndGo) {

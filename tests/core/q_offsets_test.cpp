@@ -7,6 +7,7 @@
 
 #include "attn/attn.h"
 #include "support/erased_rows.h"
+#include "support/executors.h"
 #include "support/paths.h"
 #include "support/weights.h"
 
@@ -53,7 +54,7 @@ void expect_as_with_one_offset(Case<float>& c, const Row<M>& row, const std::vec
   const Index batch = c.q.dim(0);
   const auto naive_of_list = naive(c.arguments, mods, {.q_offsets = offsets});
   for (const Isa isa : instruction_sets()) {
-    const auto list = flash(c.arguments, mods, {.q_offsets = offsets, .executor = threads(2), .isa = isa});
+    const auto list = flash(c.arguments, mods, {.q_offsets = offsets, .executor = eager_threads(2), .isa = isa});
     for (Index b = 0; b < batch; ++b) {
       const Index q_offset = offsets[static_cast<std::size_t>(b)];
       const auto one = flash(c.arguments, mods, {.q_offset = q_offset, .isa = isa});
@@ -160,7 +161,7 @@ TEST(QOffsets, AreCountedByExplain) {
 TEST(QOffsets, WithAWorkspace) {
   Random random(4);
   const Case<float> c({2, 4, 2, 60, 130, 16, 8}, random);
-  Options options{.q_offsets = {5, 40}, .executor = threads(2)};
+  Options options{.q_offsets = {5, 40}, .executor = eager_threads(2)};
   const auto expected = attention(c.q, c.k, c.v, causal(), options).out;
   std::vector<std::byte> memory(workspace_bytes(c.q, c.k, c.v, causal(), options));
   options.workspace = memory;

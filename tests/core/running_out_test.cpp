@@ -2,6 +2,7 @@
 #include <dirent.h>
 
 #include "support/allocations.h"
+#include "support/executors.h"
 #include "support/paged_model.h"
 #include "support/ragged_call.h"
 
@@ -180,7 +181,7 @@ TEST_F(RunningOut, OfACallLeavesTheNextOneRight) {
   const Tensor<float, 1> b({200});
   const auto mods = bias(b) | strided_sparse(3);
   const Eigen::MatrixXf expected = attention(q, k, k, mods).out;
-  for (const Executor& executor : {serial(), threads(3)}) {
+  for (const Executor& executor : {serial(), eager_threads(3)}) {
     Eigen::MatrixXf out = Eigen::MatrixXf::Constant(90, 128, 7);
     EXPECT_GT(until_enough([&] { attention_into(out, q, k, k, mods, {.executor = executor}); }, [] {}), 0);
     EXPECT_EQ(out, expected);

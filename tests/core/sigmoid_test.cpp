@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "support/erased_rows.h"
+#include "support/executors.h"
 #include "support/paths.h"
 #include "support/refused.h"
 #include "support/sample.h"
@@ -50,7 +51,7 @@ void expect_right(const Inputs& in, const Numbers& numbers, const Row<M>& row, L
   for (Isa isa : sets_for<T>()) {
     SCOPED_TRACE(to_string(isa));
     options.isa = isa;
-    options.executor = ++turn % 2 == 0 ? serial() : threads(2);
+    options.executor = ++turn % 2 == 0 ? serial() : eager_threads(2);
     Strided<T> out(out_layout, {s.batch, s.heads, s.q_len, s.v_dim});
     attention_into(out.view(), a.q.cview(), a.k.cview(), a.v.cview(), row.mod, options);
     EXPECT_TRUE(out.gaps_untouched());
@@ -165,7 +166,7 @@ TEST(Sigmoid, ThreadsChangeNoBit) {
                               .out);
     };
     const auto one = call(serial());
-    for (int count : {2, 3, 8}) EXPECT_TRUE(same_bits(one, call(threads(count))));
+    for (int count : {2, 3, 8}) EXPECT_TRUE(same_bits(one, call(eager_threads(count))));
   }
 }
 

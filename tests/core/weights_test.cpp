@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "support/erased_rows.h"
+#include "support/executors.h"
 #include "support/paths.h"
 #include "support/sample.h"
 #include "support/weights.h"
@@ -49,7 +50,7 @@ TEST(Weights, OfAllTilesAreThoseOfTheDefinition) {
         if (std::isfinite(c.lse.data()[i])) largest = std::max(largest, std::abs(c.lse.data()[i]));
       const float bound = 4 * std::numeric_limits<float>::epsilon() * (3 + largest);
       for (Isa isa : instruction_sets()) {
-        const auto got = weights_by_tiles(c.q, c.k, c.lse, row.mod, {.executor = threads(2), .isa = isa});
+        const auto got = weights_by_tiles(c.q, c.k, c.lse, row.mod, {.executor = eager_threads(2), .isa = isa});
         for (Index i = 0; i < got.size(); ++i) ASSERT_NEAR(got.data()[i], c.expected.data()[i], bound);
       }
     });
@@ -65,7 +66,7 @@ TEST(Weights, TilesOfAHeadComeInOrderAndOnce) {
                          const std::lock_guard lock(mutex);
                          of_head[static_cast<std::size_t>(t.batch * 4 + t.head)].push_back(t);
                        },
-                       {.executor = threads(3)});
+                       {.executor = eager_threads(3)});
   for (const auto& tiles : of_head) {
     ASSERT_GT(tiles.size(), 3u);
     for (std::size_t i = 1; i < tiles.size(); ++i) {

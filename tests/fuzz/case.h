@@ -17,6 +17,7 @@
 
 #include "guarded.h"
 #include "random.h"
+#include "support/executors.h"
 
 namespace fuzz {
 
@@ -76,12 +77,12 @@ class Case {
     text << ' ' << attn::to_string(*o.isa)
          << (who < 5    ? " serial"
              : who < 7  ? " threads(2)"
-             : who == 7 ? " threads(3)"
+             : who == 7 ? " every one of threads(3)"
                         : "");
     return o;
   }
   static attn::Executor pool(int workers) {
-    static const attn::Executor two = attn::threads(2), three = attn::threads(3);
+    static const attn::Executor two = attn::threads(2), three = attn::test::eager_threads(3);
     return workers == 2 ? two : three;
   }
 

@@ -4,6 +4,7 @@
 
 #include "support/additive_model.h"
 #include "support/erased_rows.h"
+#include "support/executors.h"
 #include "support/paths.h"
 #include "support/sample.h"
 
@@ -62,7 +63,7 @@ void expect_right(Drawn<T>& d, const Row<M>& row) {
   for (Isa isa : instruction_sets()) {
     SCOPED_TRACE(to_string(isa));
     options.isa = isa;
-    options.executor = ++turn % 2 == 0 ? serial() : threads(2);
+    options.executor = ++turn % 2 == 0 ? serial() : eager_threads(2);
     Strided<T> out(d.out_layout, {s.batch, s.heads, s.q_len, s.v_dim});
     Tensor<Wide<T>, 3> lse({s.batch, s.heads, s.q_len});
     additive_attention_into(out.view(), lse, q, k, v, d.arguments.score(), row.mod, options);

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/executors.h"
 #include "support/paths.h"
 #include "support/random.h"
 #include "support/refused.h"
@@ -176,7 +177,7 @@ TYPED_TEST(LinearOf, SameBitsForAnyThreads) {
   for (const Index tokens : {2, 16, 40, 700}) {
     const Case<T> c(tokens, 130, 190, static_cast<std::uint64_t>(tokens));
     const auto results = [&](int threads) {
-      const Options options{.executor = attn::threads(threads)};
+      const Options options{.executor = eager_threads(threads)};
       RowMajor<T> y(tokens, 190), grad_x(tokens, 130);
       RowMajor<Sum<T>> grad_weight = RowMajor<Sum<T>>::Zero(190, 130);
       Eigen::Matrix<Sum<T>, Eigen::Dynamic, 1> grad_bias = Eigen::Matrix<Sum<T>, Eigen::Dynamic, 1>::Zero(190);

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "support/executors.h"
 #include "support/multi_head_model.h"
 #include "support/refused.h"
 
@@ -197,7 +198,7 @@ std::vector<T> all_gradients(MultiHeadAttention<T> layer, const Executor& execut
 TEST(MultiHeadGradients, DoNotDependOnThreads) {
   const auto layer = drawn_layer<float>({.embed_dim = 72, .heads = 3, .rope = Rope({.head_dim = 24})});
   const auto one = all_gradients(layer, serial());
-  for (int workers : {2, 3, 5}) EXPECT_EQ(all_gradients(layer, threads(workers)), one) << workers;
+  for (int workers : {2, 3, 5}) EXPECT_EQ(all_gradients(layer, eager_threads(workers)), one) << workers;
 }
 
 /// 0 * NaN is NaN: in the products over tokens, too.

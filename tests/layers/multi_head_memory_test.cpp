@@ -6,6 +6,7 @@
 
 #include "attn/attn.h"
 #include "support/allocations.h"
+#include "support/executors.h"
 
 namespace attn::test {
 namespace {
@@ -28,7 +29,7 @@ constexpr std::ptrdiff_t kConstant = 256 * 1024;
 static_assert(kConstant == token_bytes(2048) / 8);
 
 TEST(MultiHeadMemory, HoldsProjectionsAndHeadsAtMost) {
-  for (const Executor& executor : {serial(), threads(3)}) {
+  for (const Executor& executor : {serial(), eager_threads(3)}) {
     const MultiHeadOptions options{.attention = {.executor = executor}};
     const std::ptrdiff_t half = peak(1024, options), whole = peak(2048, options);
     // Queries, keys and values, and the results of the heads; the layer's result comes when the first three are gone.

@@ -1,6 +1,7 @@
 // MultiHeadAttention's rope, and what it gives out besides the result: log-sum-exps and heads.
 #include <cmath>
 
+#include "support/executors.h"
 #include "support/multi_head_model.h"
 #include "support/refused.h"
 
@@ -122,7 +123,7 @@ TEST_F(MultiHeadRope, DoesNotDependOnThreads) {
   const Layer turning = layer(kRope);
   const Tensor<double, 3> x = tensor<double>(Random(1).values(3 * 200 * 24), 3, 200, 24);
   const auto one = turning(x, x, x, causal(), Options{.executor = serial()});
-  const auto many = turning(x, x, x, causal(), Options{.executor = threads(3)});
+  const auto many = turning(x, x, x, causal(), Options{.executor = eager_threads(3)});
   EXPECT_TRUE(std::equal(one.out.data(), one.out.data() + one.out.size(), many.out.data()));
 }
 

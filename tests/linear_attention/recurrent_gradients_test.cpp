@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "recurrent_forms.h"
+#include "support/executors.h"
 
 namespace attn::test {
 namespace {
@@ -121,7 +122,7 @@ TEST(RecurrentGradients, TheSameBitsForAnyNumberOfThreads) {
   for_each_form(100, [&](const char* name, const auto& form) {
     const auto one = form.grads(n, {.executor = serial()});
     for (const int workers : {2, 3}) {
-      const auto more = form.grads(n, {.executor = threads(workers)});
+      const auto more = form.grads(n, {.executor = eager_threads(workers)});
       for (std::size_t p = 0; p < one.size(); ++p) EXPECT_TRUE(same_bits(one[p], more[p])) << name << ' ' << workers;
     }
   });

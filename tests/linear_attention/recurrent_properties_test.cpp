@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "recurrent_paths.h"
+#include "support/executors.h"
 #include "support/refused.h"
 
 namespace attn::test {
@@ -45,7 +46,7 @@ TEST(RecurrentProperties, TheSameBitsForAnyNumberOfThreads) {
   const Inputs4 in(1000);  // long enough that workers do run side by side
   const auto one = in.outputs({.executor = serial()});
   for (const int workers : {2, 3}) {
-    const auto more = in.outputs({.executor = threads(workers)});
+    const auto more = in.outputs({.executor = eager_threads(workers)});
     for (std::size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(same_bits(one[i], more[i])) << i << ", " << workers;
   }
   const auto by_default = in.outputs({});

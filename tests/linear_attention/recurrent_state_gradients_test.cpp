@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "recurrent_paths.h"
+#include "support/executors.h"
 #include "support/refused.h"
 
 namespace attn::test {
@@ -209,7 +210,7 @@ TEST(RecurrentStateGradients, IntoMemoryOfTheCallersIsTheSame) {
   const HeadDecays decays = retention_decay(kKvHeads);
   const auto want = gated_attention_backward(before, grad_state, text.grad_out, text.q, text.k, text.v, decays);
   gated_attention_backward_into(to[0], to[1], to[2], of_heads, before, other_state, text.grad_out, text.q, text.k,
-                                text.v, decays, none, {.executor = threads(2)});
+                                text.v, decays, none, {.executor = eager_threads(2)});
   for (Index i = 0; i < text.q.size(); ++i) ASSERT_EQ(to[0].data()[i], want.query.data()[i]);
   for (Index i = 0; i < text.k.size(); ++i) ASSERT_EQ(to[1].data()[i], want.key.data()[i]);
   for (Index h = 0; h < kKvHeads; ++h) EXPECT_EQ(of_heads(h), want.log_gate(h));

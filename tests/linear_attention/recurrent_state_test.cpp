@@ -6,6 +6,7 @@
 
 #include "recurrent_paths.h"
 #include "support/allocations.h"
+#include "support/executors.h"
 #include "support/refused.h"
 
 namespace attn::test {
@@ -194,7 +195,7 @@ TEST(RecurrentState, TakesInAllKeysWhereverTheRowsStand) {
     }
     for (const Index q_len : {0, 3, 70})
       for (const Index q_offset : {Index(-200), Index(-2), Index(0), kv_len / 2, kv_len - 1, kv_len + 9})
-        for (const Executor& executor : {serial(), threads(3)}) {
+        for (const Executor& executor : {serial(), eager_threads(3)}) {
           const auto q = all.view().slice(2, 0, q_len);
           RecurrentState<double> state({.features = 4, .v_dim = 3});
           const Options options{.q_offset = q_offset, .executor = executor};
@@ -268,7 +269,7 @@ TEST(RecurrentState, GradientsThatRunOutOfMemoryLeaveThatOfTheState) {
     EXPECT_GT(count, 3) << form;
     EXPECT_NE(numbers(), given) << form;
   };
-  for (const Executor& executor : {serial(), threads(3)}) {
+  for (const Executor& executor : {serial(), eager_threads(3)}) {
     const Options options{.executor = executor};
     unchanged("delta", [&] {
       gated_delta_rule_backward(before, grad_state, grad_out, text.q, text.k, text.v, text.gate, text.beta, options);

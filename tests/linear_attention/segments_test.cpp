@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "support/executors.h"
 #include "support/paths.h"
 #include "support/refused.h"
 #include "support/sample.h"
@@ -105,14 +106,14 @@ TEST(Segments, ThreadsChangeNoBit) {
     for (const LongForm<float>& form : forms_of<float>(s)) {
       const auto one = form.chunks(x, {.executor = serial()});
       for (const int workers : {2, 3, 7})
-        EXPECT_TRUE(same_bits(one, form.chunks(x, {.executor = threads(workers)})))
+        EXPECT_TRUE(same_bits(one, form.chunks(x, {.executor = eager_threads(workers)})))
             << form.name << " N=" << s.q_len << " M=" << s.kv_len << " on " << workers;
     }
   }
   // More tokens than the most segments of the usual length have.
   const LongText<float> x(1, 1, 1, 40000, 40000, 3, 2);
   for (const auto& form : {linear<float>("elu1", elu1(), Mods<>()), linear<float>("elu1 causal", elu1(), causal())})
-    EXPECT_TRUE(same_bits(form.chunks(x, {.executor = serial()}), form.chunks(x, {.executor = threads(3)})));
+    EXPECT_TRUE(same_bits(form.chunks(x, {.executor = serial()}), form.chunks(x, {.executor = eager_threads(3)})));
 }
 
 TEST(Segments, AgreeWithTheDefinition) {
@@ -136,7 +137,7 @@ TEST(Segments, AgreeWithTheDefinition) {
         return most;
       };
       for (const Isa isa : instruction_sets())
-        for (const auto& executor : {serial(), threads(2)})
+        for (const auto& executor : {serial(), eager_threads(2)})
           EXPECT_LE(error(forms[f].chunks(x, {.executor = executor, .isa = isa})), 2 * error(naive) + 2e-6L)
               << forms[f].name << " N=" << s.q_len << " M=" << s.kv_len << " " << to_string(isa);
     }
@@ -151,9 +152,9 @@ TEST(Segments, LeaveTheSameState) {
     for (RecurrentState<float>* s : {&one, &more}) s->sums()(0, 0, 3, 4) = 0.5f, s->normaliser()(0, 0, 3) = 2;
     parts = one;
     const auto out = call(one, 0, 2700, Options{.executor = serial()});
-    EXPECT_TRUE(same_bits(out, call(more, 0, 2700, Options{.executor = threads(3)}))) << name;
+    EXPECT_TRUE(same_bits(out, call(more, 0, 2700, Options{.executor = eager_threads(3)}))) << name;
     call(parts, 0, 900, Options{.executor = serial()});
-    call(parts, 900, 2700, Options{.executor = threads(2)});
+    call(parts, 900, 2700, Options{.executor = eager_threads(2)});
     for (Index f = 0; f < 12; ++f) {
       EXPECT_EQ(one.normaliser()(0, 0, f), more.normaliser()(0, 0, f)) << name;
       EXPECT_NEAR(one.normaliser()(0, 0, f), parts.normaliser()(0, 0, f), 1e-3) << name;
@@ -181,7 +182,7 @@ TEST(Segments, PoisonGoesForward) {
   const LongText<float> clean(1, 1, 1, n, n, 6, 6);
   LongText<float> poisoned = clean;
   for (Index d = 0; d < 6; ++d) poisoned.k(0, 0, bad, d) = poisoned.v(0, 0, bad, d) = std::nanf("");
-  for (const auto& executor : {serial(), threads(3)})
+  for (const auto& executor : {serial(), eager_threads(3)})
     for (const LongForm<float>& form : gated_forms<float>("", Mods<>())) {
       const auto want = form.chunks(clean, {.executor = executor}), got = form.chunks(poisoned, {.executor = executor});
       for (Index i = 0; i < bad; ++i) ASSERT_EQ(got(0, 0, i, 2), want(0, 0, i, 2)) << form.name << " row " << i;
@@ -192,7 +193,7 @@ TEST(Segments, PoisonGoesForward) {
 TEST(Segments, WorkInExactlyTheWorkspaceTheyAskFor) {
   const LongText<float> x(1, 1, 1, 3000, 3000, 10, 7);
   for (const int workers : {1, 3}) {
-    Options options{.executor = threads(workers)};
+    Options options{.executor = eager_threads(workers)};
     const std::size_t bytes = linear_workspace_bytes(x.q, x.k, x.v, elu1(), causal(), options);
     std::vector<std::byte> memory(bytes + 64, std::byte{0x5a});
     options.workspace = std::span(memory).first(bytes);
@@ -209,7 +210,7 @@ TEST(Segments, WorkInExactlyTheWorkspaceTheyAskFor) {
 TEST(Segments, AStateTakesKeysBehindAllRowsInTheSameWorkspace) {
   const LongText<float> x(1, 1, 1, 64, 4096, 10, 7);
   for (const int workers : {1, 3}) {
-    Options options{.q_offset = 0, .executor = threads(workers)};
+    Options options{.q_offset = 0, .executor = eager_threads(workers)};
     RecurrentState<float> plain({.kv_heads = 1, .features = 10, .v_dim = 7}), given = plain;
     Tensor<float, 4> expected({1, 1, 64, 7}), out = expected;
     linear_attention_into(expected, plain, x.q, x.k, x.v, elu1(), causal(), options);
@@ -228,7 +229,7 @@ TEST(Segments, AGateThatForgetsAllForgetsNaN) {
   x.v(0, 0, 10, 3) = std::numeric_limits<float>::quiet_NaN();
   x.gate(0, 0, kForgets) = -std::numeric_limits<float>::infinity();
   for (const int workers : {1, 3}) {
-    const auto out = gated_attention(x.q, x.k, x.v, x.gate, Options{.executor = threads(workers)}).out;
+    const auto out = gated_attention(x.q, x.k, x.v, x.gate, Options{.executor = eager_threads(workers)}).out;
     EXPECT_TRUE(std::isnan(out(0, 0, 10, 3)));
     const Index next_chunk = kForgets / 64 * 64 + 64;
     for (Index i = next_chunk; i < 3000; ++i)

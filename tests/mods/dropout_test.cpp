@@ -3,6 +3,7 @@
 
 #include "attn/attn.h"
 #include "support/dropout_by_hand.h"
+#include "support/executors.h"
 #include "support/paths.h"
 #include "support/refused.h"
 
@@ -198,7 +199,7 @@ TYPED_TEST(DropoutCall, OfNothingAndOfAll) {
 }
 
 TYPED_TEST(DropoutCall, SeedsDifferAndRepeat) {
-  const auto one = this->call(dropout(0.3, 1)), again = this->call(dropout(0.3, 1), {.executor = threads(3)}),
+  const auto one = this->call(dropout(0.3, 1)), again = this->call(dropout(0.3, 1), {.executor = eager_threads(3)}),
              two = this->call(dropout(0.3, 2));
   EXPECT_TRUE(equal(one.out, again.out));
   EXPECT_FALSE(equal(one.out, two.out));
@@ -267,7 +268,8 @@ TYPED_TEST(DropoutCall, ManyKeysOfOneQuery) {
   for (Isa isa : instruction_sets())
     for (const Index window : {4700, 5003}) {
       const auto mods = sliding_window(window) | dropout(0.5, 8);
-      const auto flash = attention(a.q.cview(), a.k.cview(), a.v.cview(), mods, {.executor = threads(2), .isa = isa});
+      const auto flash =
+          attention(a.q.cview(), a.k.cview(), a.v.cview(), mods, {.executor = eager_threads(2), .isa = isa});
       const auto naive = naive_attention(a.q.cview(), a.k.cview(), a.v.cview(), mods);
       for (Index i = 0; i < flash.out.size(); ++i)
         ASSERT_NEAR(flash.out.data()[i], naive.out.data()[i], 1e-5) << window << " " << to_string(isa);

@@ -1,5 +1,6 @@
 // Masks that gather keys: all paths on sizes where they do, what lies outside of the lists, and work in proportion to
 // the pairs.
+#include "support/executors.h"
 #include "support/grouped_rows.h"
 #include "support/mod_table.h"
 #include "support/sweep.h"
@@ -226,7 +227,7 @@ TEST(GatheredKeys, ResultsDoNotDependOnThreads) {
   Random random(6);
   const auto expect_alike = [&](const Sizes& sizes, const auto& mods) {
     Arguments<float> a(Inputs(sizes, random));
-    const auto one = flash(a, mods, {.executor = serial()}), three = flash(a, mods, {.executor = threads(3)});
+    const auto one = flash(a, mods, {.executor = serial()}), three = flash(a, mods, {.executor = eager_threads(3)});
     EXPECT_EQ(one.out, three.out);
     EXPECT_EQ(one.lse, three.lse);
   };
@@ -321,7 +322,7 @@ TEST(GatheredKeys, ComputeInTheWorkspaceOfTheCaller) {
   const auto expect = [&](const Sizes& s, const auto& mods) {
     Arguments<Eigen::half> a(Inputs(s, random));
     for (const int workers : {1, 3}) {
-      Options options{.executor = threads(workers)};
+      Options options{.executor = eager_threads(workers)};
       const auto expected = flash(a, mods, options);
       std::vector<std::byte> memory(workspace_bytes(a.q.cview(), a.k.cview(), a.v.cview(), mods, options));
       options.workspace = memory;

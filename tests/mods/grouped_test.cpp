@@ -1,5 +1,6 @@
 // Masks that group tokens: their parts make up the mask, hints hold in the groups, and work is in proportion to the
 // pairs.
+#include "support/executors.h"
 #include "support/grouped_rows.h"
 #include "support/paths.h"
 
@@ -207,7 +208,7 @@ TEST(Grouped, ResultsDoNotDependOnThreads) {
   Random random(2);
   Arguments<float> a(Inputs({2, 4, 2, 300, 300, 16, 24}, random));
   const auto expect_alike = [&](const auto& mods) {
-    const auto one = flash(a, mods, {.executor = serial()}), three = flash(a, mods, {.executor = threads(3)});
+    const auto one = flash(a, mods, {.executor = serial()}), three = flash(a, mods, {.executor = eager_threads(3)});
     EXPECT_EQ(one.out, three.out);
     EXPECT_EQ(one.lse, three.lse);
   };

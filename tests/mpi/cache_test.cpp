@@ -1,6 +1,7 @@
 // Decoding over caches of which each rank has some tokens, against the oracle and against one cache with all of them.
 #include "ranks.h"
 #include "support/erased_rows.h"
+#include "support/executors.h"
 #include "support/paths.h"
 
 namespace attn::test {
@@ -110,7 +111,7 @@ void check_sequences() {
       const auto want = attn::attention(attn::ragged(q, queries), whole, mods, options);
       const auto got = ring.decode(attn::ragged(q, queries), own, mods, options);
       Options of_threads = options;
-      of_threads.executor = threads(3);
+      of_threads.executor = eager_threads(3);
       EXPECT_TRUE(same_bits(plain(ring.decode(attn::ragged(q, queries), own, mods, of_threads).out), plain(got.out)));
       for (Index i = 0; i < want.out.size(); ++i) ASSERT_NEAR(got.out.data()[i], want.out.data()[i], 2e-5) << i;
       for (Index i = 0; i < want.lse.size(); ++i) {

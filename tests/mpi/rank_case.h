@@ -7,6 +7,7 @@
 
 #include "ranks.h"
 #include "support/erased_rows.h"
+#include "support/executors.h"
 #include "support/gradient_oracle.h"
 #include "support/paths.h"
 
@@ -69,7 +70,7 @@ class RankCase {
     Tensor<Wide<T>, 3> grad_lse({sizes.batch, sizes.heads, numbers.sigmoid_bias ? 0 : sizes.q_len});
     for (std::size_t i = 0; i < grad_lse_.size(); ++i) grad_lse.data()[i] = static_cast<Wide<T>>(grad_lse_[i]);
     static int turn = 0;
-    static const Executor executors[] = {serial(), threads(2)};
+    static const Executor executors[] = {serial(), eager_threads(2)};
     Options options = options_of(numbers);
     options.executor = executors[(ring.rank() + ++turn) % 2];
 

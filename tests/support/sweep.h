@@ -5,6 +5,7 @@
 #include "any_rows.h"
 #include "paths.h"
 #include "sample.h"
+#include "support/executors.h"
 
 namespace attn::test {
 
@@ -69,7 +70,7 @@ void expect_right(Drawn<T>& drawn, const std::type_identity_t<AnyRow<T>>& row) {
   const Computed<T> by_definition = naive(drawn.arguments, row.mod, options, &weights);
   expect_naive_close(truth, by_definition, drawn.sizes);
   expect_weights_close(truth, weights, drawn.sizes);
-  static const Executor executors[] = {serial(), threads(2)};
+  static const Executor executors[] = {serial(), eager_threads(2)};
   static int turn = 0;  // so that each instruction set meets each executor, whatever the number of either
   ++turn;
   int isa_number = 0;

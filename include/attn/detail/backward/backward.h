@@ -10,12 +10,6 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// Shares out the tasks of a plan.
-template <class T>
-Executor backward_executor(const BackwardPlan<T>& plan, const Options& options) {
-  return executor_for(plan.flops_of_group() * static_cast<double>(plan.groups()), options.executor);
-}
-
 /// The most memory that a call needs. `may_round`: whether query, key and value suit the matrix unit; even then the
 /// call may not use it.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
@@ -25,7 +19,7 @@ Index backward_bytes(const Problem& problem, const LearnedSizes& learned, const 
   for (const bool rounds : {false, may_round}) {
     const Bf16Products products = rounds ? Bf16Products::by_matrix_unit : Bf16Products::none;
     const BackwardPlan<T> plan(problem, learned, kernels.choose(options, products));
-    most = std::max(most, backward_bytes_of(plan, backward_executor(plan, options).concurrency()));
+    most = std::max(most, backward_bytes_of(plan, Workers({plan.flops()}, options.executor).count()));
   }
   return most;
 }
@@ -51,7 +45,7 @@ void backward(const BackwardCall<T>& call, const Options& options) {
         loop.store_keys(group_memory, group, tile);
       });
   };
-  run_groups(call, plan, loop, backward_executor(plan, options), options, prepare, store);
+  run_groups(call, plan, loop, Workers({plan.flops()}, options.executor), options, prepare, store);
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -6,8 +6,8 @@
 
 #include "attn/detail/backward/backward_call.h"
 #include "attn/detail/flash/query_tiles.h"
-#include "attn/executor.h"
 #include "attn/options.h"
+#include "attn/parallel.h"
 
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
@@ -24,11 +24,10 @@ Index backward_bytes_of(const Plan& plan, int workers) {
 /// `before` and `after` get for_all(count, visit), which shares out visit(group_memory, group, i, worker_memory) for
 /// `count` numbers i of each group.
 template <class T, class Plan, class Loop, class Before, class After>
-void run_groups(const BackwardCall<T>& call, const Plan& plan, const Loop& loop, const Executor& executor,
+void run_groups(const BackwardCall<T>& call, const Plan& plan, const Loop& loop, const Workers& workers,
                 const Options& options, const Before& before, const After& after) {
-  const int workers = executor.concurrency();
-  const Index together = plan.groups_at_a_time(workers), tasks = plan.tasks_of_group();
-  const Workspace workspace(plan.worker_bytes(), workers, options.workspace,
+  const Index together = plan.groups_at_a_time(workers.count()), tasks = plan.tasks_of_group();
+  const Workspace workspace(plan.worker_bytes(), workers.count(), options.workspace,
                             plan.sums_bytes() + together * plan.group_bytes());
   const auto memory_of = [&](Index group) {
     return workspace.shared() + plan.sums_bytes() + group % std::max<Index>(together, 1) * plan.group_bytes();
@@ -47,7 +46,7 @@ void run_groups(const BackwardCall<T>& call, const Plan& plan, const Loop& loop,
   for (Index first = 0; first < plan.groups(); first += together) {
     const Index groups = std::min(together, plan.groups() - first);
     const auto for_all = [&](Index count, const auto& visit) {
-      executor.run(groups * count, [&](Index i, int worker) {
+      workers.run(groups * count, [&](Index i, int worker) {
         const Index group = first + i / count;
         visit(memory_of(group), group, i % count, workspace.of(worker));
       });

@@ -28,11 +28,11 @@ BackwardKernelSet<T> matrix_unit_backward_kernels() {
 /// products times a third, overflows on the matrix unit, and nothing needs to be selected.
 template <class T>
 bool has_short_rows(const KernelFamily<T>& family, const BackwardKernelSet<T>& kernels, const DTypeView<const T>& t,
-                    const Executor& executor) {
+                    const Workers& workers) {
   constexpr T kMost = 0x1p60;
   std::atomic<bool> short_rows = true;
   const Index heads = t.dim(0) * t.dim(1);
-  executor.run(heads, [&](Index head, int) {
+  workers.run(heads, [&](Index head, int) {
     Array<T, kKeyTile * kKeyTile> packed;  // the columns come kKeyTile at a time
     for (Index i = 0; i < t.dim(2); i += kKeyTile) {
       const Index count = std::min(kKeyTile, t.dim(2) - i);
@@ -79,7 +79,7 @@ ChosenKernels<T> backward_kernels_for(const BackwardCall<T>& call, const Options
   };
   const DTypeView<const T>* const tensors[] = {&t.q, &t.k, &t.v, &call.grad_out};
   for (const auto* tensor : tensors)
-    if (!has_short_rows(in_full.full_precision, kernels, *tensor, executor_for(size_of(*tensor), options.executor)))
+    if (!has_short_rows(in_full.full_precision, kernels, *tensor, Workers({size_of(*tensor)}, options.executor)))
       return in_full;
   return rounding;
 }

@@ -8,17 +8,12 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-template <class T>
-Executor listed_executor(const ListedPlan<T>& plan, const Options& options) {
-  return executor_for(plan.flops(), options.executor);
-}
-
 /// The memory that such a call needs.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index listed_backward_bytes(const Problem& problem, const LearnedSizes& learned, const ListGathering& gathering,
                             const KernelChoice<T>& kernels, const Options& options) {
   const ListedPlan<T> plan(problem, learned, gathering, kernels.choose(options, Bf16Products::none));
-  return backward_bytes_of(plan, listed_executor(plan, options).concurrency());
+  return backward_bytes_of(plan, Workers({plan.flops()}, options.executor).count());
 }
 
 /// Runs a backward pass over listed keys: first the queries, then the keys. See run_groups().
@@ -33,7 +28,7 @@ void listed_backward(const BackwardCall<T>& call, const ListedCall<T>& listed, c
     });
   };
   run_groups(
-      call, plan, loop, listed_executor(plan, options), options, [](const auto&) {}, run_keys);
+      call, plan, loop, Workers({plan.flops()}, options.executor), options, [](const auto&) {}, run_keys);
 }
 
 }  // namespace ATTN_BUILT_FOR

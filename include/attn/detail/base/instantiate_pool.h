@@ -6,8 +6,7 @@
 namespace attn::detail {
 
 // Each header instantiate_*.h includes this. Where a program has them in several units, the linker keeps one of these.
-template std::shared_ptr<const Executor::Backend> make_pool<>(int);
-template std::shared_ptr<const Executor::Backend> make_pool<>(Eigen::ThreadPoolInterface&);
-template int hardware_threads<>();
+template std::shared_ptr<const Executor::Backend> make_pool<>(int, double);
+template int usable_cpus<>();
 
 }  // namespace attn::detail

@@ -1,14 +1,10 @@
-// Executor backends: the calling thread alone, and factories of thread pools.
+// Executor backends: the calling thread alone, and the pool that the library brings.
 #pragma once
 
 #include <memory>
 
 #include "attn/detail/base/linker_hint.h"
 #include "attn/executor.h"
-
-namespace Eigen {
-class ThreadPoolInterface;
-}
 
 namespace attn::detail {
 
@@ -20,15 +16,18 @@ class SerialBackend final : public Executor::Backend {
   }
 };
 
-// The pool itself is in thread_pool.h. It takes as long to read as a third of Eigen/Core, so units that define
-// ATTN_EXTERN_TEMPLATES leave it to the unit that compiles loops and kernels.
+/// What a thread that sleeps must save to be worth waking. A wake takes its caller 2 to 10 µs, and the thread runs 5 to
+/// 50 µs later, by machine.
+constexpr double kMicrosecondsToWake = 15;
 
-/// @throws as PoolBackend does.
+// The pool itself is in thread_pool.h. Units that define ATTN_EXTERN_TEMPLATES leave it, with the standard headers of
+// threads, to the unit that compiles loops and kernels.
+
+/// @throws as ThreadPool does.
 template <class = include_attn_instantiate_h_in_one_unit>
-std::shared_ptr<const Executor::Backend> make_pool(int workers);
+std::shared_ptr<const Executor::Backend> make_pool(int workers, double spin_microseconds);
+/// How many processors this process may keep busy at the same time.
 template <class = include_attn_instantiate_h_in_one_unit>
-std::shared_ptr<const Executor::Backend> make_pool(Eigen::ThreadPoolInterface& pool);
-template <class = include_attn_instantiate_h_in_one_unit>
-int hardware_threads();
+int usable_cpus();
 
 }  // namespace attn::detail

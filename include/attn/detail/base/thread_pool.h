@@ -3,217 +3,234 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
-#include <exception>
+#include <chrono>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <thread>
-#include <utility>
-#include <vector>
 
-#include <unsupported/Eigen/CXX11/ThreadPool>
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+#endif
 
-#include "attn/detail/base/helper_threads.h"
 #include "attn/detail/base/pool.h"
+#include "attn/detail/base/shared_call.h"
+#include "attn/detail/base/usable_cpus.h"
 
 namespace attn::detail {
 
-// What OpenMP's runtime answers, where the program has one; the flag for OpenMP need not be set here.
-#if defined(__ELF__) && defined(__GNUC__)
-extern "C" int attn_omp_in_parallel() __asm__("omp_in_parallel") __attribute__((weak));
-inline bool inside_openmp_region() { return attn_omp_in_parallel != nullptr && attn_omp_in_parallel() != 0; }
-#else
-inline bool inside_openmp_region() { return false; }
+/// Tells the processor that this thread waits, so that one that shares its core runs on.
+inline void pause_briefly() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__) || defined(__arm__)
+  __asm__ volatile("yield");
 #endif
+}
 
-/// Hands out tasks in ascending order to whichever worker is free; the calling thread is worker 0.
-class PoolBackend final : public Executor::Backend {
+using Clock = std::chrono::steady_clock;
+
+/// Whether threads that spin would keep others from running.
+class Crowding {
  public:
-  /// @throws as Helpers() does.
-  explicit PoolBackend(int workers)
-      : workers_(workers),
-        calls_(std::make_shared<Calls>(workers_)),
-        own_(std::make_unique<Helpers>(workers - 1)),
-        pool_(nullptr) {}
-  explicit PoolBackend(Eigen::ThreadPoolInterface& pool)
-      : workers_(pool.NumThreads() + 1), calls_(std::make_shared<Calls>(workers_)), pool_(&pool) {}
+  /// Counts the threads of all pools that do not sleep.
+  static void add_awake(int threads) { awake_ += threads; }
 
-  /// A call from inside a task or a parallel region runs alone: its siblings already use the other threads.
-  int concurrency() const override { return inside_task_ || inside_openmp_region() ? 1 : workers_; }
+  static bool is_crowded(Clock::time_point now) {
+    static const CpuLimits cpus = cpu_limits();
+    // The threads, and the caller.
+    return cpus.has_quota || awake_.load(std::memory_order_relaxed) >= cpus.count ||
+           now.time_since_epoch().count() < crowded_until_.load(std::memory_order_relaxed);
+  }
 
-  void run(Index tasks, TaskRef task) const override {
-    const int helpers = static_cast<int>(std::min<Index>(concurrency(), tasks)) - 1;
-    if (helpers <= 0) return serial_.run(tasks, task);
-
-    Call* const call = calls_->take();
-    // All call objects are in use, so no helper would come in time. This thread runs all tasks.
-    if (call == nullptr) return serial_.run(tasks, task);
-    call->begin(tasks, task, helpers);
-    if (own_)
-      own_->ask(*call, helpers);
-    else
-      schedule(*call, helpers);
-    call->work(0);
-    call->end();
+  /// A thread that spins tells when it looked at the clock twice. If it was stopped in between, others want to run.
+  static void spun(Clock::time_point before, Clock::time_point now) {
+    constexpr std::chrono::microseconds kStopped(30), kFor(3000);
+    if (now - before > kStopped) crowded_until_ = (now + kFor).time_since_epoch().count();
   }
 
  private:
-  class Calls;
+  inline static std::atomic<int> awake_{0};
+  inline static std::atomic<Clock::rep> crowded_until_{0};
+};
 
-  /// One call of run(). A helper that the pool starts late, when another call kept it busy, finds the call over and
-  /// leaves; only then can the object serve another call.
-  class Call final : public Helped {
-   public:
-    void begin(Index tasks, TaskRef task, int helpers) {
-      tasks_ = tasks;
-      task_ = task;
-      next_ = 0;
-      over_ = false;
-      expected_ = helpers;
-      ended_ = false;
-    }
-
-    void expect_fewer(int helpers) {
-      const std::lock_guard lock(mutex_);
-      expected_ -= helpers;
-    }
-
-    void work(int worker) {
-      inside_task_ = true;
-      try {
-        for (Index i = next_++; i < tasks_; i = next_++) (*task_)(i, worker);
-      } catch (...) {
-        next_ = tasks_;
-        const std::lock_guard lock(mutex_);
-        if (!error_) error_ = std::current_exception();
-      }
-      inside_task_ = false;
-    }
-
-    void help(int worker) override {
-      bool late;
-      {
-        const std::lock_guard lock(mutex_);
-        late = over_;
-        if (!late) ++helping_;
-      }
-      if (!late) work(worker);
-      leave(late);
-    }
-
-    /// Waits for the helpers that have begun; after work() has returned there are no tasks left for others. Throws what
-    /// a task threw first.
-    void end() {
-      std::exception_ptr error;
-      bool unused;
-      {
-        std::unique_lock lock(mutex_);
-        over_ = true;
-        idle_.wait(lock, [this] { return helping_ == 0; });
-        error = std::exchange(error_, nullptr);
-        ended_ = true;
-        unused = expected_ == 0;
-      }
-      if (unused) give_back();
-      if (error) std::rethrow_exception(error);
-    }
-
-   private:
-    friend Calls;
-
-    void leave(bool late) {
-      bool unused;
-      {
-        const std::lock_guard lock(mutex_);
-        if (!late && --helping_ == 0) idle_.notify_one();
-        unused = --expected_ == 0 && ended_;
-      }
-      if (unused) give_back();
-    }
-
-    void give_back() {
-      const std::shared_ptr<Calls> list = std::move(list_);
-      list->put(this);
-    }
-
-    std::shared_ptr<Calls> list_;  // kept alive, because a late helper may leave when the backend is gone
-    Index tasks_ = 0;
-    std::optional<TaskRef> task_;
-    std::atomic<Index> next_{0};
-    std::mutex mutex_;
-    std::condition_variable idle_;
-    int expected_ = 0;  // helpers that have not left yet, begun or not
-    int helping_ = 0;
-    bool over_ = false;   // no helper may begin
-    bool ended_ = false;  // end() has returned, whoever leaves last gives the object back
-    std::exception_ptr error_;
-  };
-
-  /// The objects that no call uses. They are made once, so that a call allocates nothing.
-  class Calls : public std::enable_shared_from_this<Calls> {
-   public:
-    explicit Calls(int workers) {
-      const std::size_t count = kPerWorker * static_cast<std::size_t>(workers);
-      unused_.reserve(count);
-      all_.reset(new Call[count]);
-      for (std::size_t i = 0; i < count; ++i) unused_.push_back(&all_[i]);
-    }
-
-    /// Null if all are in use.
-    Call* take() {
-      const std::lock_guard lock(mutex_);
-      if (unused_.empty()) return nullptr;
-      Call* const call = unused_.back();
-      unused_.pop_back();
-      call->list_ = shared_from_this();
-      return call;
-    }
-    void put(Call* call) {
-      const std::lock_guard lock(mutex_);
-      unused_.push_back(call);  // within the capacity it had at first
-    }
-
-   private:
-    static constexpr std::size_t kPerWorker = 8;
-
-    std::unique_ptr<Call[]> all_;
-    std::mutex mutex_;
-    std::vector<Call*> unused_;
-  };
-
-  /// Asks the threads of the program's pool for help.
-  void schedule(Call& call, int helpers) const {
-    // What is scheduled is small enough for std::function to hold without memory of its own.
-    int scheduled = 0;
+/// Threads that help whoever asks. The caller posts to the mailboxes of as many as the work pays for; those that spin
+/// see it at once, and of those that sleep it wakes a few, which wake others. No lock is taken, and a thread that comes
+/// when no task is left delays nobody.
+///
+/// Eigen's pool does not serve here: when the operating system gives it fewer threads than it wants, it writes to
+/// memory that was never allocated and waits for ever.
+class ThreadPool final : public Executor::Backend {
+ public:
+  /// @throws std::bad_alloc, or std::system_error if the operating system has no more threads. None is left then.
+  ThreadPool(int workers, double spin_microseconds)
+      : count_(workers - 1),
+        spin_(
+            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(spin_microseconds))),
+        helpers_(new Helper[static_cast<std::size_t>(count_)]) {
     try {
-      for (; scheduled < helpers; ++scheduled) pool_->Schedule([&call, worker = scheduled + 1] { call.help(worker); });
+      for (; started_ < count_; ++started_) {
+        Helper& helper = this->helper(started_);
+        helper.pool = this;
+        helper.thread = std::thread(&ThreadPool::serve, static_cast<void*>(&helper));
+      }
     } catch (...) {
-      call.expect_fewer(helpers -
-                        scheduled);  // the pool takes no more: those that it took, and this thread, are enough
+      stop();
+      throw;
+    }
+  }
+  ~ThreadPool() override { stop(); }
+
+  int concurrency() const override { return SharedCall::is_inside() || inside_openmp_region() ? 1 : count_ + 1; }
+
+  void run(Index tasks, TaskRef task) const override { ask_and_work(count_, count_, tasks, task); }
+
+  void run_with(int workers, double microseconds, Index tasks, TaskRef task) const override {
+    const double worth_waking = microseconds / kMicrosecondsToWake - 1;
+    ask_and_work(workers - 1, static_cast<int>(std::clamp<double>(worth_waking, 0, count_)), tasks, task);
+  }
+
+ private:
+  struct alignas(128) Helper {  // two lines: processors fetch them in pairs
+    Mailbox mailbox;
+    std::atomic<int> asleep{0};
+    ThreadPool* pool = nullptr;
+    std::thread thread;
+
+    /// After a request. Whoever goes to sleep sets `asleep` and then looks for requests once more.
+    bool wake() {
+      if (asleep.load() == 0 || asleep.exchange(0) == 0) return false;
+      asleep.notify_one();
+      return true;
+    }
+  };
+
+  Helper& helper(int i) const { return helpers_.get()[i]; }
+
+  /// A call, and which of the threads that it asked are still to be woken.
+  struct Call : SharedCall {
+    using SharedCall::SharedCall;
+    std::atomic<int> next_to_wake{0}, end_to_wake{0};
+  };
+
+  /// Asks at most `helpers` threads, of them at most `sleepers` that sleep.
+  void ask_and_work(int helpers, int sleepers, Index tasks, TaskRef task) const {
+    const int wanted = static_cast<int>(std::min<Index>({helpers, concurrency() - 1, tasks - 1}));
+    if (wanted <= 0) return SerialBackend().run(tasks, task);
+    Call call(task, tasks);
+    // The first threads worked last, and their caches and their wakefulness are the best.
+    int end = 0;
+    for (int asked = 0, asleep = 0; end < count_ && asked < wanted; ++end) {
+      Helper& helper = this->helper(end);
+      if (!helper.mailbox.is_idle()) continue;
+      const bool sleeps = helper.asleep.load(std::memory_order_relaxed) != 0;
+      if (sleeps && asleep == sleepers) continue;
+      if (!helper.mailbox.ask(call)) continue;
+      ++asked;
+      asleep += sleeps;
+    }
+    if (end > 0) {
+      call.end_to_wake = end;
+      wake_some(call);
+    }
+    call.work_as_caller();
+    for (int i = end; i-- > 0;)
+      if (!helper(i).mailbox.take_back(call)) await(helper(i).mailbox, call);
+    call.rethrow();
+  }
+
+  /// Wakes a few of those that a call has asked. Each of them does the same, while tasks are left. A wake takes its
+  /// caller a fourth of the time until the thread runs.
+  void wake_some(Call& call) const {
+    constexpr int kFew = 4;
+    for (int woken = 0; woken < kFew && call.has_tasks();) {
+      if (call.next_to_wake.load(std::memory_order_relaxed) >= call.end_to_wake.load()) return;
+      const int i = call.next_to_wake++;
+      if (i >= call.end_to_wake.load()) return;
+      woken += helper(i).mailbox.holds(call) && helper(i).wake();
     }
   }
 
-  inline static thread_local bool inside_task_ = false;
+  /// std::thread's symbols are visible even where attn's are hidden. No type of attn is in their names, or a shared
+  /// library would export them.
+  static void serve(void* of_thread) {
+    Helper& helper = *static_cast<Helper*>(of_thread);
+    const ThreadPool& pool = *helper.pool;
+    Crowding::add_awake(1);
+    for (bool had_to_sleep = false; !helper.mailbox.is_stopped();) {
+      had_to_sleep = pool.wait_for_request(helper, had_to_sleep);
+      helper.mailbox.help([&](SharedCall& call) { pool.wake_some(static_cast<Call&>(call)); });
+    }
+    Crowding::add_awake(-1);
+  }
 
-  SerialBackend serial_;
-  int workers_;
-  std::shared_ptr<Calls> calls_;
-  std::unique_ptr<Helpers> own_;  // waits for its threads before the rest goes
-  Eigen::ThreadPoolInterface* pool_;
+  /// Spins for a while, since one call often follows another, and then sleeps. A thread that slept last time, because
+  /// calls come rarely, spins for less. Returns
+  /// whether it slept for long.
+  bool wait_for_request(Helper& helper, bool slept_last_time) const {
+    const Clock::time_point begin = Clock::now();
+    const Clock::duration spin = Crowding::is_crowded(begin) ? Clock::duration(0)
+                                 : slept_last_time           ? spin_ / 16
+                                                             : spin_;
+    for (Clock::time_point before = begin, now; before - begin < spin; before = now) {
+      for (int i = 0; i < 4; ++i) {
+        if (!helper.mailbox.is_idle()) return false;
+        pause_briefly();
+      }
+      now = Clock::now();
+      Crowding::spun(before, now);
+    }
+    if (!helper.mailbox.is_idle()) return false;
+    Crowding::add_awake(-1);
+    while (helper.mailbox.is_idle()) {
+      helper.asleep = 1;
+      if (helper.mailbox.is_idle()) helper.asleep.wait(1);
+      helper.asleep = 0;
+    }
+    Crowding::add_awake(1);
+    return Clock::now() - begin > 2 * spin_;
+  }
+
+  /// Waits for a thread that has begun its last task.
+  void await(Mailbox& mailbox, const SharedCall& call) const {
+    constexpr std::chrono::microseconds kAtMost(20);
+    const Clock::time_point begin = Clock::now();
+    const Clock::duration spin =
+        Crowding::is_crowded(begin) ? Clock::duration(0) : std::min<Clock::duration>(spin_, kAtMost);
+    mailbox.wait(call, [&] {
+      pause_briefly();
+      return Clock::now() - begin < spin;
+    });
+  }
+
+  void stop() {
+    // The threads are the parent's, and the child may not even forget them: their memory is gone.
+    if (is_forked()) return static_cast<void>(helpers_.release());
+    for (int i = 0; i < started_; ++i) {
+      helper(i).mailbox.stop(pause_briefly);
+      helper(i).wake();
+      helper(i).thread.join();
+    }
+  }
+
+#if defined(__unix__) || defined(__APPLE__)
+  bool is_forked() const { return getpid() != process_; }
+  const pid_t process_ = getpid();
+#else
+  static bool is_forked() { return false; }
+#endif
+
+  const int count_;
+  const Clock::duration spin_;
+  int started_ = 0;
+  std::unique_ptr<Helper[]> helpers_;
 };
 
 template <class>
-std::shared_ptr<const Executor::Backend> make_pool(int workers) {
-  return std::make_shared<PoolBackend>(workers);
+std::shared_ptr<const Executor::Backend> make_pool(int workers, double spin_microseconds) {
+  return std::make_shared<ThreadPool>(workers, spin_microseconds);
 }
 template <class>
-std::shared_ptr<const Executor::Backend> make_pool(Eigen::ThreadPoolInterface& pool) {
-  return std::make_shared<PoolBackend>(pool);
-}
-template <class>
-int hardware_threads() {
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+int usable_cpus() {
+  return cpu_limits().count;
 }
 
 }  // namespace attn::detail

@@ -14,8 +14,8 @@ template <class T, class Number>
 void round_numbers(const T* from, Index count, Number* to, const Options& options) {
   constexpr Index kPiece = 1 << 14;
   const KernelFamily<T>& family = kernel_family<T>(vectors_of(isa_of(options)));
-  const Executor& executor = executor_for(static_cast<double>(count), options.executor);
-  executor.run(ceil_div(count, kPiece), [&](Index piece, int) {
+  const Workers workers({static_cast<double>(count)}, options.executor);
+  workers.run(ceil_div(count, kPiece), [&](Index piece, int) {
     const Index first = piece * kPiece, size = std::min(kPiece, count - first);
     family.unpack_rows(from + first, 1, size, {reinterpret_cast<std::byte*>(to + first), dtype_of<Number>, size, 1});
   });

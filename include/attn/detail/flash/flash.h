@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <optional>
 #include <span>
 
 #include "attn/detail/base/fixed_vector.h"
@@ -71,7 +72,10 @@ class PassTasks {
 
   /// Runs a task in partition.bytes of memory. With several splits it leaves its result in `partials`.
   void run(const Partition& partition, Index task, Index workers, std::byte* memory, std::byte* partials) const {
+    // Causal queries that come later see more keys. The longest tasks come first, so that no worker ends long after the
+    // others.
     const auto blocks_of = [&](Index number) {
+      if (!tiles_.are_single()) number = partition.tasks - 1 - number;
       const Index first = divide(number, partition.splits).quotient * partition.per_task;
       return Range{first, std::min(first + partition.per_task, partition.blocks.count())};
     };
@@ -213,10 +217,10 @@ class Plan {
     double flops = 0, kv_bytes = 0;
     for (const Pass<T>& pass : passes) kv_bytes += pass.whole.kv_bytes();
     for (const Pass<T>& pass : passes) flops += passes_.add(pass, kernels_for(pass.whole, options), kv_bytes).flops();
-    executor_ = &executor_for(flops, options.executor);
+    workers_.emplace(Work{flops, kv_bytes}, options.executor);
     // A pass is cut for twice the workers that its share of the work keeps busy, not for all workers: larger tasks
     // read memory in longer runs.
-    const double workers = executor_->concurrency();
+    const double workers = workers_->count();
     for (const PassTasks<T>& pass : passes_.all()) {
       const double share = flops > 0 ? pass.flops() / flops : 1;
       cuts_.add(pass, static_cast<Index>(std::max(std::min(std::ceil(2 * share * workers), workers), 1.0)));
@@ -239,23 +243,21 @@ class Plan {
   }
 
   /// The bytes that run() needs of a workspace.
-  Index workspace_bytes() const {
-    return tasks_ == 0 ? 0 : Workspace::needed(bytes_, executor_->concurrency(), partials_);
-  }
+  Index workspace_bytes() const { return tasks_ == 0 ? 0 : Workspace::needed(bytes_, workers_->count(), partials_); }
 
   void run(std::span<std::byte> given) const {
     if (tasks_ == 0) return;
-    const int workers = executor_->concurrency();
+    const int workers = workers_->count();
     SmallMemory own;
     if (given.data() == nullptr && Workspace::needed(bytes_, workers, partials_) <= own.kBytes) given = own.bytes;
     const Workspace workspace(bytes_, workers, given, partials_);
-    executor_->run(tasks_, [&](Index task, int worker) {
+    workers_->run(tasks_, [&](Index task, int worker) {
       const Cut& cut = of(task, &Cut::first_task);
       cut.pass->run(cut.partition, task - cut.first_task, workers, workspace.of(worker),
                     workspace.shared() + cut.partials);
     });
     if (merges_ == 0) return;
-    executor_->run(merges_, [&](Index merge, int) {
+    workers_->run(merges_, [&](Index merge, int) {
       const Cut& cut = of(merge, &Cut::first_merge);
       cut.pass->merge(cut.partition, merge - cut.first_merge, workspace.shared() + cut.partials);
     });
@@ -266,7 +268,8 @@ class Plan {
     for (const Cut& cut : cuts()) cut.pass->explain(cut.partition, e);
     e.passes += !cuts().empty();
     e.tasks += tasks_;
-    e.threads = std::max(e.threads, static_cast<int>(std::min<Index>(executor_->concurrency(), tasks_)));
+    e.threads = std::max(e.threads, static_cast<int>(std::min<Index>(workers_->count(), tasks_)));
+    e.microseconds += workers_->microseconds();
   }
 
  private:
@@ -293,7 +296,7 @@ class Plan {
 
   FixedVector<PassTasks<T>> passes_;
   FixedVector<Cut> cuts_;
-  const Executor* executor_;
+  std::optional<Workers> workers_;
   Index tasks_ = 0, merges_ = 0, partials_ = 0, bytes_ = 0;
 };
 

@@ -17,12 +17,11 @@ void jvp(const JvpCall<T>& call, const Options& options) {
   };
   const ChosenKernels<T> kernels = chosen();
   const JvpLoop<T> loop(call, kernels);
-  const Executor executor = executor_for(loop.flops(), options.executor);
-  const int workers = executor.concurrency();
-  const QueryBlocks<T> blocks = loop.blocks(workers);
+  const Workers workers({loop.flops()}, options.executor);
+  const QueryBlocks<T> blocks = loop.blocks(workers.count());
   if (blocks.count() == 0) return;
-  const Workspace workspace(loop.bytes(blocks), workers);
-  executor.run(blocks.count(), [&](Index block, int worker) { loop.run(blocks, block, workspace.of(worker)); });
+  const Workspace workspace(loop.bytes(blocks), workers.count());
+  workers.run(blocks.count(), [&](Index block, int worker) { loop.run(blocks, block, workspace.of(worker)); });
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -13,12 +13,15 @@ inline namespace ATTN_BUILT_FOR {
 /// Calls visit(batch, head, options) for each head. Where there are enough heads for all workers they run side by side,
 /// and otherwise one after the other, each with all workers.
 template <class Visit>
-void for_each_head(Index batch, Index heads, const Options& options, const Visit& visit) {
-  const bool side_by_side = batch * heads >= options.executor.concurrency();
+void for_each_head(Index batch, Index heads, const Work& work, const Options& options, const Visit& visit) {
+  const Workers workers(work, options.executor);
+  if (batch * heads < workers.count()) {
+    for (Index i = 0; i < batch * heads; ++i) visit(i / heads, i % heads, options);
+    return;
+  }
   Options own = options;
-  if (side_by_side) own.executor = serial();
-  const Executor executor = side_by_side ? options.executor : serial();
-  executor.run(batch * heads, [&](Index task, int) { visit(task / heads, task % heads, own); });
+  own.executor = serial();
+  workers.run(batch * heads, [&](Index task, int) { visit(task / heads, task % heads, own); });
 }
 
 /// to (batch, heads, len, hidden) = x * weightᵀ + bias, or x + bias where there is no weight.
@@ -28,7 +31,8 @@ void project(const DTypeView<const T>& x, const HeadParameter<T>& weight, const 
   const Index len = to.dim(2), hidden = to.dim(3);
   if (to.size() == 0) return;
   const KernelFamily<T>& family = kernel_family<T>(vectors_of(isa_of(options)));
-  for_each_head(to.dim(0), to.dim(1), options, [&](Index b, Index h, const Options& own) {
+  const Work work{2 * static_cast<double>(to.size()) * static_cast<double>(x.dim(3))};
+  for_each_head(to.dim(0), to.dim(1), work, options, [&](Index b, Index h, const Options& own) {
     T* const rows = &to(b, h, 0, 0);
     const T* const added = bias.is_given() ? bias.of(h) : nullptr;
     if (weight.is_given()) return Linear<T>{weight.of(h), added, x.dim(3), hidden}(x.rows(b, h), rows, len, own);

@@ -37,7 +37,7 @@ struct Linear {
   /// The memory that a call works in.
   Index bytes(Index tokens, const Options& options) const {
     const Plan plan = plan_for<kDType == DType::native>(tokens, options);
-    return Workspace::needed(plan.layout.bytes(), plan.executor.concurrency());
+    return Workspace::needed(plan.layout.bytes(), plan.workers.count());
   }
 
  private:
@@ -48,7 +48,7 @@ struct Linear {
     bool few;
     ChosenKernels<Number> kernels;
     QueryTiles<Number> tiles;
-    Executor executor;
+    Workers workers;
     TileLayout<Number> layout;
 
     const KernelFamily<Number>& family() const { return few ? kernels.full_precision : kernels.family; }
@@ -62,15 +62,15 @@ struct Linear {
     const bool few = plan.few;
     const KernelFamily<Number>& family = plan.family();
     const QueryTiles<Number>& tiles = plan.tiles;
-    const Executor& executor = plan.executor;
     const TileLayout<Number>& layout = plan.layout;
-    const Workspace workspace(layout.bytes(), executor.concurrency(), memory);
+    const int workers = plan.workers.count();
+    const Workspace workspace(layout.bytes(), workers, memory);
     // Few tokens make few tiles; then the outputs are shared out among the workers.
     constexpr Index kTasksPerWorker = 4;  // so that the last one to end is not much later than the others
     const Index blocks = ceil_div(outputs, kKeyTile);
-    const Index wanted = kTasksPerWorker * executor.concurrency() / tiles.count();
-    const Index parts = executor.concurrency() == 1 ? 1 : std::clamp<Index>(wanted, 1, std::max<Index>(blocks, 1));
-    executor.run(tiles.count() * parts, [&](Index task, int worker) {
+    const Index wanted = kTasksPerWorker * workers / tiles.count();
+    const Index parts = workers == 1 ? 1 : std::clamp<Index>(wanted, 1, std::max<Index>(blocks, 1));
+    plan.workers.run(tiles.count() * parts, [&](Index task, int worker) {
       const Index part = task % parts;
       const Range rows = tiles.rows(task / parts),
                   columns{blocks * part / parts * kKeyTile, std::min(blocks * (part + 1) / parts * kKeyTile, outputs)};
@@ -93,12 +93,13 @@ struct Linear {
     const KernelFamily<Number>& family = few ? kernels.full_precision : kernels.family;
     const QueryTiles<Number> tiles(family, tokens, false);
     const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(inputs) * static_cast<double>(outputs);
+    const double bytes = static_cast<double>(sizeof(T)) * static_cast<double>(inputs) * static_cast<double>(outputs);
     const Index row = family.format.row(inputs);
     const TileLayout<Number> layout({.queries = few ? Index(kQueriesAtATime) : tiles.most_queries(),
                                      .query = row,
                                      .out = kKeyTile,
                                      .packed_key = row});
-    return {few, kernels, tiles, executor_for(flops, options.executor), layout};
+    return {few, kernels, tiles, Workers({flops, bytes}, options.executor), layout};
   }
 
   static RowsToRead readable(const T* first, Index columns) {

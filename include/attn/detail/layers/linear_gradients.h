@@ -19,9 +19,8 @@ void transpose_into(To* to, const From* from, Index rows, Index columns, const O
   constexpr int kSide = 32;  // of a block: 16 kB of long double, which any thread's stack has
   constexpr bool kNative = dtype_of<From> == DType::native && dtype_of<To> == DType::native;
   const KernelFamily<T>& family = family_of<T, !kNative>(vectors_of(isa_of(options)));
-  const Executor executor =
-      executor_for(kFlopsToMove * static_cast<double>(rows) * static_cast<double>(columns), options.executor);
-  executor.run(ceil_div(columns, kSide), [&](Index task, int) {
+  const Workers workers({kFlopsToMove * static_cast<double>(rows) * static_cast<double>(columns)}, options.executor);
+  workers.run(ceil_div(columns, kSide), [&](Index task, int) {
     alignas(kAlignment) Array<T, kSide * kSide> block;
     const Index column = task * kSide, width = std::min<Index>(kSide, columns - column);
     for (Index row = 0; row < rows; row += kSide) {
@@ -78,7 +77,7 @@ struct LinearGradients {
     const ChosenKernels<Number> kernels = kernels_for(options);
     if (kernels.on_matrix_unit()) return ColumnMemory::bytes(*this, most, options);
     const Index row = row_of(kernels);
-    return Workspace::needed(worker_bytes(row), executor_of_rows(most, options).concurrency(), panel_bytes(row, most));
+    return Workspace::needed(worker_bytes(row), workers_of_rows(most, options).count(), panel_bytes(row, most));
   }
 
  private:
@@ -100,9 +99,9 @@ struct LinearGradients {
     const Compute compute = kDType == DType::bf16 ? Compute::bf16 : options.compute;
     return choose_kernels_for<Number, kDType == DType::native>(options, bf16_products(compute, {DType::native}));
   }
-  Executor executor_of_rows(Index tokens, const Options& options) const {
+  Workers workers_of_rows(Index tokens, const Options& options) const {
     const double products = static_cast<double>(inputs) * static_cast<double>(outputs);
-    return executor_for(2 * static_cast<double>(tokens) * products, options.executor);
+    return {{2 * static_cast<double>(tokens) * products}, options.executor};
   }
   Index row_of(const ChosenKernels<Number>& kernels) const {
     return padded(inputs, backward_kernels<Number>(kernels.vectors).columns);
@@ -124,15 +123,15 @@ struct LinearGradients {
                    std::span<std::byte> memory) const {
     const KernelFamily<Number>& family = chosen.full_precision;
     const BackwardKernelSet<Number> kernels = backward_kernels<Number>(chosen.vectors);
-    const Executor executor = executor_of_rows(tokens.count, options);
+    const Workers workers = workers_of_rows(tokens.count, options);
     const Index row = row_of(chosen), parts = ceil_div(tokens.count, kTogether);
     const auto part = [&](Index i) { return Range{i * kTogether, std::min((i + 1) * kTogether, tokens.count)}; };
-    const Workspace workspace(worker_bytes(row), executor.concurrency(), memory, panel_bytes(row, tokens.count));
+    const Workspace workspace(worker_bytes(row), workers.count(), memory, panel_bytes(row, tokens.count));
     Number* const panels = reinterpret_cast<Number*>(workspace.shared());
     const auto memory_of = [&](int worker) { return reinterpret_cast<Number*>(workspace.of(worker)); };
 
     const Index blocks = ceil_div(inputs, kKeyTile);
-    executor.run(parts * blocks, [&](Index task, int worker) {
+    workers.run(parts * blocks, [&](Index task, int worker) {
       const Range some = part(task / blocks);
       const Index column = task % blocks * kKeyTile, width = std::min(kKeyTile, inputs - column);
       kernels.pack_panels(adding_rows(tokens, some, {column, column + width}, family, memory_of(worker)), some.size(),
@@ -140,7 +139,7 @@ struct LinearGradients {
     });
 
     const Index tasks = ceil_div(outputs, kOutputs);
-    executor.run(tasks, [&](Index task, int worker) {
+    workers.run(tasks, [&](Index task, int worker) {
       const Range rows{outputs * task / tasks, outputs * (task + 1) / tasks};
       Number *const grads = memory_of(worker), *const of_bias = grads + kOutputs * kTogether,
                     *const ones = of_bias + 2 * kOutputs, *const sums = ones + kTogether;
@@ -252,7 +251,7 @@ struct LinearGradients {
 
   void add_up(const Number* sums, const Options& options) const {
     constexpr Index kRows = 16;  // a task
-    executor_for(kFlopsToMove * static_cast<double>(outputs) * static_cast<double>(columns()), options.executor)
+    Workers({kFlopsToMove * static_cast<double>(outputs) * static_cast<double>(columns())}, options.executor)
         .run(ceil_div(outputs, kRows), [&](Index task, int) {
           for (Index o = task * kRows; o < std::min(outputs, (task + 1) * kRows); ++o) {
             const Number* const of_row = sums + o * columns();

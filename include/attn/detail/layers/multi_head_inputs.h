@@ -88,7 +88,7 @@ void turn(const TensorView<T, 4>& heads, const First& first, const Executor& ask
   constexpr Index kTokens = 64;  // of a task: their sines take longer than a thread takes to begin
   const Index batch = heads.dim(0), blocks = ceil_div(heads.dim(2), kTokens);
   constexpr double kFlops = 8;  // of a core, in the time in which one number is loaded, turned and stored
-  executor_for(kFlops * static_cast<double>(heads.size()), asked).run(batch * blocks, [&](Index task, int) {
+  Workers({kFlops * static_cast<double>(heads.size())}, asked).run(batch * blocks, [&](Index task, int) {
     const Index b = task / blocks, begin = task % blocks * kTokens, tokens = std::min(kTokens, heads.dim(2) - begin);
     turn_tokens(heads.part(b * heads.stride(0) + begin * heads.stride(2), {1, heads.dim(1), tokens, heads.dim(3)},
                            heads.strides()),

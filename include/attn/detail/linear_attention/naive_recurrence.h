@@ -89,7 +89,7 @@ class NaiveFeatures {
 
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void naive_recurrence(const RecurrenceCall<T>& call, const Executor& asked) {
-  executor_for(call.flops(), asked).run(call.states(), [&](Index task, int) {
+  Workers({call.flops()}, asked).run(call.states(), [&](Index task, int) {
     const Problem& p = call.problem;
     const Index batch = task / p.kv_heads, kv_head = task % p.kv_heads, offset = p.first_query_among_keys(batch);
     NaiveFeatures<T> features(call);

@@ -17,14 +17,13 @@ template <class T>
 class RecurrencePlan {
  public:
   RecurrencePlan(const RecurrenceCall<T>& call, const Options& options)
-      : call_(call), executor_(executor_for(call.flops(), options.executor)), most_segments_(most_segments(call)) {
+      : call_(call), workers_({call.flops()}, options.executor), most_segments_(most_segments(call)) {
     // Segments of a causal call are computed twice where threads share a head: first what they add, which is a third
     // of the work, and then their outputs. That pays where a third of the threads would have nothing to do otherwise.
-    const Index workers = executor_.concurrency();
-    shares_heads_ = most_segments_ > 1 && 3 * call.states() <= 2 * workers;
+    shares_heads_ = most_segments_ > 1 && 3 * call.states() <= 2 * workers_.count();
   }
 
-  const Executor& executor() const { return executor_; }
+  const Workers& workers() const { return workers_; }
   bool has_segments() const { return most_segments_ > 1; }
   /// Whether threads share heads, because there are not enough of these.
   bool shares_heads() const { return shares_heads_; }
@@ -52,7 +51,7 @@ class RecurrencePlan {
 
  private:
   const RecurrenceCall<T>& call_;
-  const Executor& executor_;
+  Workers workers_;
   Index most_segments_;
   bool shares_heads_;
 };
@@ -62,7 +61,7 @@ template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index recurrence_bytes(const RecurrenceCall<T>& call, const Options& options) {
   const auto needed = [&](const RecurrenceCall<T>& c) {
     const RecurrencePlan<T> plan(c, options);
-    return Workspace::needed(plan.bytes(), plan.executor().concurrency(), plan.shared_bytes());
+    return Workspace::needed(plan.bytes(), plan.workers().count(), plan.shared_bytes());
   };
   // A call with the caller's state needs no memory for its own, but also takes in keys that no row sees, which may make
   // more segments. Both are counted; the state here is neither read nor written.
@@ -104,7 +103,7 @@ void recurrence_in_segments(const RecurrenceCall<T>& call, const RecurrencePlan<
       outputs.push_back({b, h, {{r, std::min(r + kSegment, run.rows.end)}, {}}, segments.size() - 1, false});
   });
   const auto each = [&](std::size_t tasks, const auto& use) {
-    plan.executor().run(static_cast<Index>(tasks), [&](Index task, int worker) {
+    plan.workers().run(static_cast<Index>(tasks), [&](Index task, int worker) {
       RecurrenceForwardLoop<T> loop(call, loader, workspace.of(worker), true);
       use(loop, static_cast<std::size_t>(task));
     });
@@ -149,14 +148,13 @@ void recurrence(const RecurrenceCall<T>& call, const Options& options) {
   const VectorSet vectors = vectors_of(isa_of(options));
   const ChunkLoader<T> loader(call, recurrence_family<T>(vectors), kernel_family<T>(vectors));
   const RecurrencePlan<T> plan(call, options);
-  const Executor& executor = plan.executor();
-  const Workspace workspace(plan.bytes(), executor.concurrency(), options.workspace, plan.shared_bytes());
+  const Workers& workers = plan.workers();
+  const Workspace workspace(plan.bytes(), workers.count(), options.workspace, plan.shared_bytes());
   if (plan.shares_heads()) return recurrence_in_segments(call, plan, loader, workspace);
   // A worker's memory is laid out once for a task. A task of a single token would spend much of its time on that.
   constexpr Index kTasksPerWorker = 8;
-  const Index workers = executor.concurrency();
-  const Index tasks = workers == 1 ? 1 : std::min(call.states(), kTasksPerWorker * workers);
-  executor.run(tasks, [&](Index task, int worker) {
+  const Index tasks = workers.count() == 1 ? 1 : std::min(call.states(), kTasksPerWorker * workers.count());
+  workers.run(tasks, [&](Index task, int worker) {
     RecurrenceForwardLoop<T> loop(call, loader, workspace.of(worker), plan.has_segments());
     for (Index i = call.states() * task / tasks; i < call.states() * (task + 1) / tasks; ++i)
       loop.run(i / call.problem.kv_heads, i % call.problem.kv_heads);
@@ -171,18 +169,18 @@ void recurrence_backward(const RecurrenceBackwardCall<T>& call, const Options& o
   if (forward.states() == 0) return;
   const VectorSet vectors = vectors_of(isa_of(options));
   const ChunkLoader<T> loader(forward, recurrence_family<T>(vectors), kernel_family<T>(vectors));
-  const Executor& executor = executor_for(forward.flops(), options.executor);
+  const Workers workers({forward.flops()}, options.executor);
   const KeptOfRun kept = most_kept(forward);
-  const Workspace workspace(RecurrenceBackwardLoop<T>::bytes(forward, kept), executor.concurrency(), options.workspace);
-  executor.run(forward.states(), [&](Index task, int worker) {
+  const Workspace workspace(RecurrenceBackwardLoop<T>::bytes(forward, kept), workers.count(), options.workspace);
+  workers.run(forward.states(), [&](Index task, int worker) {
     RecurrenceBackwardLoop<T>(call, loader, workspace.of(worker), kept)
         .run(task / forward.problem.kv_heads, task % forward.problem.kv_heads);
   });
 }
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 Index recurrence_backward_bytes(const RecurrenceCall<T>& call, const Options& options) {
-  const Executor& executor = executor_for(call.flops(), options.executor);
-  return Workspace::needed(RecurrenceBackwardLoop<T>::bytes(call, most_kept(call)), executor.concurrency());
+  const Workers workers({call.flops()}, options.executor);
+  return Workspace::needed(RecurrenceBackwardLoop<T>::bytes(call, most_kept(call)), workers.count());
 }
 
 }  // namespace ATTN_BUILT_FOR

@@ -126,15 +126,24 @@ class ProgressBackend final : public Executor::Backend {
       : inner_(std::move(inner)), between_(std::move(between)) {}
 
   int concurrency() const override { return inner_.concurrency(); }
+  int workers_for(double microseconds) const override { return inner_.workers_for(microseconds); }
   void run(Index tasks, TaskRef task) const override {
+    with_progress(task, [&](TaskRef both) { inner_.run(tasks, both); });
+  }
+  void run_with(int workers, double microseconds, Index tasks, TaskRef task) const override {
+    with_progress(task, [&](TaskRef both) { inner_.run_with(workers, microseconds, tasks, both); });
+  }
+
+ private:
+  template <class Run>
+  void with_progress(TaskRef task, const Run& run) const {
     const std::thread::id caller = std::this_thread::get_id();
-    inner_.run(tasks, [&](Index i, int worker) {
+    run([&](Index i, int worker) {
       task(i, worker);
       if (std::this_thread::get_id() == caller) between_();
     });
   }
 
- private:
   Executor inner_;
   std::function<void()> between_;
 };

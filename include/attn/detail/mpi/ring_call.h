@@ -231,7 +231,8 @@ Options part_options(const Options& options, const Problem& part, bool accumulat
                        static_cast<double>(part.kv_len) * static_cast<double>(part.head_dim + part.v_dim);
   Options own = options;
   own.accumulate = accumulates;
-  own.executor = Executor(std::make_shared<ProgressBackend>(executor_for(flops, options.executor), poll));
+  own.executor = Executor(std::make_shared<ProgressBackend>(
+      Workers({flops}, options.executor).count() == 1 ? serial() : options.executor, poll));
   return own;
 }
 

@@ -204,18 +204,25 @@ void naive_head(const Matrix& q, const Matrix& k, const Matrix& v, const NaiveMo
     out.noalias() = weights * v;
 }
 
+/// What a call takes by matrices. Without compiler flags, Eigen's products have a quarter of the speed of the kernels.
+inline Work naive_work(const Problem& problem) {
+  return {8 * static_cast<double>(problem.batch * problem.heads) * static_cast<double>(problem.q_len) *
+          static_cast<double>(problem.kv_len) * static_cast<double>(problem.head_dim + problem.v_dim)};
+}
+
 /// All heads, each a task. Null lse or weights are not wanted; without weights each worker keeps those of one head at a
 /// time.
 template <class T, class = include_attn_instantiate_h_in_one_unit>
 void naive(const DTypeView<T>& out, const TensorView<T, 3>& lse, const KeptLseRests<T>& lse_rests,
            const DTypeView<T>& weights, const DTypeView<const T>& q, const DTypeView<const T>& k,
            const DTypeView<const T>& v, const NaiveMods<T>& mods, const Problem& problem, const Executor& executor) {
+  const Workers workers(naive_work(problem), executor);
   struct Room {
     RowMajor<T> weights, out, q, k, v;
   };
-  std::vector<Room> rooms(static_cast<std::size_t>(executor.concurrency()));
+  std::vector<Room> rooms(static_cast<std::size_t>(workers.count()));
   const bool in_place = weights.data() && weights.dtype() == DType::native;
-  executor.run(problem.batch * problem.heads, [&](Index task, int worker) {
+  workers.run(problem.batch * problem.heads, [&](Index task, int worker) {
     const Index b = task / problem.heads, h = task % problem.heads, kvh = problem.kv_head(h);
     Room& room = rooms[static_cast<std::size_t>(worker)];
     Eigen::Array<T, Eigen::Dynamic, 1> row_lse(problem.q_len), row_rests;

@@ -160,8 +160,9 @@ void naive_backward(const DTypeView<T>& grad_q, const DTypeView<T>& grad_k, cons
                     const Problem& problem, const Executor& given_executor) {
   // Heads in turn where they add to the same numbers.
   const Executor executor = learned || mods.score ? serial() : given_executor;
+  const Workers workers(naive_work(problem), executor);
   std::vector<GradientSum<T>> sums(static_cast<std::size_t>(learned ? learned->slots() + learned->sinks() : 0), 0);
-  executor.run(problem.batch * problem.kv_heads, [&](Index task, int) {
+  workers.run(problem.batch * problem.kv_heads, [&](Index task, int) {
     const Index b = task / problem.kv_heads, kv_head = task % problem.kv_heads;
     const Index group = problem.heads / problem.kv_heads;
     const auto copied = [&](const DTypeView<const T>& t, Index head) { return copied_head(t, b, head); };

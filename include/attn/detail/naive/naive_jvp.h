@@ -79,7 +79,7 @@ template <class T, class = include_attn_instantiate_h_in_one_unit>
 void naive_jvp(const DTypeView<T>& out, const DTypeView<T>& tangent, const InputViews<T>& inputs,
                const InputViews<T>& directions, const NaiveMods<T>& mods, const NaiveSlopes<T>& slopes,
                const Problem& problem, const Executor& executor) {
-  executor.run(problem.batch * problem.heads, [&](Index task, int) {
+  Workers(naive_work(problem), executor).run(problem.batch * problem.heads, [&](Index task, int) {
     const Index b = task / problem.heads, h = task % problem.heads, kv_head = problem.kv_head(h);
     const auto head = [&](const InputViews<T>& t) {
       return HeadInputs<T>{copied_head(t.q, b, h), copied_head(t.k, b, kv_head), copied_head(t.v, b, kv_head)};
