@@ -9,14 +9,14 @@ namespace nn {
 
 namespace {
 
-constexpr Index kRows = 32;  // a block
+constexpr Index kRows = 16;  // a block
 
 /// Calls f(row of x, row of y) for all tokens, on all threads.
 template <class X, class Y, class F>
 void for_rows(const X& x, Y& y, const F& f) {
   const auto from = rows_of(x);
   auto to = rows_of(y);
-  for_blocks(from.rows(), kRows, [&](Index first, Index last) {
+  for_blocks(from.rows(), kRows, static_cast<double>(x.dim(2)), [&](Index first, Index last) {
     for (Index i = first; i < last; ++i) f(from.row(i).array(), to.row(i).array(), i);
   });
 }

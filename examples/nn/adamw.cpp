@@ -1,14 +1,13 @@
 #include "adamw.h"
 
+#include <algorithm>
 #include <cmath>
-
-#include "threads.h"
+#include <numeric>
+#include <vector>
 
 namespace nn {
 
 namespace {
-
-constexpr Index kNumbers = 8192;  // a block
 
 template <class T>
 auto part(std::span<T> numbers, Index first, Index last) {
@@ -36,18 +35,17 @@ void AdamW<T>::step(const std::vector<Parameter<T>>& parameters, double learning
   // Bias correction: the moments start at 0, and are too small by these factors.
   const T rate = static_cast<T>(learning_rate / (1 - std::pow(config_.beta1, t)));
   const T scale = static_cast<T>(1 / std::sqrt(1 - std::pow(config_.beta2, t)));
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
+  const std::vector<Block> blocks = blocks_of(parameters);
+  for_all(blocks, [&](std::size_t block) {
+    const auto& [i, first, last] = blocks[block];
     const Parameter<T>& p = parameters[i];
-    if (p.gradient.empty()) continue;
     const T keep = p.shape.size() >= 2 ? static_cast<T>(1 - learning_rate * config_.weight_decay) : T(1);
-    for_blocks(static_cast<Index>(p.values.size()), kNumbers, [&](Index first, Index last) {
-      auto x = part(p.values, first, last), g = part(p.gradient, first, last);
-      auto m = part(std::span(moments_[i].m), first, last), v = part(std::span(moments_[i].v), first, last);
-      m = beta1 * m + (1 - beta1) * g;
-      v = beta2 * v + (1 - beta2) * g.square();
-      x = keep * x - rate * m / (v.sqrt() * scale + epsilon);
-    });
-  }
+    auto x = part(p.values, first, last), g = part(p.gradient, first, last);
+    auto m = part(std::span(moments_[i].m), first, last), v = part(std::span(moments_[i].v), first, last);
+    m = beta1 * m + (1 - beta1) * g;
+    v = beta2 * v + (1 - beta2) * g.square();
+    x = keep * x - rate * m / (v.sqrt() * scale + epsilon);
+  });
 }
 
 template <class T>
@@ -61,21 +59,15 @@ void AdamW<T>::visit_moments(const std::vector<Parameter<T>>& parameters, const 
 
 template <class T>
 double clip_grad_norm(const std::vector<Parameter<T>>& parameters, double max_norm) {
-  double sum = 0;
-  for (const Parameter<T>& p : parameters) {
-    const auto count = static_cast<Index>(p.gradient.size());
-    std::vector<double> sums(static_cast<std::size_t>((count + kNumbers - 1) / kNumbers));
-    for_blocks(count, kNumbers, [&](Index first, Index last) {
-      sums[static_cast<std::size_t>(first / kNumbers)] =
-          static_cast<double>(part(p.gradient, first, last).square().sum());
-    });
-    for (const double s : sums) sum += s;
-  }
-  const double norm = std::sqrt(sum);
+  const std::vector<Block> blocks = blocks_of(parameters);
+  const auto gradient = [&](std::size_t block) {
+    return part(parameters[blocks[block].parameter].gradient, blocks[block].first, blocks[block].last);
+  };
+  std::vector<double> sums(blocks.size());
+  for_all(blocks, [&](std::size_t block) { sums[block] = static_cast<double>(gradient(block).square().sum()); });
+  const double norm = std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
   if (!(norm > max_norm)) return norm;
-  for (const Parameter<T>& p : parameters)
-    for_blocks(static_cast<Index>(p.gradient.size()), kNumbers,
-               [&](Index first, Index last) { part(p.gradient, first, last) *= static_cast<T>(max_norm / norm); });
+  for_all(blocks, [&](std::size_t block) { gradient(block) *= static_cast<T>(max_norm / norm); });
   return norm;
 }
 

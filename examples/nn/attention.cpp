@@ -67,8 +67,11 @@ States<T> SelfAttention<T>::forward(States<T> x, const Mask& mask) {
 
 template <class T>
 States<T> SelfAttention<T>::backward(const States<T>& grad) {
-  return with_mod(
-      mask_, [&](const auto& mod) { return layer_.backward(grad, x_, x_, x_, result_, mod, with_threads()).all(); });
+  auto g =
+      with_mod(mask_, [&](const auto& mod) { return layer_.backward(grad, x_, x_, x_, result_, mod, with_threads()); });
+  add_to(g.query, g.key);
+  add_to(g.query, g.value);
+  return std::move(g.query);
 }
 
 template <class T>

@@ -38,7 +38,7 @@ double CrossEntropy<T>::loss(const States<T>& logits, const Tokens& targets, Sta
   std::vector<double> losses(static_cast<std::size_t>(from.rows()), 0.0);
   const T share = counted > 0 ? T(1) / static_cast<T>(counted) : T(0);
   const T smoothed = static_cast<T>(label_smoothing_) / static_cast<T>(tokens);
-  for_blocks(from.rows(), 32, [&](Index first, Index last) {
+  for_blocks(from.rows(), 32, 5 * static_cast<double>(tokens), [&](Index first, Index last) {
     Eigen::Array<T, 1, Eigen::Dynamic> weights(tokens);
     for (Index i = first; i < last; ++i) {
       const std::int32_t target = targets.data()[i];

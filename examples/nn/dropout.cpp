@@ -34,7 +34,7 @@ void Dropout<T>::apply(States<T>& x) const {
   const std::uint64_t start = Random(seed_ + 0x632be59bd9b4e019 * calls_).bits();
   // Numbers are counted in the whole batch, and x begins within a block of it.
   const Index begin = first_ * x.dim(1) * x.dim(2), before = begin % kNumbers, block = begin - before;
-  for_blocks(before + x.size(), kNumbers, [&](Index first, Index last) {
+  for_blocks(before + x.size(), kNumbers, 1, [&](Index first, Index last) {
     Random random(start ^ static_cast<std::uint64_t>(block + first));
     for (Index i = first; i < last;)
       for (std::uint64_t bits = random.bits(), k = 0; k < 4 && i < last; ++k, ++i, bits >>= 16)

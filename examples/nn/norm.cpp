@@ -26,7 +26,7 @@ States<T> Norm<T>::apply(const States<T>& x, States<T>* normalized, std::vector<
   auto to = rows_of(y);
   const Eigen::Map<const Row<T>> weight(weight_.values.data(), features),
       bias(bias_.values.data(), bias_.values.size());
-  for_blocks(from.rows(), kNormRows, [&](Index first, Index last) {
+  for_blocks(from.rows(), kNormRows, static_cast<double>(features), [&](Index first, Index last) {
     for (Index i = first; i < last; ++i) {
       const T mean = kind_ == NormKind::rms ? T(0) : from.row(i).mean();
       auto row = to.row(i);
@@ -65,7 +65,7 @@ States<T> Norm<T>::backward(const States<T>& grad) {
   // Each block has its own sums, and all are added in order: the same bits for any number of threads.
   const Index blocks = (from.rows() + kNormRows - 1) / kNormRows;
   RowMatrix<T> weight_sums = RowMatrix<T>::Zero(blocks, features), bias_sums = weight_sums;
-  for_blocks(from.rows(), kNormRows, [&](Index first, Index last) {
+  for_blocks(from.rows(), kNormRows, static_cast<double>(features), [&](Index first, Index last) {
     auto weight_sum = weight_sums.row(first / kNormRows);
     auto bias_sum = bias_sums.row(first / kNormRows);
     for (Index i = first; i < last; ++i) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tensor.h"
+#include "threads.h"
 
 namespace nn {
 
@@ -56,10 +57,42 @@ Index count_parameters(Model& model) {
   return count;
 }
 
+/// Some neighbouring numbers of a parameter.
+struct Block {
+  std::size_t parameter;
+  Index first, last;
+};
+
+/// The blocks of all parameters that have a gradient. Most parameters are too small to be shared out by themselves.
+template <class T>
+std::vector<Block> blocks_of(const std::vector<Parameter<T>>& parameters) {
+  constexpr Index kNumbers = 8192;
+  std::vector<Block> blocks;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto count = static_cast<Index>(parameters[i].gradient.size());
+    for (Index first = 0; first < count; first += kNumbers)
+      blocks.push_back({i, first, std::min(first + kNumbers, count)});
+  }
+  return blocks;
+}
+
+/// Calls f(number of a block) for all of them, on all threads.
+template <class F>
+void for_all(const std::vector<Block>& blocks, const F& f) {
+  constexpr double kNanoseconds = 8000;
+  for_blocks(static_cast<Index>(blocks.size()), 1, kNanoseconds,
+             [&](Index first, Index) { f(static_cast<std::size_t>(first)); });
+}
+
 /// Sets all gradients to 0, as before each step.
 template <class T, class Model>
 void zero_gradients(Model& model) {
-  for (const Parameter<T>& p : parameters_of<T>(model)) std::fill(p.gradient.begin(), p.gradient.end(), T(0));
+  const std::vector<Parameter<T>> parameters = parameters_of<T>(model);
+  const std::vector<Block> blocks = blocks_of(parameters);
+  for_all(blocks, [&](std::size_t i) {
+    const auto& [parameter, first, last] = blocks[i];
+    std::fill_n(parameters[parameter].gradient.data() + first, last - first, T(0));
+  });
 }
 
 }  // namespace nn

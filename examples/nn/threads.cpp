@@ -29,13 +29,12 @@ void keep_memory() {
 
 const attn::Options& options() { return all_options(); }
 
-void for_blocks(attn::Index count, attn::Index block, const std::function<void(attn::Index, attn::Index)>& f) {
-  const attn::Index blocks = (count + block - 1) / block;
-  const auto run = [&](attn::Index i, int) { f(i * block, std::min(count, (i + 1) * block)); };
-  if (blocks <= 1)
-    for (attn::Index i = 0; i < blocks; ++i) run(i, 0);
-  else
-    options().executor.run(blocks, run);
+void for_blocks(attn::Index count, attn::Index block, double nanoseconds,
+                const std::function<void(attn::Index, attn::Index)>& f) {
+  const attn::Executor& executor = options().executor;
+  const double microseconds = 1e-3 * nanoseconds * static_cast<double>(count);
+  executor.run_with(executor.workers_for(microseconds), microseconds, (count + block - 1) / block,
+                    [&](attn::Index i, int) { f(i * block, std::min(count, (i + 1) * block)); });
 }
 
 }  // namespace nn

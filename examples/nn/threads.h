@@ -19,7 +19,9 @@ void keep_memory();
 /// What the layers pass to attn: the threads.
 const attn::Options& options();
 
-/// Calls f(first, last) for blocks of `block` numbers out of 0 … count - 1, on all threads.
-void for_blocks(attn::Index count, attn::Index block, const std::function<void(attn::Index, attn::Index)>& f);
+/// Calls f(first, last) for blocks of `block` numbers out of 0 … count - 1, each of which takes one thread about so many
+/// nanoseconds, on as many threads as that pays for.
+void for_blocks(attn::Index count, attn::Index block, double nanoseconds,
+                const std::function<void(attn::Index, attn::Index)>& f);
 
 }  // namespace nn

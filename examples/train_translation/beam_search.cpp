@@ -137,7 +137,8 @@ std::vector<Ids> search(const nn::Transformer<float>& model, const std::vector<I
   std::vector<Index> from(static_cast<std::size_t>(count * beams));
   while (!std::all_of(all.begin(), all.end(), [](const Hypotheses& h) { return h.done(); })) {
     const nn::States<float> logits = model.next(last, caches);
-    nn::for_blocks(count, 1, [&](Index begin, Index end) {
+    constexpr double kNanosecondsOfToken = 3;
+    nn::for_blocks(count, 1, kNanosecondsOfToken * static_cast<double>(logits.dim(2) * beams), [&](Index begin, Index end) {
       for (Index s = begin; s < end; ++s) {
         Hypotheses& hypotheses = all[static_cast<std::size_t>(s)];
         const Index row = s * beams;

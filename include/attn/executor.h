@@ -13,13 +13,6 @@
 
 namespace attn {
 
-namespace detail {
-
-/// Work that several threads do in less time than one; see Executor::Backend::workers_for().
-constexpr double kMicrosecondsWorthSharing = 15;
-
-}  // namespace detail
-
 /// A borrowed `void(Index task, int worker)`. It allocates nothing and is valid only while the callable lives.
 class TaskRef {
  public:
@@ -52,11 +45,9 @@ class Executor {
     /// How many workers a call should have whose work takes one thread so many microseconds: in [1, concurrency()].
     /// Work is cut and memory is laid out for so many, so the answer may not depend on which threads are idle.
     ///
-    /// By default 1 below 15 microseconds: a second core first has to fetch what lies in the caches of the first, and
-    /// 7 microseconds of work took three workers 1.15 times as long as one. Above, √(2 t) or concurrency(). Each worker
-    /// costs about half a microsecond, one after the other: a line of memory goes to it with the call, one comes for
-    /// each task, one comes back when it is done. So k workers take t / k + k / 2, which is least at √(2 t). Override
-    /// it where a worker costs more.
+    /// By default √(2 t), at least 1 and at most concurrency(). Each worker costs about half a microsecond, one after
+    /// the other: a line of memory goes to it with the call, one comes for each task, one comes back when it is done.
+    /// So k workers take t / k + k / 2, which is least at √(2 t). Override it where a worker costs more.
     virtual int workers_for(double microseconds) const;
 
     /// run() on at most so many workers, whose numbers are in [0, workers). The work takes one thread so many
@@ -95,9 +86,8 @@ class Executor {
 };
 
 inline int Executor::Backend::workers_for(double microseconds) const {
-  if (microseconds < detail::kMicrosecondsWorthSharing) return 1;
   const int most = concurrency();
-  const double wanted = std::sqrt(2 * microseconds);
+  const double wanted = std::sqrt(2 * std::max(microseconds, 0.5));
   return wanted < most ? static_cast<int>(wanted) : most;
 }
 

@@ -71,6 +71,9 @@ struct Work {
   }
 };
 
+/// What it takes to load a number and to store it elsewhere, as flops of Work: a nanosecond.
+constexpr double kFlopsToMove = 50;
+
 /// The workers of a call: as many of its executor's as its work pays for. The executor must live as long.
 class Workers {
  public:
@@ -89,7 +92,8 @@ class Workers {
 
  private:
   static int count_for(double microseconds, const Executor& executor) {
-    if (executor.is_default() && microseconds < kMicrosecondsWorthSharing) return 1;  // starts no threads
+    // Who names no executor gets threads where they pay even though they sleep.
+    if (executor.is_default() && microseconds < 2 * kMicrosecondsToWake) return 1;
     const int count = executor.workers_for(microseconds);
     require(count > 0, "the executor has ", count, " workers; there must be at least one, the caller");
     return count;

@@ -84,8 +84,9 @@ class ThreadPool final : public Executor::Backend {
   void run(Index tasks, TaskRef task) const override { ask_and_work(count_, count_, tasks, task); }
 
   void run_with(int workers, double microseconds, Index tasks, TaskRef task) const override {
-    const double worth_waking = microseconds / kMicrosecondsToWake - 1;
-    ask_and_work(workers - 1, static_cast<int>(std::clamp<double>(worth_waking, 0, count_)), tasks, task);
+    auto sleepers = static_cast<int>(std::clamp<double>(microseconds / kMicrosecondsToWake - 1, 0, count_));
+    if (workers > 1 && sleepers < workers - 1) sleepers += comes_soon_after_another();
+    ask_and_work(workers - 1, sleepers, tasks, task);
   }
 
  private:
@@ -102,6 +103,14 @@ class ThreadPool final : public Executor::Backend {
       return true;
     }
   };
+
+  /// Whether the last call began so short a time ago that threads which it woke would still spin. Then one that is too
+  /// late for this call is awake for the next.
+  bool comes_soon_after_another() const {
+    const Clock::time_point now = Clock::now();
+    const Clock::time_point last(Clock::duration(last_call_.exchange(now.time_since_epoch().count())));
+    return now - last < spin_ && !Crowding::is_crowded(now);
+  }
 
   Helper& helper(int i) const { return helpers_.get()[i]; }
 
@@ -220,6 +229,7 @@ class ThreadPool final : public Executor::Backend {
 
   const int count_;
   const Clock::duration spin_;
+  mutable std::atomic<Clock::rep> last_call_{0};  // of those that could not wake as many as they wanted
   int started_ = 0;
   std::unique_ptr<Helper[]> helpers_;
 };

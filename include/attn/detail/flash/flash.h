@@ -72,10 +72,9 @@ class PassTasks {
 
   /// Runs a task in partition.bytes of memory. With several splits it leaves its result in `partials`.
   void run(const Partition& partition, Index task, Index workers, std::byte* memory, std::byte* partials) const {
-    // Causal queries that come later see more keys. The longest tasks come first, so that no worker ends long after the
-    // others.
+    // Tried: the last queries first, as causal ones see more keys and the longest tasks then come first. One or two
+    // heads of 4096 took sixteen workers 1.1 to 1.2 times as long.
     const auto blocks_of = [&](Index number) {
-      if (!tiles_.are_single()) number = partition.tasks - 1 - number;
       const Index first = divide(number, partition.splits).quotient * partition.per_task;
       return Range{first, std::min(first + partition.per_task, partition.blocks.count())};
     };

@@ -7,10 +7,6 @@
 namespace attn::detail {
 inline namespace ATTN_BUILT_FOR {
 
-/// What moving a number costs, in flops: a core does so many in the half nanosecond that it takes to load one and store
-/// it elsewhere.
-constexpr double kFlopsToMove = 50;
-
 /// to = fromᵀ: `from` (rows, columns) and `to` (columns, rows) are row-major without gaps. Both dtypes are computed in
 /// the same type.
 template <class From, class To>
@@ -138,30 +134,40 @@ struct LinearGradients {
                           width, Number(1), panels + some.begin * row + column * some.size());
     });
 
-    const Index tasks = ceil_div(outputs, kOutputs);
-    workers.run(tasks, [&](Index task, int worker) {
-      const Range rows{outputs * task / tasks, outputs * (task + 1) / tasks};
+    // Few outputs make few tasks; then the inputs are shared out, too, and each task transposes its gradients.
+    constexpr Index kTasksPerWorker = 2;
+    const Index row_tasks = ceil_div(outputs, kOutputs),
+                wanted = workers.count() == 1 ? 1 : kTasksPerWorker * workers.count() / row_tasks,
+                column_tasks = std::clamp<Index>(wanted, 1, std::max<Index>(blocks, 1));
+    workers.run(row_tasks * column_tasks, [&](Index task, int worker) {
+      const Index row_task = task / column_tasks, column_task = task % column_tasks;
+      const Range rows{outputs * row_task / row_tasks, outputs * (row_task + 1) / row_tasks},
+          columns{blocks * column_task / column_tasks * kKeyTile,
+                  std::min(blocks * (column_task + 1) / column_tasks * kKeyTile, inputs)};
+      const Index width = padded(columns.size(), kernels.columns);
+      const bool of_bias_too = bias && column_task == 0;
       Number *const grads = memory_of(worker), *const of_bias = grads + kOutputs * kTogether,
                     *const ones = of_bias + 2 * kOutputs, *const sums = ones + kTogether;
       std::fill_n(of_bias, kOutputs, Number(0));
       std::fill_n(ones, kTogether, Number(1));
-      std::fill_n(sums, rows.size() * row, Number(0));
+      std::fill_n(sums, rows.size() * width, Number(0));
       for (Index i = 0; i < parts; ++i) {
         const Range some = part(i);
         family.pack_rows(readable(tokens.grad_y + some.begin * outputs + rows.begin, 1, outputs), rows.size(),
                          some.size(), grads);
-        kernels.add_rows(grads, some.size(), rows.size(), panels + some.begin * row, some.size(), row, sums);
-        if (!bias) continue;
+        kernels.add_rows(grads, some.size(), rows.size(), panels + some.begin * row + columns.begin * some.size(),
+                         some.size(), width, sums);
+        if (!of_bias_too) continue;
         Number* const of_part = of_bias + kOutputs;
         kernels.dot_rows({grads, some.size()}, {ones, 0}, rows.size(), some.size(), of_part);
         for (Index o = 0; o < rows.size(); ++o) of_bias[o] += of_part[o];
       }
       for (Index o = 0; o < rows.size(); ++o) {
-        Number* const to = weight + (rows.begin + o) * inputs;
-        const Index whole = inputs / kernels.columns * kernels.columns;
-        kernels.add(to, sums + o * row, whole);
-        for (Index f = whole; f < inputs; ++f) to[f] += sums[o * row + f];
-        if (bias) bias[rows.begin + o] += of_bias[o];
+        Number* const to = weight + (rows.begin + o) * inputs + columns.begin;
+        const Index whole = columns.size() / kernels.columns * kernels.columns;
+        kernels.add(to, sums + o * width, whole);
+        for (Index f = whole; f < columns.size(); ++f) to[f] += sums[o * width + f];
+        if (of_bias_too) bias[rows.begin + o] += of_bias[o];
       }
     });
   }

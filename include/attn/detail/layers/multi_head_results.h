@@ -25,6 +25,18 @@ HeadResults<T> room_for(const TensorView<T, 4>& q, const MultiHeadOptions& optio
   return r;
 }
 
+/// A copy of heads without gaps.
+template <class T>
+Tensor<T, 4> copied(const TensorView<T, 4>& heads, const Executor& executor) {
+  auto copy = Tensor<T, 4>::uninitialized(heads.shape());
+  const Index count = heads.dim(1), len = heads.dim(2), dim = heads.dim(3);
+  Workers({kFlopsToMove * static_cast<double>(heads.size())}, executor).run(heads.dim(0) * count, [&](Index head, int) {
+    for (Index i = 0; i < len; ++i)
+      std::copy_n(&heads(head / count, head % count, i, 0), dim, copy.data() + (head * len + i) * dim);
+  });
+  return copy;
+}
+
 /// Calls run(out), or run(out, lse) if lse is wanted, with `out` cut into heads as the queries are. What backward() is
 /// given is kept as it is before it is rounded.
 template <class T, class Run>
@@ -59,9 +71,9 @@ HeadResults<T> attended(const MultiHeadParameters<T>& layer, const Inputs<T>& in
       flash(call.tensors(result...), call.mods, inner);
   });
   if (gives_heads(options)) {
-    r.query = Tensor<T, 4>(q);
-    r.key = Tensor<T, 4>(k);
-    r.value = Tensor<T, 4>(v);
+    r.query = copied(q, inner.executor);
+    r.key = copied(k, inner.executor);
+    r.value = copied(v, inner.executor);
   }
   return r;
 }

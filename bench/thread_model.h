@@ -1,0 +1,141 @@
+// What a call would take on more threads than this machine has: its tasks are timed one by one on the calling thread, and
+// shared out among workers by a model of the pool.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <vector>
+
+#include <attn/executor.h>
+
+namespace bench {
+
+/// A parallel region: one call of an executor. Times in microseconds.
+struct Region {
+  double before;      ///< from the end of the last region, on the calling thread
+  double estimate;    ///< what the library expects one thread to take
+  int workers;        ///< that may share the tasks
+  std::vector<double> tasks;
+};
+
+/// Says that it has so many workers, runs all tasks on the calling thread and notes how long each takes.
+class RecordingBackend final : public attn::Executor::Backend {
+ public:
+  explicit RecordingBackend(int workers) : workers_(workers) {}
+
+  int concurrency() const override { return is_inside_ ? 1 : workers_; }
+  void run(attn::Index tasks, attn::TaskRef task) const override { run_with(concurrency(), 1e9, tasks, task); }
+  void run_with(int workers, double microseconds, attn::Index tasks, attn::TaskRef task) const override {
+    if (is_inside_ || !regions_) {
+      for (attn::Index i = 0; i < tasks; ++i) task(i, 0);
+      return;
+    }
+    is_inside_ = true;
+    Region region{since_last(), microseconds, static_cast<int>(std::min<attn::Index>(workers, tasks)), {}};
+    region.tasks.reserve(static_cast<std::size_t>(tasks));
+    for (attn::Index i = 0; i < tasks; ++i) {
+      task(i, 0);
+      region.tasks.push_back(since_last());
+    }
+    regions_->push_back(std::move(region));
+    since_last();
+    is_inside_ = false;
+  }
+
+  /// The regions of what call() does, and one without tasks for what comes after the last.
+  std::vector<Region> record(const std::function<void()>& call) const {
+    std::vector<Region> regions;
+    regions_ = &regions;
+    since_last();
+    call();
+    regions.push_back({since_last(), 0, 1, {}});
+    regions_ = nullptr;
+    return regions;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  double since_last() const {
+    const Clock::time_point now = Clock::now();
+    return std::chrono::duration<double, std::micro>(now - std::exchange(last_, now)).count();
+  }
+
+  int workers_;
+  mutable bool is_inside_ = false;
+  mutable std::vector<Region>* regions_ = nullptr;
+  mutable Clock::time_point last_;
+};
+
+/// What the pool costs, in microseconds.
+struct PoolCosts {
+  double transfer = 0.2;  ///< of a cache line between cores: a request, a task's number, an answer
+  double wake = 7;        ///< for the thread that wakes another
+  double latency = 15;    ///< until a thread that was woken runs
+};
+
+/// What the model says of a call.
+struct Prediction {
+  double time = 0;      ///< microseconds
+  double critical = 0;  ///< with any number of threads that cost nothing: the longest tasks and what is between regions
+  double idle = 0;      ///< microseconds of workers that wait for the last task of a region
+  int wakes = 0;
+};
+
+/// Workers take tasks in order from one counter. `asleep`: the helpers sleep when the first region begins; those that it
+/// wakes spin until the next.
+inline Prediction predict(const std::vector<Region>& regions, bool asleep, const PoolCosts& costs) {
+  constexpr int kWakesOfEach = 4;
+  constexpr double kMicrosecondsToWake = 15;
+  Prediction p;
+  int awake = 1;
+  for (const Region& region : regions) {
+    p.time += region.before;
+    p.critical += region.before;
+    if (region.tasks.empty()) continue;
+    // Those that are awake, and of the others as many as pay for their wake.
+    const int sleepers = asleep ? static_cast<int>(std::max(0.0, region.estimate / kMicrosecondsToWake - 1)) : 1 << 20;
+    const int workers = std::min(region.workers, asleep ? std::max(awake, std::min(region.workers, awake + sleepers)) : region.workers);
+    std::vector<double> begins{0};
+    double caller = 0;
+    for (int i = 1; i < workers; ++i) {
+      caller += costs.transfer;
+      begins.push_back(caller + costs.transfer);
+    }
+    begins[0] = caller;
+    if (asleep)
+      for (int i = awake; i < workers; ++i) {
+        const int waker = i - awake < kWakesOfEach ? 0 : awake + (i - awake) / kWakesOfEach - 1;
+        double& by = begins[static_cast<std::size_t>(waker)];
+        by += costs.wake;
+        begins[static_cast<std::size_t>(i)] = by + costs.latency;
+        ++p.wakes;
+      }
+    awake = std::max(awake, workers);
+
+    std::priority_queue<double, std::vector<double>, std::greater<>> free(begins.begin(), begins.end());
+    double counter = 0, last = 0, sum = 0;
+    for (const double task : region.tasks) {
+      const double begin = std::max(free.top(), counter);
+      free.pop();
+      counter = begin + (workers > 1 ? costs.transfer : 0);
+      const double end = counter + task;
+      free.push(end);
+      last = std::max(last, end);
+      sum += task;
+    }
+    // The caller looks at each answer.
+    const double time = last + costs.transfer * (workers - 1);
+    p.time += time;
+    p.idle += workers * time - sum;
+    p.critical += *std::max_element(region.tasks.begin(), region.tasks.end());
+  }
+  return p;
+}
+
+}  // namespace bench
