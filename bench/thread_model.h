@@ -1,5 +1,5 @@
-// What a call would take on more threads than this machine has: its tasks are timed one by one on the calling thread, and
-// shared out among workers by a model of the pool.
+// What a call would take on more threads than this machine has: its tasks are timed one by one on the calling thread,
+// and shared out among workers by a model of the pool.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
-#include <memory>
+#include <limits>
 #include <queue>
 #include <vector>
 
@@ -17,9 +17,9 @@ namespace bench {
 
 /// A parallel region: one call of an executor. Times in microseconds.
 struct Region {
-  double before;      ///< from the end of the last region, on the calling thread
-  double estimate;    ///< what the library expects one thread to take
-  int workers;        ///< that may share the tasks
+  double before;    ///< from the end of the last region, on the calling thread
+  double estimate;  ///< what the library expects one thread to take
+  int workers;      ///< that may share the tasks
   std::vector<double> tasks;
 };
 
@@ -93,14 +93,14 @@ inline Prediction predict(const std::vector<Region>& regions, bool asleep, const
   constexpr int kWakesOfEach = 4;
   constexpr double kMicrosecondsToWake = 15;
   Prediction p;
-  int awake = 1;
+  int awake = asleep ? 1 : std::numeric_limits<int>::max() / 2;
   for (const Region& region : regions) {
     p.time += region.before;
     p.critical += region.before;
     if (region.tasks.empty()) continue;
     // Those that are awake, and of the others as many as pay for their wake.
-    const int sleepers = asleep ? static_cast<int>(std::max(0.0, region.estimate / kMicrosecondsToWake - 1)) : 1 << 20;
-    const int workers = std::min(region.workers, asleep ? std::max(awake, std::min(region.workers, awake + sleepers)) : region.workers);
+    const auto sleepers = static_cast<int>(std::clamp(region.estimate / kMicrosecondsToWake - 1, 0.0, 1e6));
+    const int workers = std::min(region.workers, awake + sleepers);
     std::vector<double> begins{0};
     double caller = 0;
     for (int i = 1; i < workers; ++i) {
@@ -108,14 +108,13 @@ inline Prediction predict(const std::vector<Region>& regions, bool asleep, const
       begins.push_back(caller + costs.transfer);
     }
     begins[0] = caller;
-    if (asleep)
-      for (int i = awake; i < workers; ++i) {
-        const int waker = i - awake < kWakesOfEach ? 0 : awake + (i - awake) / kWakesOfEach - 1;
-        double& by = begins[static_cast<std::size_t>(waker)];
-        by += costs.wake;
-        begins[static_cast<std::size_t>(i)] = by + costs.latency;
-        ++p.wakes;
-      }
+    for (int i = awake; i < workers; ++i) {
+      const int waker = i - awake < kWakesOfEach ? 0 : awake + (i - awake) / kWakesOfEach - 1;
+      double& by = begins[static_cast<std::size_t>(waker)];
+      by += costs.wake;
+      begins[static_cast<std::size_t>(i)] = by + costs.latency;
+      ++p.wakes;
+    }
     awake = std::max(awake, workers);
 
     std::priority_queue<double, std::vector<double>, std::greater<>> free(begins.begin(), begins.end());

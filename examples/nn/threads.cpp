@@ -18,7 +18,9 @@ attn::Options& all_options() {
 
 }  // namespace
 
-void set_threads(int count) { all_options().executor = attn::threads(count); }
+void set_threads(int count) { set_executor(attn::threads(count)); }
+
+void set_executor(const attn::Executor& executor) { all_options().executor = executor; }
 
 void keep_memory() {
 #ifdef __GLIBC__

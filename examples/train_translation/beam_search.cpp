@@ -138,19 +138,20 @@ std::vector<Ids> search(const nn::Transformer<float>& model, const std::vector<I
   while (!std::all_of(all.begin(), all.end(), [](const Hypotheses& h) { return h.done(); })) {
     const nn::States<float> logits = model.next(last, caches);
     constexpr double kNanosecondsOfToken = 3;
-    nn::for_blocks(count, 1, kNanosecondsOfToken * static_cast<double>(logits.dim(2) * beams), [&](Index begin, Index end) {
-      for (Index s = begin; s < end; ++s) {
-        Hypotheses& hypotheses = all[static_cast<std::size_t>(s)];
-        const Index row = s * beams;
-        std::vector<Index> parents;
-        if (!hypotheses.done()) parents = hypotheses.advance(best_candidates(hypotheses, row, beams, logits));
-        for (Index b = 0; b < beams; ++b) {
-          const bool goes_on = b < static_cast<Index>(parents.size());
-          from[static_cast<std::size_t>(row + b)] = row + (goes_on ? parents[static_cast<std::size_t>(b)] : b);
-          if (goes_on) last(row + b, 0) = hypotheses.last(b);
-        }
-      }
-    });
+    nn::for_blocks(
+        count, 1, kNanosecondsOfToken * static_cast<double>(logits.dim(2) * beams), [&](Index begin, Index end) {
+          for (Index s = begin; s < end; ++s) {
+            Hypotheses& hypotheses = all[static_cast<std::size_t>(s)];
+            const Index row = s * beams;
+            std::vector<Index> parents;
+            if (!hypotheses.done()) parents = hypotheses.advance(best_candidates(hypotheses, row, beams, logits));
+            for (Index b = 0; b < beams; ++b) {
+              const bool goes_on = b < static_cast<Index>(parents.size());
+              from[static_cast<std::size_t>(row + b)] = row + (goes_on ? parents[static_cast<std::size_t>(b)] : b);
+              if (goes_on) last(row + b, 0) = hypotheses.last(b);
+            }
+          }
+        });
     if (beams > 1)
       for (nn::Cache<float>& cache : caches.targets) cache.reorder(from);
   }

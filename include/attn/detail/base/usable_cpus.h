@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #ifdef __linux__
@@ -32,6 +33,16 @@ inline double cpu_quota(const std::string& folder) {
   return quota > 0 && period > 0 ? quota / period : 0;
 }
 
+/// Whether "cpu" is one of some names with commas between them.
+inline bool lists_cpu(std::string_view names) {
+  for (;;) {
+    const std::size_t comma = names.find(',');
+    if (names.substr(0, comma) == "cpu") return true;
+    if (comma == std::string_view::npos) return false;
+    names.remove_prefix(comma + 1);
+  }
+}
+
 /// The least quota of the cgroup of a process and of those that it lies in; 0 if none has one. `membership` is
 /// /proc/self/cgroup, with a line "0::/path" (version 2) or "4:cpu,cpuacct:/path" (version 1), and `mounts` where such
 /// paths begin: /sys/fs/cgroup.
@@ -51,11 +62,9 @@ inline double least_cpu_quota(const std::string& membership, const std::string& 
     char* const controllers = std::strchr(line, ':');
     char* const path = controllers ? std::strchr(controllers + 1, ':') : nullptr;
     if (!path) continue;
-    *path = '\0';
-    const std::string names = "," + std::string(controllers + 1) + ",";
-    const bool unified = names == ",,";
-    if (!unified && names.find(",cpu,") == std::string::npos) continue;
-    const std::string root = unified ? mounts : mounts + "/cpu";
+    const std::string_view names(controllers + 1, static_cast<std::size_t>(path - controllers - 1));
+    if (!names.empty() && !lists_cpu(names)) continue;
+    const std::string root = names.empty() ? mounts : mounts + "/cpu";
     for (std::string folder = path + 1; folder.size() > 1; folder.erase(folder.rfind('/'))) {
       consider(root + folder);
       if (folder.find('/') == std::string::npos) break;
