@@ -137,4 +137,27 @@ inline Prediction predict(const std::vector<Region>& regions, bool asleep, const
   return p;
 }
 
+/// The prediction for call(executor), which follows another at once or finds all threads asleep: the best of some
+/// recorded runs.
+inline Prediction predicted(const std::function<void(const attn::Executor&)>& call, int workers, bool asleep,
+                            int runs) {
+  const auto recording = std::make_shared<RecordingBackend>(workers);
+  const attn::Executor executor(recording);
+  call(executor);
+  Prediction best;
+  for (int i = 0; i < runs; ++i) {
+    const Prediction p = predict(recording->record([&] { call(executor); }), asleep, PoolCosts{});
+    if (i == 0 || p.time < best.time) best = p;
+  }
+  return best;
+}
+
+/// 1, 2, 4, … and `most`.
+inline std::vector<int> doubled_up_to(int most) {
+  std::vector<int> counts;
+  for (int n = 1; n < most; n *= 2) counts.push_back(n);
+  counts.push_back(most);
+  return counts;
+}
+
 }  // namespace bench

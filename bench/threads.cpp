@@ -145,20 +145,13 @@ Spread spread_of(const std::function<void()>& call, double budget) {
   return {*std::min_element(times.begin(), times.end()), median(times), static_cast<std::int64_t>(count)};
 }
 
-std::vector<int> doubling(int most) {
-  std::vector<int> counts;
-  for (int n = 1; n < most; n *= 2) counts.push_back(n);
-  counts.push_back(most);
-  return counts;
-}
-
 struct Settings {
   int threads = 0, model = 0;
   std::string only;
 };
 
 void measure(Program& program, const Settings& settings, const std::vector<Work>& all) {
-  const std::vector<int> counts = doubling(settings.threads);
+  const std::vector<int> counts = doubled_up_to(settings.threads);
   const double budget = program.quick() ? 0.002 : 0.5;
   std::vector<attn::Executor> executors;
   for (const int n : counts) executors.push_back(attn::threads(n));
@@ -213,23 +206,10 @@ void measure(Program& program, const Settings& settings, const std::vector<Work>
   program.draw(chart);
 }
 
-/// The prediction for a call that follows another at once, or one that finds all threads asleep: the best of some
-/// recorded runs.
-Prediction predicted(const Call& call, int workers, bool asleep, int runs) {
-  const auto recording = std::make_shared<RecordingBackend>(workers);
-  const attn::Executor executor(recording);
-  call(executor);
-  Prediction best;
-  for (int i = 0; i < runs; ++i) {
-    const Prediction p = predict(recording->record([&] { call(executor); }), asleep, PoolCosts{});
-    if (i == 0 || p.time < best.time) best = p;
-  }
-  return best;
-}
-
 void print_model(Program& program, const Settings& settings, const std::vector<Work>& all) {
-  const std::vector<int> counts = doubling(settings.model);
+  const std::vector<int> counts = doubled_up_to(settings.model);
   const PoolCosts costs;
+  const int runs = program.quick() ? 1 : 5;
   std::cout << "\nBy the model: a cache line takes " << fixed(1e3 * costs.transfer, 0) << " ns to another core, a wake "
             << fixed(costs.wake, 0) << " µs of its caller's time, and the thread runs " << fixed(costs.latency, 0)
             << " µs later.\nCores have memory and caches of their own; a machine's share them.\n\n";
@@ -249,8 +229,8 @@ void print_model(Program& program, const Settings& settings, const std::vector<W
     double alone = 0;
     Prediction awake, asleep;
     for (const int n : counts) {
-      awake = predicted(call, n, false, program.quick() ? 1 : 5);
-      asleep = n == 1 ? awake : predicted(call, n, true, program.quick() ? 1 : 5);
+      awake = predicted(call, n, false, runs);
+      asleep = n == 1 ? awake : predicted(call, n, true, runs);
       if (n == 1) {
         alone = awake.time;
         row.push_back(time_text(1e-6 * alone));
@@ -275,7 +255,8 @@ void print_model(Program& program, const Settings& settings, const std::vector<W
 
 int main(int argc, char** argv) {
   Program program("threads", "Times calls on 1, 2, 4, ... threads, and predicts what more threads would take.");
-  Settings settings{.threads = attn::threads().concurrency()};
+  Settings settings;
+  settings.threads = attn::threads().concurrency();
   program.number("--threads", settings.threads, "the most threads that are measured", 1, 1024);
   program.number("--model", settings.model, "also predict up to so many threads", 0, 1024);
   program.text("--only", settings.only, "works whose names contain this, e.g. token");

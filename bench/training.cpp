@@ -19,6 +19,7 @@
 #include "progress.h"
 #include "random.h"
 #include "table.h"
+#include "thread_model.h"
 #include "threads.h"
 #include "timing.h"
 
@@ -146,12 +147,26 @@ std::function<void()> all_of(std::vector<Part>& parts) {
   };
 }
 
+/// What more threads would do for a step; see thread_model.h.
+void print_model(Step& step, int most, int runs) {
+  const auto on = [&](const attn::Executor& executor) {
+    nn::set_executor(executor);
+    step();
+  };
+  const double alone = predicted(on, 1, false, runs).time;
+  std::cout << "\nA step on more threads, by the model of the bench threads: " << time_text(1e-6 * alone) << " on one";
+  for (const int n : doubled_up_to(most))
+    if (n > 1) std::cout << ", " << fixed(alone / predicted(on, n, false, runs).time, 1) << " x on " << n;
+  std::cout << ".\n";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   Program program("training", "Times a training step of a GPT of nanoGPT's sizes for a CPU, and what it is made of.");
-  int threads = 1;
+  int threads = 1, model = 0;
   program.number("--threads", threads, "workers", 1, 1024);
+  program.number("--model", model, "also predict a step on up to so many threads", 0, 1024);
   return program.main(argc, argv, [&] {
     nn::keep_memory();
     nn::set_threads(threads);
@@ -207,6 +222,7 @@ int main(int argc, char** argv) {
     row("attention", times[2].seconds, flops(attentions));
     row("the rest", times[0].seconds - times[1].seconds - times[2].seconds, 0);
     table.print(std::cout);
+    if (model > 0) print_model(step, model, program.quick() ? 1 : 5);
     program.draw(chart);
     program.results().add("step", times[0]);
     program.results().add("linear products", times[1], {{"flops_per_second", flops(products) / times[1].seconds}});
