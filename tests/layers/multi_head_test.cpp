@@ -140,7 +140,7 @@ TEST(MultiHeadCall, PassesTheOptionsOfTheHeadsOn) {
   EXPECT_GT(std::abs(same(0, 0, 0) - same(0, 3, 0)), 1e-3);
 
   const auto one = layer(q, k, k, attn::causal(), attn::Options{.executor = attn::serial()});
-  const auto three = layer(q, k, k, attn::causal(), attn::Options{.executor = eager_threads(3)});
+  const auto three = layer(q, k, k, attn::causal(), attn::Options{.executor = attn::test::eager_threads(3)});
   EXPECT_TRUE(std::equal(one.out.data(), one.out.data() + one.out.size(), three.out.data()));
 }
 
@@ -166,7 +166,8 @@ TEST(MultiHeadCall, FewTokensGiveTheSameBitsOnAnyNumberOfThreads) {
     for (Index i = 0; i < some.size(); ++i) some.data()[i] = x.data()[i % x.size()];
     const auto alone = layer(some, some, some, attn::causal(), attn::Options{.executor = attn::serial()});
     for (int workers : {2, 3, 16}) {
-      const auto shared = layer(some, some, some, attn::causal(), attn::Options{.executor = eager_threads(workers)});
+      const auto shared =
+          layer(some, some, some, attn::causal(), attn::Options{.executor = attn::test::eager_threads(workers)});
       EXPECT_TRUE(std::equal(alone.out.data(), alone.out.data() + alone.out.size(), shared.out.data()))
           << tokens << " tokens, " << workers << " workers";
     }
