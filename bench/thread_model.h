@@ -8,7 +8,9 @@
 #include <cstddef>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <queue>
+#include <utility>
 #include <vector>
 
 #include <attn/executor.h>
@@ -100,7 +102,7 @@ inline Prediction predict(const std::vector<Region>& regions, bool asleep, const
     if (region.tasks.empty()) continue;
     // Those that are awake, and of the others as many as pay for their wake.
     const auto sleepers = static_cast<int>(std::clamp(region.estimate / kMicrosecondsToWake - 1, 0.0, 1e6));
-    const int workers = std::min(region.workers, awake + sleepers);
+    const int workers = std::min(region.workers, std::max(awake, 1 + sleepers));
     std::vector<double> begins{0};
     double caller = 0;
     for (int i = 1; i < workers; ++i) {

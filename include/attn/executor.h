@@ -51,7 +51,8 @@ class Executor {
     virtual int workers_for(double microseconds) const;
 
     /// run() on at most so many workers, whose numbers are in [0, workers). The work takes one thread so many
-    /// microseconds. By default it calls run() with a task for each worker, which takes tasks until none is left.
+    /// microseconds. By default it calls run() with a task for each worker, which takes tasks until none is left: a
+    /// backend that does something between tasks replaces this function, too.
     virtual void run_with(int workers, double microseconds, Index tasks, TaskRef task) const;
   };
 

@@ -64,7 +64,7 @@ struct Explanation {
   bool fetches_ahead = false;
   Index tasks = 0;  ///< a task is some neighbouring tiles of queries, or single queries with some of their keys
   int threads = 0;  ///< how many run tasks at the same time, at most: as many as the work pays for
-  /// About how long one thread would take; see Executor::Backend::workers_for().
+  /// About how long one thread would take if masks kept all pairs; see Executor::Backend::workers_for().
   double microseconds = 0;
   Index workspace_bytes = 0;  ///< what Options::workspace must have
   bool packs_keys = false;    ///< whether keys are copied tile by tile, as kernels cannot read them where they lie

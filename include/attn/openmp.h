@@ -9,6 +9,7 @@
 #include <exception>
 #include <memory>
 
+#include "attn/detail/base/pool.h"
 #include "attn/executor.h"
 
 #if !defined(_OPENMP)
@@ -24,18 +25,30 @@ class OpenMpBackend final : public Executor::Backend {
   /// 1 inside a parallel region, whose other threads have work of their own.
   int concurrency() const override { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
 
-  void run(Index tasks, TaskRef task) const override {
+  void run(Index tasks, TaskRef task) const override { share(concurrency(), tasks, task); }
+  void run_with(int workers, double, Index tasks, TaskRef task) const override { share(workers, tasks, task); }
+
+ private:
+  /// The team is always the same, and those that are too many do nothing: where a team shrinks, runtimes end threads
+  /// and begin others for the next.
+  void share(int workers, Index tasks, TaskRef task) const {
+    const int team = concurrency();
+    if (std::min<Index>({workers, team, tasks}) <= 1) return SerialBackend().run(tasks, task);
     std::exception_ptr error;
-    std::atomic<bool> stop{false};
-    const int threads = static_cast<int>(std::min<Index>(concurrency(), tasks));
-#pragma omp parallel for schedule(dynamic, 1) num_threads(std::max(threads, 1))
-    for (Index i = 0; i < tasks; ++i) {
-      if (stop) continue;  // an exception must not leave the region
-      try {
-        task(i, threads > 1 ? omp_get_thread_num() : 0);
+    std::atomic<Index> next{0};
+#pragma omp parallel num_threads(team)
+    {
+      const int worker = omp_get_thread_num();
+      try {  // an exception must not leave the region
+        while (worker < workers) {
+          const Index i = next++;
+          if (i >= tasks) break;
+          task(i, worker);
+        }
       } catch (...) {
+        next = tasks;
 #pragma omp critical(attn_error)
-        if (!stop.exchange(true)) error = std::current_exception();
+        if (!error) error = std::current_exception();
       }
     }
     if (error) std::rethrow_exception(error);

@@ -21,9 +21,10 @@ inline Executor serial() {
 
 /// How the threads of a pool wait.
 struct ThreadOptions {
-  /// How long an idle thread looks out for the next call before it sleeps; waking one that sleeps takes 5 to 50 µs. 0
-  /// suits a machine that others need. Threads do not look out where the pools of the process have more threads than
-  /// there are processors for it, or where a container limits its processor time.
+  /// How long an idle thread looks out for the next call before it sleeps; waking one that sleeps takes 5 to 50 µs. A
+  /// thread that has slept for more than twice that time looks out for a sixteenth of it. 0 suits a machine that others
+  /// need. Threads do not look out where as many of the process are awake as there are processors for it, or where a
+  /// container limits its processor time.
   double spin_microseconds = 100;
 };
 
@@ -47,7 +48,7 @@ Executor threads(Pool& pool) {
 }
 
 /// The pool of the process, started at first use: as many workers as the process may keep processors busy at the same
-/// time, by its affinity mask and the quota of its container (cgroup), too.
+/// time, by the affinity mask of its first thread and the quota of its container (cgroup), too.
 inline Executor threads() {
   static const Executor pool = threads(detail::usable_cpus());
   return pool;
@@ -85,8 +86,10 @@ class Workers {
   double microseconds() const { return microseconds_; }
 
   /// Calls task(i, worker) for every i in [0, tasks), with workers in [0, count()).
-  void run(Index tasks, TaskRef task) const {
-    if (count_ > 1 || !executor_->is_default()) return executor_->run_with(count_, microseconds_, tasks, task);
+  void run(Index tasks, TaskRef task) const { run(tasks, microseconds_, task); }
+  /// The same where this is a short part of the work.
+  void run(Index tasks, double microseconds, TaskRef task) const {
+    if (count_ > 1 || !executor_->is_default()) return executor_->run_with(count_, microseconds, tasks, task);
     SerialBackend().run(tasks, task);
   }
 

@@ -1,6 +1,8 @@
 // Who runs the tasks must not matter: not for the bits, not for exceptions, not when calls nest or overlap.
+#if defined(__unix__) || defined(__APPLE__)
 #include <sys/wait.h>
 #include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -203,10 +205,11 @@ TEST(Parallel, RunWithStopsAtAnException) {
       EXPECT_THROW(executor.run_with(std::min(workers, executor.concurrency()), 1e5, 1000,
                                      [&](Index task, int) {
                                        if (task == 7) throw std::runtime_error("7");
+                                       std::this_thread::sleep_for(std::chrono::microseconds(100));
                                        ++ran;
                                      }),
                    std::runtime_error);
-      EXPECT_LT(ran, 1000);
+      EXPECT_LT(ran, 999);
     }
 }
 
@@ -434,6 +437,7 @@ TEST(Parallel, AfterForkTheChildWorksAlone) {
   const Inputs in({2, 4, 4, 70, 80, 16, 16}, random);
   Arguments<float> a(in);
   auto executor = std::make_optional(eager_threads(3));
+  threads().run(2, [](Index, int) {});  // a sanitizer lets no child begin threads
   const auto expected = flash(a, causal(), {.executor = *executor});
   const pid_t child = fork();
   ASSERT_GE(child, 0);

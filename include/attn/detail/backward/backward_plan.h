@@ -53,14 +53,14 @@ class BackwardPlan {
         chosen_(chosen),
         kernels_(backward_kernels_of(chosen, problem)),
         tiles_(chosen.family, problem.q_len, false) {
-    // Eight tasks keep a few workers busy, also where causal masks make some longer than others, and sixteen parts of
-    // the keys many workers with a long head. Each part of the keys has a gradient of all queries of its own, and each
-    // part of the queries one of all keys: shorter parts than 256 tokens would spend more than a few per cent of their
-    // time on adding those up.
-    constexpr Index kMostTasks = 8, kMostKeyParts = 16, kLeast = 256;
+    // Eight tasks keep a few workers busy, also where causal masks make some longer than others. Each part of the keys
+    // has a gradient of all queries of its own, and each part of the queries one of all keys: shorter parts than 256
+    // tokens would spend more than a few per cent of their time on adding those up. Tried: sixteen parts of the keys.
+    // One head of 4096 then takes sixteen cores half the time, but memory grows fourfold from 2048 tokens to 4096.
+    constexpr Index kMost = 8, kLeast = 256;
     const Index rows = problem.heads / problem.kv_heads * problem.q_len;
-    key_parts_ = std::clamp<Index>(problem.kv_len / kLeast, 1, kMostKeyParts);
-    query_parts_ = std::clamp<Index>(rows / kLeast, 1, std::max<Index>(kMostTasks / key_parts_, 1));
+    key_parts_ = std::clamp<Index>(problem.kv_len / kLeast, 1, kMost);
+    query_parts_ = std::clamp<Index>(rows / kLeast, 1, kMost / key_parts_);
     // Parts of the queries may be different heads, and heads may share a learned number: one task does all queries.
     if (learned.learning == Learning::by_pair) query_parts_ = 1;
     tile_bytes_ = Arena<T>::count([&](Arena<T>& arena) { lay_out_tile(arena); });

@@ -72,7 +72,9 @@ class Mailbox {
     std::uintptr_t idle = kIdle;
     return content_.load(std::memory_order_relaxed) == kIdle && content_.compare_exchange_strong(idle, asked(call));
   }
-  bool is_idle() const { return content_.load(std::memory_order_relaxed) == kIdle; }
+  /// In the one order that all see: who goes to sleep says so and then asks this, and who asks for help looks in the
+  /// other order whether the thread sleeps.
+  bool is_idle() const { return content_.load() == kIdle; }
   bool holds(const SharedCall& call) const { return (content_.load() & ~kBegun) == asked(call); }
 
   /// Whether nobody will help with the call any more that this thread was asked to help with: it had not begun, or it
@@ -91,7 +93,8 @@ class Mailbox {
     before(call);
     call.help();
     content_.store(kIdle);  // from here on the call may be gone
-    if (awaited_.load() == 1 && awaited_.exchange(0) == 1) awaited_.notify_all();
+    ++ended_;
+    ended_.notify_all();
     return true;
   }
 
@@ -101,9 +104,10 @@ class Mailbox {
     const std::uintptr_t begun = asked(call) | kBegun;
     while (content_.load() == begun && keep_looking()) {
     }
-    while (content_.load() == begun) {
-      awaited_.store(1);
-      if (content_.load() == begun) awaited_.wait(1);
+    for (;;) {
+      const unsigned ended = ended_.load();
+      if (content_.load() != begun) return;
+      ended_.wait(ended);
     }
   }
 
@@ -120,7 +124,7 @@ class Mailbox {
   static std::uintptr_t asked(const SharedCall& call) { return reinterpret_cast<std::uintptr_t>(&call); }
 
   std::atomic<std::uintptr_t> content_{kIdle};
-  std::atomic<int> awaited_{0};  // 1: a caller sleeps until the thread has helped
+  std::atomic<unsigned> ended_{0};  // calls that the thread has helped with; their callers may sleep on it
 };
 
 }  // namespace attn::detail

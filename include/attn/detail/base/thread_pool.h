@@ -8,7 +8,7 @@
 #include <thread>
 
 #if defined(__unix__) || defined(__APPLE__)
-#include <unistd.h>
+#include <pthread.h>
 #endif
 
 #include "attn/detail/base/pool.h"
@@ -21,7 +21,7 @@ namespace attn::detail {
 inline void pause_briefly() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
-#elif defined(__aarch64__) || defined(__arm__)
+#elif defined(__aarch64__) || (defined(__arm__) && __ARM_ARCH >= 7)
   __asm__ volatile("yield");
 #endif
 }
@@ -33,11 +33,17 @@ class Crowding {
  public:
   /// Counts the threads of all pools that do not sleep.
   static void add_awake(int threads) { awake_ += threads; }
+  static void forget_awake() { awake_ = 0; }
+
+  /// To be called before threads begin: it may run out of memory.
+  static const CpuLimits& cpus() {
+    static const CpuLimits limits = cpu_limits();
+    return limits;
+  }
 
   static bool is_crowded(Clock::time_point now) {
-    static const CpuLimits cpus = cpu_limits();
     // The threads, and the caller.
-    return cpus.has_quota || awake_.load(std::memory_order_relaxed) >= cpus.count ||
+    return cpus().has_quota || awake_.load(std::memory_order_relaxed) >= cpus().count ||
            now.time_since_epoch().count() < crowded_until_.load(std::memory_order_relaxed);
   }
 
@@ -50,6 +56,25 @@ class Crowding {
  private:
   inline static std::atomic<int> awake_{0};
   inline static std::atomic<Clock::rep> crowded_until_{0};
+};
+
+/// How often this process is the child of a fork that came after the first pool. A child has none of its parent's
+/// threads, and what these were about to do stays undone.
+class Forks {
+ public:
+  static unsigned count() {
+#if defined(__unix__) || defined(__APPLE__)
+    static const int registered = pthread_atfork(nullptr, nullptr, [] {
+      ++count_;
+      Crowding::forget_awake();
+    });
+    static_cast<void>(registered);
+#endif
+    return count_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  inline static std::atomic<unsigned> count_{0};
 };
 
 /// Threads that help whoever asks. The caller posts to the mailboxes of as many as the work pays for; those that spin
@@ -66,6 +91,7 @@ class ThreadPool final : public Executor::Backend {
         spin_(
             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(spin_microseconds))),
         helpers_(new Helper[static_cast<std::size_t>(count_)]) {
+    Crowding::cpus();
     try {
       for (; started_ < count_; ++started_) {
         Helper& helper = this->helper(started_);
@@ -79,14 +105,16 @@ class ThreadPool final : public Executor::Backend {
   }
   ~ThreadPool() override { stop(); }
 
-  int concurrency() const override { return SharedCall::is_inside() || inside_openmp_region() ? 1 : count_ + 1; }
+  int concurrency() const override {
+    return SharedCall::is_inside() || inside_openmp_region() || is_forked() ? 1 : count_ + 1;
+  }
 
-  void run(Index tasks, TaskRef task) const override { ask_and_work(count_, count_, tasks, task); }
+  void run(Index tasks, TaskRef task) const override { ask_and_work(count_, {count_, false}, tasks, task); }
 
   void run_with(int workers, double microseconds, Index tasks, TaskRef task) const override {
-    auto sleepers = static_cast<int>(std::clamp<double>(microseconds / kMicrosecondsToWake - 1, 0, count_));
-    if (workers > 1 && sleepers < workers - 1) sleepers += comes_soon_after_another();
-    ask_and_work(workers - 1, sleepers, tasks, task);
+    const auto worth_waking = static_cast<int>(std::clamp<double>(microseconds / kMicrosecondsToWake - 1, 0, count_));
+    const bool one_more = workers - 1 > worth_waking && comes_soon_after_another();
+    ask_and_work(workers - 1, {worth_waking, one_more}, tasks, task);
   }
 
  private:
@@ -120,8 +148,14 @@ class ThreadPool final : public Executor::Backend {
     std::atomic<int> next_to_wake{0}, end_to_wake{0};
   };
 
-  /// Asks at most `helpers` threads, of them at most `sleepers` that sleep.
-  void ask_and_work(int helpers, int sleepers, Index tasks, TaskRef task) const {
+  /// Which threads that sleep are asked, too: as many as make up so many helpers, and perhaps one more.
+  struct Sleepers {
+    int helpers;
+    bool one_more;
+  };
+
+  /// Asks at most `helpers` threads.
+  void ask_and_work(int helpers, Sleepers sleepers, Index tasks, TaskRef task) const {
     const int wanted = static_cast<int>(std::min<Index>({helpers, concurrency() - 1, tasks - 1}));
     if (wanted <= 0) return SerialBackend().run(tasks, task);
     Call call(task, tasks);
@@ -131,7 +165,7 @@ class ThreadPool final : public Executor::Backend {
       Helper& helper = this->helper(end);
       if (!helper.mailbox.is_idle()) continue;
       const bool sleeps = helper.asleep.load(std::memory_order_relaxed) != 0;
-      if (sleeps && asleep == sleepers) continue;
+      if (sleeps && asked >= sleepers.helpers && (asleep > 0 || !sleepers.one_more)) continue;
       if (!helper.mailbox.ask(call)) continue;
       ++asked;
       asleep += sleeps;
@@ -188,12 +222,11 @@ class ThreadPool final : public Executor::Backend {
       Crowding::spun(before, now);
     }
     if (!helper.mailbox.is_idle()) return false;
+    // Once: who is woken too late for a call spins until the next.
     Crowding::add_awake(-1);
-    while (helper.mailbox.is_idle()) {
-      helper.asleep = 1;
-      if (helper.mailbox.is_idle()) helper.asleep.wait(1);
-      helper.asleep = 0;
-    }
+    helper.asleep = 1;
+    if (helper.mailbox.is_idle()) helper.asleep.wait(1);
+    helper.asleep = 0;
     Crowding::add_awake(1);
     return Clock::now() - begin > 2 * spin_;
   }
@@ -214,19 +247,19 @@ class ThreadPool final : public Executor::Backend {
     // The threads are the parent's, and the child may not even forget them: their memory is gone.
     if (is_forked()) return static_cast<void>(helpers_.release());
     for (int i = 0; i < started_; ++i) {
-      helper(i).mailbox.stop(pause_briefly);
+      // Also where a task ends the program, and its call is never taken back: who is asked is woken and finds no task.
+      helper(i).mailbox.stop([&] {
+        helper(i).wake();
+        pause_briefly();
+      });
       helper(i).wake();
       helper(i).thread.join();
     }
   }
 
-#if defined(__unix__) || defined(__APPLE__)
-  bool is_forked() const { return getpid() != process_; }
-  const pid_t process_ = getpid();
-#else
-  static bool is_forked() { return false; }
-#endif
+  bool is_forked() const { return Forks::count() != forks_; }
 
+  const unsigned forks_ = Forks::count();
   const int count_;
   const Clock::duration spin_;
   mutable std::atomic<Clock::rep> last_call_{0};  // of those that could not wake as many as they wanted

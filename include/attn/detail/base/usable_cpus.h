@@ -11,6 +11,7 @@
 
 #ifdef __linux__
 #include <sched.h>
+#include <unistd.h>
 #endif
 
 namespace attn::detail {
@@ -82,8 +83,11 @@ struct CpuLimits {
 inline CpuLimits cpu_limits() {
   CpuLimits limits{std::max(1, static_cast<int>(std::thread::hardware_concurrency())), false};
 #ifdef __linux__
-  cpu_set_t allowed;  // glibc's hardware_concurrency() does not look at it. Fails above 1024 processors.
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) limits.count = std::min(limits.count, CPU_COUNT(&allowed));
+  // Of the first thread: others may be bound to less. glibc's hardware_concurrency() does not look at it. Fails above
+  // 1024 processors.
+  cpu_set_t allowed;
+  if (sched_getaffinity(getpid(), sizeof allowed, &allowed) == 0)
+    limits.count = std::min(limits.count, CPU_COUNT(&allowed));
   if (const double quota = least_cpu_quota("/proc/self/cgroup", "/sys/fs/cgroup"); quota > 0 && quota < limits.count) {
     limits.count = std::max(1, static_cast<int>(std::lround(quota)));
     limits.has_quota = true;

@@ -256,7 +256,7 @@ class Plan {
                     workspace.shared() + cut.partials);
     });
     if (merges_ == 0) return;
-    workers_->run(merges_, [&](Index merge, int) {
+    workers_->run(merges_, Work{0, static_cast<double>(partials_)}.microseconds(), [&](Index merge, int) {
       const Cut& cut = of(merge, &Cut::first_merge);
       cut.pass->merge(cut.partition, merge - cut.first_merge, workspace.shared() + cut.partials);
     });

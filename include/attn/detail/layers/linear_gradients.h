@@ -127,7 +127,8 @@ struct LinearGradients {
     const auto memory_of = [&](int worker) { return reinterpret_cast<Number*>(workspace.of(worker)); };
 
     const Index blocks = ceil_div(inputs, kKeyTile);
-    workers.run(parts * blocks, [&](Index task, int worker) {
+    const Work packing{kFlopsToMove * static_cast<double>(tokens.count) * static_cast<double>(inputs)};
+    workers.run(parts * blocks, packing.microseconds(), [&](Index task, int worker) {
       const Range some = part(task / blocks);
       const Index column = task % blocks * kKeyTile, width = std::min(kKeyTile, inputs - column);
       kernels.pack_panels(adding_rows(tokens, some, {column, column + width}, family, memory_of(worker)), some.size(),
@@ -136,7 +137,7 @@ struct LinearGradients {
 
     // Few outputs make few tasks; then the inputs are shared out, too, and each task transposes its gradients.
     constexpr Index kTasksPerWorker = 2;
-    const Index row_tasks = ceil_div(outputs, kOutputs),
+    const Index row_tasks = std::max<Index>(ceil_div(outputs, kOutputs), 1),
                 wanted = workers.count() == 1 ? 1 : kTasksPerWorker * workers.count() / row_tasks,
                 column_tasks = std::clamp<Index>(wanted, 1, std::max<Index>(blocks, 1));
     workers.run(row_tasks * column_tasks, [&](Index task, int worker) {
