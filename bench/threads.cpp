@@ -1,6 +1,6 @@
 // Strong scaling: calls from one token to 8192 × 8192 on 1, 2, 4, … threads, each timed by itself, and products written
-// by hand with Eigen whose heads OpenMP shares out. With --model, what up to so many threads would take: tasks are timed
-// one by one on this machine and shared out by a model of the pool.
+// by hand with Eigen whose heads OpenMP shares out. With --model, what up to so many threads would take: tasks are
+// timed one by one on this machine and shared out by a model of the pool.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

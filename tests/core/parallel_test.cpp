@@ -160,7 +160,7 @@ TEST(Parallel, ACallAsksForAsManyWorkersAsItsWorkPaysFor) {
   for (const Row& row :
        {Row{{1, 1, 1, 1, 1, 8, 8}, 1}, Row{{1, 8, 8, 1, 16, 8, 8}, 1}, Row{{1, 8, 8, 1, 128, 64, 64}, 3},
         Row{{1, 8, 8, 128, 128, 64, 64}, 36}, Row{{32, 8, 8, 64, 64, 64, 64}, 103},
-        Row{{1, 8, 8, 2048, 2048, 64, 64}, 128}, Row{{1, 4, 4, 1, 16000, 64, 64}, 81}}) {
+        Row{{1, 8, 8, 2048, 2048, 64, 64}, 128}, Row{{1, 4, 4, 1, 16000, 64, 64}, 57}}) {
     Random random(1);
     const Inputs in(row.sizes, random);
     Arguments<float> a(in);
@@ -173,6 +173,12 @@ TEST(Parallel, ACallAsksForAsManyWorkersAsItsWorkPaysFor) {
     EXPECT_LE(counts->most_asked, row.workers) << row.sizes;
     EXPECT_EQ(counts->most_asked > 1, row.workers > 1) << row.sizes;
   }
+  // Ten microseconds, which are worth four threads that are there anyway, but not to wake any.
+  Random random(1);
+  const Inputs in({1, 8, 8, 16, 16, 64, 64}, random);
+  Arguments<float> a(in);
+  EXPECT_EQ(explain(a.q.cview(), a.k.cview(), a.v.cview(), full()).threads, 1);
+  EXPECT_EQ(explain(a.q.cview(), a.k.cview(), a.v.cview(), full(), {.executor = threads(8)}).threads, 4);
 }
 
 TEST(Parallel, RunWithKeepsToItsWorkers) {
@@ -442,7 +448,7 @@ TEST(Parallel, AfterForkTheChildWorksAlone) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    bool right = true;
+    bool right = executor->concurrency() == 1 && threads().concurrency() == 1;
     for (int i = 0; i < 20; ++i)
       for (const Executor& e : {*executor, threads()})
         right &= same_bits(expected, flash(a, causal(), {.executor = e}));
