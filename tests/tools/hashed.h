@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <attn/attn.h>
-#include "support/executors.h"
+#include "../support/executors.h"
 
 namespace attn::hashes {
 
@@ -81,7 +81,7 @@ struct Run {
 
   /// The instruction set, and one worker or three.
   Options options(Options given = {}) {
-    static const Executor three = eager_threads(3);
+    static const Executor three = test::eager_threads(3);
     given.isa = isa;
     given.executor = random.chance(0.5) ? serial() : three;
     return given;
