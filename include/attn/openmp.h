@@ -5,11 +5,10 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <memory>
 
 #include "attn/detail/base/pool.h"
+#include "attn/detail/base/shared_call.h"
 #include "attn/executor.h"
 
 #if !defined(_OPENMP)
@@ -34,24 +33,13 @@ class OpenMpBackend final : public Executor::Backend {
   void share(int workers, Index tasks, TaskRef task) const {
     const int team = concurrency();
     if (std::min<Index>({workers, team, tasks}) <= 1) return SerialBackend().run(tasks, task);
-    std::exception_ptr error;
-    std::atomic<Index> next{0};
+    SharedCall call(task, tasks);
 #pragma omp parallel num_threads(team)
-    {
-      const int worker = omp_get_thread_num();
-      try {  // an exception must not leave the region
-        while (worker < workers) {
-          const Index i = next++;
-          if (i >= tasks) break;
-          task(i, worker);
-        }
-      } catch (...) {
-        next = tasks;
-#pragma omp critical(attn_error)
-        if (!error) error = std::current_exception();
-      }
-    }
-    if (error) std::rethrow_exception(error);
+    if (omp_get_thread_num() == 0)
+      call.work_as_caller();
+    else if (omp_get_thread_num() < workers)
+      call.help();
+    call.rethrow();
   }
 };
 

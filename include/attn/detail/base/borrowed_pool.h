@@ -55,7 +55,7 @@ class BorrowedPool final : public Executor::Backend {
     std::atomic<bool> is_scheduled{false};  // a function that looks into the mailbox waits in the pool, or runs
     std::shared_ptr<Helpers> owner;         // while one does
   };
-  struct Helpers : std::enable_shared_from_this<Helpers> {
+  struct Helpers {
     explicit Helpers(int threads) : count(threads), all(new Helper[static_cast<std::size_t>(threads)]) {}
     Helper& at(int i) const { return all.get()[i]; }
     const int count;

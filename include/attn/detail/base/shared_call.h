@@ -1,7 +1,6 @@
 // A call whose tasks several threads share, and how a thread is asked to help with it.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -84,18 +83,17 @@ class Mailbox {
     return content_.compare_exchange_strong(mine, kIdle) || mine != (asked(call) | kBegun);
   }
 
-  /// Helps with the call that is asked for; before(call) comes first. False if there is none.
+  /// Helps with the call that is asked for, if there is one; before(call) comes first.
   template <class Before>
-  bool help(const Before& before) {
+  void help(const Before& before) {
     std::uintptr_t content = content_.load();
-    if (content <= kStopped || !content_.compare_exchange_strong(content, content | kBegun)) return false;
+    if (content <= kStopped || !content_.compare_exchange_strong(content, content | kBegun)) return;
     SharedCall& call = *reinterpret_cast<SharedCall*>(content);
     before(call);
     call.help();
     content_.store(kIdle);  // from here on the call may be gone
     ++ended_;
     ended_.notify_all();
-    return true;
   }
 
   /// Returns when take_back() would be true. keep_looking() says for how long to do so without sleeping.

@@ -205,9 +205,8 @@ class ThreadPool final : public Executor::Backend {
     Crowding::add_awake(-1);
   }
 
-  /// Spins for a while, since one call often follows another, and then sleeps. A thread that slept last time, because
-  /// calls come rarely, spins for less. Returns
-  /// whether it slept for long.
+  /// Spins for a while, since one call often follows another, and then sleeps. A thread that slept for long last time,
+  /// because calls come rarely, spins for less. Returns whether it slept for long.
   bool wait_for_request(Helper& helper, bool slept_last_time) const {
     const Clock::time_point begin = Clock::now();
     const Clock::duration spin = Crowding::is_crowded(begin) ? Clock::duration(0)
